@@ -420,7 +420,7 @@ class Redis:
             stdout=subprocess.DEVNULL,
             cwd=place,
         )
-        self.client = redis.Redis(unix_socket_path=str(socket))
+        self.client = redis.Redis(unix_socket_path=str(socket), socket_timeout=None)  # a save takes its time
         _soon(self.client.ping)
 
     def load(self, batches: Iterator[pa.RecordBatch]) -> None:

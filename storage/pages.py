@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,44 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, at_once: int) 
         yield reach
 
 
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Sorted batches without the primary key, unless it is asked for: few pages end inside of a slot.
+
+    Attributes:
+        rows: the batches.
+        keys: opens the same batches with the columns of the primary key.
+    """
+
+    rows: Run
+    keys: Callable[[], Run]
+    primary_key: Sequence[str]
+
+    def seek(self, piece: Piece) -> tuple[int, int]:
+        """(batch, row) of the first row of a piece."""
+        run = self.rows if piece.key is None else self.keys()
+        return run.seek(piece.start, piece.key, self.primary_key)
+
+    def key_at(self, index: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
+        """The key of one of some rows of a batch."""
+        batch = self.keys().batch(index)
+        return encode_row([batch.column(name) for name in self.primary_key], int(numbers[at]))
+
+
+def _sorted(source: PageSource, layers: Layers, names: Sequence[str], bounds: Bounds) -> _Sorted | None:
+    """The rows of layers as one sorted run; None where versions have to be merged."""
+    primary_key = source.table.primary_key
+    source.expect((layers.base, *layers.others))
+    if layers.others:
+        run = run_of(layers, source.open, tuple(dict.fromkeys((*names, *primary_key))), primary_key, bounds)
+        return None if run is None else _Sorted(run, lambda: run, primary_key)
+
+    def keys() -> Run:
+        return source.open(layers.base, tuple(primary_key)).plain
+
+    return _Sorted(source.open(layers.base, tuple(names)).plain, keys, primary_key)
+
+
 def _read_reach(
     source: PageSource, page: PageBuilder, reach: _Reach, bounds: Bounds, needed: tuple[str, ...]
 ) -> Piece | None:
@@ -290,11 +329,8 @@ def _read_reach(
     """
     layers, primary_key = reach.layers, source.table.primary_key
 
-    def laid_over() -> Run | None:
-        if layers is None:
-            return None
-        source.expect((layers.base, *layers.others))
-        return run_of(layers, source.open, needed, primary_key, bounds)
+    def laid_over() -> _Sorted | None:
+        return None if layers is None else _sorted(source, layers, page.schema.names, bounds)
 
     if page.pruner is None:
         if page.room <= 0:
@@ -302,7 +338,7 @@ def _read_reach(
         run = laid_over()
         if run:
             rest = Piece(reach.start, reach.end, reach.key)
-            return _read_slices(page, run, rest, primary_key, within=reach.within())
+            return _read_slices(page, run, rest, within=reach.within())
     for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
         if page.pruner and page.pruner.prunes(interval):
             continue
@@ -312,7 +348,7 @@ def _read_reach(
         run = laid_over()
         if run:
             only = interval.fragments[0] if len(interval.fragments) == 1 else None
-            left = _read_slices(page, run, rest, primary_key, only)
+            left = _read_slices(page, run, rest, only)
         else:
             inputs = source.inputs(interval.fragments, needed)
             left = _read_merged(page, inputs, interval, rest.key, primary_key, bounds)
@@ -323,9 +359,8 @@ def _read_reach(
 
 def _read_slices(
     page: PageBuilder,
-    run: Run,
+    run: _Sorted,
     rest: Piece,
-    primary_key: Sequence[str],
     only: Fragment | None = None,
     within: NDArray[np.bool_] | None = None,
 ) -> Piece | None:
@@ -334,17 +369,18 @@ def _read_slices(
     It ends between two batches where that is cheaper. Those of `only`, a single fragment, may be pruned.
     Rows of slots that are not `within` are left out: few batches have some, unless tablets left the shard.
     """
-    pruner, end = page.pruner, rest.end
-    index, row = run.seek(rest.start, rest.key, primary_key)
-    while index < run.batch_count:
+    pruner, end, rows = page.pruner, rest.end, run.rows
+    last: Callable[[], bytes] | None = None  # the key of the last row in the page, which is that of `rest`
+    index, row = run.seek(rest)
+    while index < rows.batch_count:
         if pruner and only:
             # Jump to the next batch that may match; `rest` stays. If the page ends before that batch,
             # inside one slot, the next page begins at `rest` and skips the same batches again.
-            match = pruner.next_match(only, index, run.batch_count)
+            match = pruner.next_match(only, index, rows.batch_count)
             if match > index:
                 index, row = match, 0
                 continue
-        batch, slots = run.batch(index), run.slots(index)
+        batch, slots = rows.batch(index), rows.slots(index)
         if row == len(slots):  # nothing is left of what was laid over
             index, row = index + 1, 0
             continue
@@ -352,32 +388,35 @@ def _read_slices(
         if limit <= row:
             return None
         part, of = batch.slice(row, limit - row), slots[row:limit]
+        numbers: Sequence[int] | NDArray[np.int64] = range(row, limit)
         if within is not None and not (asked := within[of]).all():
             # No more are copied than show that the page is full.
             chosen = np.flatnonzero(asked)[: page.room + 1]
-            part, of = part.take(pa.array(chosen)), of[chosen]
+            part, of, numbers = part.take(pa.array(chosen)), of[chosen], chosen + row
         if len(of):
+            key_at = partial(run.key_at, index, numbers)
             if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
-                return _rest_from(rest, int(of[0]))
+                return _rest_from(rest, int(of[0]), last)
             count = page.fitting(part)
             page.scanned += count
             if count < len(of):
-                return cut_page(page, part, of, count, rest, primary_key)
+                return cut_page(page, part, of, count, rest, key_at, last)
             page.add(part, part.column(SLOT))
-            last = encode_row([part.column(k) for k in primary_key], len(of) - 1)
-            rest = Piece(int(of[-1]), end, last)
+            rest, last = Piece(int(of[-1]), end), partial(key_at, len(of) - 1)
         if limit < len(slots):
             return None
         index, row = index + 1, 0
         if within is not None and not within[slots[-1]]:  # many others may follow before the next one
             following = int(slots[-1]) + 1
-            index, row = run.seek(following + int(within[following:].argmax()), None, primary_key)
+            index, row = run.seek(Piece(following + int(within[following:].argmax()), end))
     return None
 
 
-def _rest_from(rest: Piece, slot: int) -> Piece:
+def _rest_from(rest: Piece, slot: int, last: Callable[[], bytes] | None = None) -> Piece:
     """The rest when the next row is of `slot`: slots before that one hold no more rows."""
-    return rest if slot == rest.start else Piece(slot, rest.end)
+    if slot != rest.start:
+        return Piece(slot, rest.end)
+    return rest if last is None else replace(rest, key=last())
 
 
 def cut_page(
@@ -386,12 +425,14 @@ def cut_page(
     slots: np.ndarray[Any, Any],
     count: int,
     rest: Piece,
-    primary_key: Sequence[str],
+    key_at: Callable[[int], bytes],
+    last: Callable[[], bytes] | None = None,
 ) -> Piece:
     """Add the first `count` rows, or fewer where that ends the page between two slots.
 
     A page that ends inside a slot leaves a position in the continuation key; one that ends
-    between two slots leaves none.
+    between two slots leaves none. `key_at` gives the key of a row of `part`, `last` that of the row
+    before it, if `rest` does not have it.
     """
     slot = int(slots[count])
     begin = rows_below(slots, slot)
@@ -400,8 +441,13 @@ def cut_page(
         return Piece(slot, rest.end)
     page.add(part.slice(0, count), part.column(SLOT).slice(0, count))
     if count == 0:
-        return _rest_from(rest, slot)
-    return Piece(slot, rest.end, encode_row([part.column(name) for name in primary_key], count - 1))
+        return _rest_from(rest, slot, last)
+    return Piece(slot, rest.end, key_at(count - 1))
+
+
+def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int], bytes]:
+    """A function that gives the key of a row."""
+    return partial(encode_row, [rows.column(name) for name in primary_key])
 
 
 def _read_merged(
@@ -425,7 +471,7 @@ def _read_merged(
             count = page.fitting(rows)
             if count < len(chosen):
                 part = with_slots(rows, slots)
-                return cut_page(page, part, slots, count, rest, primary_key)
+                return cut_page(page, part, slots, count, rest, keys_of(part, primary_key))
             page.add(rows, pa.array(slots))
         if window.slot >= interval.end:
             return None

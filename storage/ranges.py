@@ -20,7 +20,7 @@ from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.merge import InputRows, MergeInput, Versions
-from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cut_page, pieces_of, with_slots
+from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cut_page, keys_of, pieces_of, with_slots
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
 _SLICED_ROWS = 4_096  # as many neighbours are read as slices of their batches
@@ -171,7 +171,7 @@ class _IntervalRanges:
         count = self._page.fitting(rows) if rows.num_rows else 0
         if count < rows.num_rows:
             slots = rows.column(SLOT).to_numpy()
-            return True, cut_page(self._page, rows, slots, count, rest, self._names)
+            return True, cut_page(self._page, rows, slots, count, rest, keys_of(rows, self._names))
         self._page.add(rows, rows.column(SLOT))
         return False, Piece(last, rest.end, key)
 

@@ -123,7 +123,10 @@ class Pages:
         self, rows: pa.RecordBatch, begin: ContinuationKey, columns: tuple[str, ...]
     ) -> pa.RecordBatch:
         if self.access.predicate is not None:
-            rows = rows.filter(self.access.predicate.mask(rows))
+            mask = self.access.predicate.mask(rows)
+            if columns and not begin.feed:
+                rows = rows.select(list(columns))  # what only the condition needs is not copied
+            rows = rows.filter(mask)
         if begin.feed and columns:
             arrays = [*map(rows.column, columns), *feed_arrays(rows, begin, self._facts)]
             return pa.RecordBatch.from_arrays(arrays, schema=schema_of(self._table, begin))

@@ -331,3 +331,41 @@ def test_pieces_and_cursors_say_the_same(drawn: list[tuple[int, int, bytes | Non
     assert SlotSet.of((p.start, p.end) for p in again if p.key is None) == SlotSet.of(
         (p.start, p.end) for p in pieces if p.key is None
     )
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_pages_without_the_columns_of_the_key_end_where_those_with_them_do(kind: str, others: int) -> None:
+    """Slots are larger than pages, so most positions are keys, which the pages themselves do not have."""
+    shelf = shelf_of(4, kind=kind)
+    keys = [(f"{n:03}" if kind == "string" else n,) for n in range(90)]
+    shelf.add([Version(key, 1, f"value {key}", shelf.slot_of(key)) for key in keys])
+    if others:
+        shelf.add([Version(key, 2, f"newer {key}", shelf.slot_of(key)) for key in keys[::20]])
+    asked = (Cursor(SlotSet.span(0, 2)), Cursor(SlotSet.span(3, 4)))
+    inside = 0
+    for rows in (1, 2, 3, 5, 7, 30, 100):
+        alone, whole = (
+            list(read_all(read_page, shelf.source(), asked, 9, names, same((rows, 1 << 30))))
+            for names in (["v"], ["k", "v"])
+        )
+        assert [page.after for page in alone] == [page.after for page in whole]
+        assert [page.rows["v"] for page in alone] == [page.rows["v"] for page in whole]
+        inside += sum(cursor.position is not None for page in alone for cursor in page.after)
+    assert inside > 50
+
+
+def test_the_columns_of_the_key_are_read_only_where_a_page_ends_inside_of_a_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelf, read = shelf_of(4), set[str]()
+    shelf.add(written(shelf, range(90)))
+    batch = FragmentReader.batch
+    monkeypatch.setattr(
+        FragmentReader, "batch", lambda self, at: read.update(self.columns) or batch(self, at)
+    )
+    request = request_of(shelf.everything(), 9, ["v"], PLENTY)
+    assert read_page(shelf.source(), request).rows.num_rows == 90
+    assert "k" not in read
+    assert read_page(shelf.source(), request_of(shelf.everything(), 9, ["v"], (1, 1 << 30))).after
+    assert "k" in read
