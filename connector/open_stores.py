@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
+
 from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
@@ -102,6 +104,7 @@ def _freeze_imports() -> None:
     in workers alone, since garbage is a user's affair in a user's process.
     """
     if _is_worker():
+        pa.array([0]).to_numpy()  # with the first one pyarrow imports pandas, where it is installed
         gc.freeze()
 
 
