@@ -31,6 +31,7 @@ from elasticscan.store import Commit, SlotPlaces, Store, StreamState, look, scan
 from elasticscan.topology import SlotSet
 
 ROWS_PER_TASK = 250_000
+SLACK = 0.1  # of a task
 MANY_TASKS = 8  # beyond, tasks grow first, fourfold: each costs Spark as much as reading 300,000 rows
 _WHOLE = float(1 << 40)  # the size of all rows of a batch, when only shares of it matter
 
@@ -147,7 +148,9 @@ def _tasks(places: SlotPlaces, slots: SlotSet, rows: float, options: Options) ->
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     """(most size of a task, most tasks) for rows of some size: few, but not fewer than asked for."""
     least = options.changes.min_partitions or 1
-    by_rows = min(math.ceil(rows / ROWS_PER_TASK), max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
+    # Rows are an estimate: where they are asked for by the task, a few too many would begin another one.
+    by_rows = math.ceil(rows / ROWS_PER_TASK - SLACK)
+    by_rows = min(by_rows, max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
     most = max(least, by_rows)
     if options.partitions is not None:
         most = min(most, options.partitions)

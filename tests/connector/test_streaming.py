@@ -282,7 +282,8 @@ def test_few_tasks_are_planned_unless_more_are_asked_for(history: History) -> No
 def test_many_rows_are_shared_by_several_tasks_within_the_users_bound(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rows_per_task, wanted in ((200, 5), (100, 8), (25, 10)):  # more than eight are four times as large
+    # More than eight are four times as large, and a few rows more than five tasks hold begin no sixth one.
+    for rows_per_task, wanted in ((200, 5), (197, 5), (100, 8), (25, 10)):
         monkeypatch.setattr("elasticscan.connector.streams.changes.ROWS_PER_TASK", rows_per_task)
         found, bounded = query(history), query(history, numPartitions="3")
         for each, count in ((found, wanted), (bounded, 3)):
