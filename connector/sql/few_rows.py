@@ -31,6 +31,10 @@ from elasticscan.store import Scan, begin_scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
+# Of a LIMIT, which is read to its end, so many times more rows, if they fit into these bytes.
+LIMITED_TIMES = 10
+# Rows of a LIMIT that tasks give are exchanged up to so many bytes of each task, at so many of a column.
+EXCHANGED_BYTES, COLUMN_BYTES = 64 << 20, 32
 # Rows or entries that are looked at before it is given up, where few rows meet a condition.
 MOST_SCANNED = 100_000
 # Folding is given up here if tasks would be done sooner, by what its first part took. They begin so much
@@ -67,7 +71,8 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
     """
     if options.metadata or options.explain or options.changes.feed:
         return None
-    if limit is not None and limit.rows > FEW_ROWS:
+    most = FEW_ROWS if limit is None else LIMITED_TIMES * FEW_ROWS
+    if limit is not None and limit.rows > most:
         return None
     try:
         store = open_store(options.store)
@@ -86,7 +91,7 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
         ) as scan:
             if limit is None and not _seems_small(scan):
                 return None
-            few = _read(scan, columns, schema)
+            few = _read(scan, columns, schema, most)
             if few is None or limit is None:
                 return few
             return replace(few, rows=few.rows.slice(0, limit.rows))
@@ -236,12 +241,12 @@ def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
 
 
 def ending_by_itself(frame: DataFrame, most: int) -> DataFrame:
-    """A relation of tasks that give so many rows each, read to their ends where they are few.
+    """A relation of tasks that give so many rows each, read to their ends where that is no great deal.
 
     A worker whose task Spark leaves before its end is killed, and the next query imports everything anew.
     What lies before an exchange is read to its end.
     """
-    return frame.repartition(1) if most <= FEW_ROWS else frame
+    return frame.repartition(1) if most * COLUMN_BYTES * len(frame.columns) <= EXCHANGED_BYTES else frame
 
 
 def _seems_small(scan: Scan) -> bool:
@@ -253,13 +258,13 @@ def _rows_scanned(scan: Scan) -> float:
     return scan.choice.candidate.rows_scanned
 
 
-def _read(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:
+def _read(scan: Scan, columns: list[str], schema: StructType, most: int) -> FewRows | None:
     convert = ToSpark(scan.schema, columns, schema)
     batches: list[pa.RecordBatch] = []
     rows = size = 0
     for page in scan:
         rows, size = rows + page.rows.num_rows, size + page.rows.nbytes
-        if rows > FEW_ROWS or size > FEW_BYTES or scan.stats.scanned > MOST_SCANNED:
+        if rows > most or size > FEW_BYTES or scan.stats.scanned > MOST_SCANNED:
             return None
         if page.rows.num_rows:
             batches.append(convert(page.rows))

@@ -387,6 +387,11 @@ def test_tables_that_others_make_and_drop_are_seen_by_the_next_statement(
         assert shop.sql("SELECT sum(x) FROM seen_late WHERE id > 1").collect() == [(5,)]
         assert list(shop) == ["seen_t", "seen_late"] and shop.tables == ("t", "late")
         assert spark.sql("SELECT count(*) FROM seen_late").collect() == [(3,)]
+        other.table("late").add_columns([pa.field("z", pa.string())])
+        shown = shop.sql("SHOW TABLES LIKE 'seen_*'").collect()
+        assert [(row.tableName, row.isTemporary) for row in shown] == [("seen_late", True), ("seen_t", True)]
+        assert [row.col_name for row in shop.sql("SHOW COLUMNS IN seen_late").collect()] == ["id", "x", "z"]
+        assert [row.col_name for row in shop.sql("DESCRIBE TABLE seen_late").collect()] == ["id", "x", "z"]
         other.table("late").drop()
         other.create_table("late", {"key": ["a"], "y": [7.0]}, primary_key="key")
         assert "late" in shop.explain("SELECT y FROM seen_late")

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from elasticscan.connector.sql import conditions, few_rows, limits
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.reads import options_of
 from elasticscan.store import Scan, Store
+from tests.connector import conftest
 from tests.connector.catalog_queries import KEYS, tables
 from tests.connector.limit_queries import LimitedQuery, limited
 from tests.connector.test_catalog_spark import plain, rows_of, setting, tablets_moving
@@ -317,7 +319,7 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
     spark: SparkSession, store: Store, reads: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = attach(spark, store.uri, "few_")
-    monkeypatch.setattr(few_rows, "FEW_ROWS", 100)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", 10)
     assert shop.sql("SELECT count(*) FROM few_t").collect() == [(1_000,)]
     assert shop.sql("SELECT id FROM few_t LIMIT 101").count() == 101
     assert shop.sql("SELECT id FROM few_t LIMIT 100").count() == 100
@@ -326,6 +328,50 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
     monkeypatch.setattr(few_rows, "FEW_BYTES", 100)
     assert shop.sql("SELECT id FROM few_t LIMIT 100").count() == 100
     assert reads[3:] == [False]
+
+
+def _workers() -> set[int]:
+    """The processes in which tasks run: those that a daemon of PySpark below this process has forked."""
+    processes = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            processes[int(each.name)] = (parent, "pyspark.daemon" in (each / "cmdline").read_text())
+
+    def is_below(process: int) -> bool:
+        while process in processes and process != os.getpid():
+            process = processes[process][0]
+        return process == os.getpid()
+
+    daemons = {process for process, (_, is_one) in processes.items() if is_one}
+    return {process for process in daemons if processes[process][0] in daemons and is_below(process)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system tells of no processes")
+@pytest.mark.parametrize("limit", [700, 15_000])
+def test_no_worker_is_killed_by_a_limit(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    store.table("t").upsert(conftest.rows(0, 180_000))
+    shop = attach(spark, store.uri, "alive_")
+    by_tasks(monkeypatch)
+    shop.table("t").load().collect()  # the workers are there
+    before = _workers()
+    assert before
+    for _ in range(2):
+        assert len(shop.sql(f"SELECT id FROM alive_t LIMIT {limit}").collect()) == limit
+        assert len(shop.table("t").select("id").limit(limit).load().collect()) == limit
+    assert before <= _workers()
+
+
+def test_a_limit_of_many_small_rows_is_read_beside_the_driver(
+    spark: SparkSession, store: Store, reads: list[bool]
+) -> None:
+    store.table("t").upsert(conftest.rows(0, 60_000))
+    shop = attach(spark, store.uri, "many_")
+    assert shop.sql("SELECT id FROM many_t LIMIT 50000").count() == 50_000
+    assert shop.sql("SELECT id FROM many_t WHERE id >= 100 LIMIT 70000").count() == 59_900
+    assert reads == [True, True]
 
 
 def test_a_read_that_finds_too_little_is_given_up(
