@@ -216,11 +216,19 @@ class LocalDisk:
     def list(self) -> list[tuple[str, float]]:
         self._check_root()
         files = []
+
+        def tell(error: OSError) -> None:
+            """Raise that a directory cannot be read: what is in it would count as gone."""
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
         with _telling(self.root, None, writing=False):
-            for file in self.root.rglob("*"):
-                with suppress(FileNotFoundError):  # another process may be cleaning up too
-                    if file.is_file():
-                        files.append((file.relative_to(self.root).as_posix(), file.stat().st_mtime))
+            for directory, _, names in os.walk(self.root, onerror=tell):
+                for file in (Path(directory, name) for name in names):
+                    with suppress(FileNotFoundError):  # another process may be cleaning up too
+                        status = file.stat()
+                        if stat.S_ISREG(status.st_mode):
+                            files.append((file.relative_to(self.root).as_posix(), status.st_mtime))
         return files
 
     def _check_root(self) -> None:

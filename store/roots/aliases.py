@@ -56,15 +56,24 @@ def place_of(root: str) -> Place:
     root = whole_uri(root)
     if "://" not in root:
         return Place("", os.path.realpath(root))
+    directory = directory_of(root)
+    if directory is not None:
+        return Place("", os.path.realpath(directory))
     parts = urlsplit(root)
     path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
-    if parts.scheme.lower() == "file":
-        return Place("", os.path.realpath(path))
     scheme = {"s3a": "s3"}.get(parts.scheme.lower(), parts.scheme.lower())
     where = parts.netloc.rpartition("@")[2].lower()
     parameters = parse_qsl(parts.query, keep_blank_values=True)
     options = urlencode(sorted((name, value) for name, value in parameters if name.lower() not in _WHO))
     return Place(f"{scheme}://{where}{'?' if options else ''}{options}", path)
+
+
+def directory_of(uri: str) -> str | None:
+    """The directory of this machine that a `file://` URI names; None for other URIs."""
+    parts = urlsplit(uri)
+    if parts.scheme.lower() != "file" or parts.netloc.lower() not in ("", "localhost"):
+        return None
+    return posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
 
 
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:

@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
-from elasticscan.store.roots.aliases import place_of, whole_uri, with_home
+from elasticscan.store.roots.aliases import directory_of, place_of, whole_uri, with_home
 
 CATALOG_FILE = "catalog.db"
 SHARDS = "shards"  # the directory of roots within a store's
@@ -183,7 +183,9 @@ class Location:
         """A shard's root as the catalog keeps it."""
         if root is not None:
             root = whole_uri(root)
-            return root if "://" in root else str(Path(with_home(root)).absolute())
+            if "://" not in root:
+                return str(Path(with_home(root)).absolute())
+            return directory_of(root) or root
         if self.directory is None:
             raise InvalidOption(
                 f"shard {shard!r} needs a root, because the catalog is in a database: pass "

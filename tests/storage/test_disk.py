@@ -738,3 +738,25 @@ def test_only_what_can_be_a_fragment_is_taken_for_one() -> None:
         "t/" + "0" * 32,
     ):
         assert not is_fragment_path(path)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Garbage collection would forget its files, and a repair would do without them."""
+    disk = _local(tmp_path).disk
+    for path in ("t1/a", "t2/b", "t2/below/c"):
+        with disk.create(path) as file:
+            file.write(b"x")
+    assert sorted(path for path, _ in disk.list()) == ["t1/a", "t2/b", "t2/below/c"]
+    scandir = os.scandir
+
+    def refused(where: Any) -> Any:
+        if str(where).endswith("below"):
+            raise OSError(number, "refused", str(where))
+        return scandir(where)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(ShardUnavailable, match="below"):
+        disk.list()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
@@ -199,3 +200,18 @@ def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
     with made(tmp_path / "deep" / "store") as store:
         assert count(store) == len(rows())
+
+
+def test_a_root_by_a_file_uri_is_a_directory_like_any_other(tmp_path: Path) -> None:
+    """With a directory's modes, and with its mark, by which an older catalog is noticed."""
+    shards = {"a": f"file://{tmp_path}/one%20disk/a", "b": f"file://localhost{tmp_path}/b"}
+    with Store.create(tmp_path / "store", shards, tablets=4, slots=16) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        store.table("t").upsert(pa.table({"id": range(50)}))
+        roots = [shard["root"] for shard in store.status()["shards"]]
+        assert roots == [f"{tmp_path}/one disk/a", f"{tmp_path}/b"]
+        for root in map(Path, roots):
+            inside = [root, *root.rglob("*")]
+            assert len(inside) > 2
+            assert not any(each.stat().st_mode & 0o077 for each in inside)
+        assert len(store.context.local_shards()) == 2, "their marks are read"
