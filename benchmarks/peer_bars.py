@@ -31,8 +31,9 @@ _DURATION = re.compile(r"([\d.,]+) (ms|s)")
 
 
 def figures(page: str) -> dict[str, dict[str, float]]:
-    """Seconds of each work by engine that has tables, in Python, from the table of the page."""
-    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
+    """Seconds of each work by engine that has tables, in Python, from the first table of the page."""
+    first = page[page.index("\n| ") + 1 :].split("\n\n", maxsplit=1)[0]
+    lines = [line.strip("|").split("|") for line in first.splitlines() if line.startswith("| ")]
     engines = [cell.strip() for cell in lines[0]]
     found: dict[str, dict[str, float]] = {}
     for line in lines[1:]:
