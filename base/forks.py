@@ -87,13 +87,37 @@ class ForkGate:
         try:
             yield
         finally:
-            with self._changed:
-                left = self._inside.get(me, 1) - 1
-                if left:
-                    self._inside[me] = left
-                else:
-                    self._inside.pop(me, None)  # a child that was forked inside has no entry
-                    self._changed.notify_all()
+            self._leave(me)
+
+    @contextmanager
+    def inside_at_once(self) -> Iterator[bool]:
+        """The same without waiting: False where a fork is under way, or the gate just changes.
+
+        For whoever holds what a fork waits for, and for finalizers, which may run amid anything.
+        """
+        me = get_ident()
+        entered = self._changed.acquire(blocking=False)
+        if entered:
+            try:
+                entered = not self._shut or me in self._inside
+                if entered:
+                    self._inside[me] = self._inside.get(me, 0) + 1
+            finally:
+                self._changed.release()
+        try:
+            yield entered
+        finally:
+            if entered:
+                self._leave(me)
+
+    def _leave(self, me: int) -> None:
+        with self._changed:
+            left = self._inside.get(me, 1) - 1
+            if left:
+                self._inside[me] = left
+            else:
+                self._inside.pop(me, None)  # a child that was forked inside has no entry
+                self._changed.notify_all()
 
     def is_inside(self) -> bool:
         """True if this thread is at work."""

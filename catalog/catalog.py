@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
 from typing import Any
-from weakref import finalize
 
 from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import AlreadyExists, ReadOnlyStore, StoreCopied
 from elasticscan.base.forks import ChildSafeLock
-from elasticscan.catalog.connections import Watch, is_postgres, transaction
+from elasticscan.catalog.connections import Watch, is_postgres, let_go, let_go_at_the_end, transaction
 from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
     check_format,
@@ -79,8 +78,7 @@ class Catalog:
         if file is not None and file.exists():
             self.read_only = self.read_only or why_not_writable(file)
         self._engine = make_engine(url, self.read_only is not None)
-        # One that nobody closes lets go of its connections with its end; drivers would warn of each.
-        finalize(self, self._engine.dispose).atexit = False
+        let_go_at_the_end(self, self._engine)
         self._is_far = is_postgres(self._engine)
         self._own_versions: dict[int, tuple[int, int]] = {}  # by the thread that is in a transaction
         self.clock = clock_of(self._engine, clock)
@@ -88,7 +86,7 @@ class Catalog:
             check_format(self._engine, where)
             self.read_only = self.read_only or why_read_only(self._engine)
         except BaseException:
-            self._engine.dispose()
+            let_go(self._engine)
             raise
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
@@ -176,12 +174,12 @@ class Catalog:
                 begin(tx, home_of(engine))
                 tx.finish()
         finally:
-            engine.dispose()
+            let_go(engine)
 
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
-        self._engine.dispose()
+        let_go(self._engine)
 
     @contextmanager
     def reading(self, ahead: Asking = list) -> Iterator[Tx]:
@@ -276,7 +274,7 @@ class Catalog:
         self._remembered.forget()
         if self._watch is not None:
             self._watch.close()
-        self._engine.dispose()
+        let_go(self._engine)
 
     def check_whole(self) -> None:
         """Raises `StoreDamaged` unless the catalog is as it was written."""

@@ -73,9 +73,13 @@ def _definitions(sql: AnyTransaction) -> set[tuple[Any, ...]]:
 @cache
 def _expected_definitions() -> set[tuple[Any, ...]]:
     """The definitions of a catalog that is made now; others may have more, such as an index of their own."""
-    with create_engine("sqlite://").begin() as sql:
-        metadata.create_all(sql)
-        return _definitions(sql)
+    engine = create_engine("sqlite://")
+    try:
+        with engine.begin() as sql:
+            metadata.create_all(sql)
+            return _definitions(sql)
+    finally:
+        engine.dispose()
 
 
 class CheckTx(CommitTx):

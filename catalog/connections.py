@@ -5,8 +5,9 @@ loses its storage amid its own end, when Python can run no finalizer any more: u
 process then dies.
 
 SQLite cannot be taken across a fork: it notes in memory which locks the process has on a file, and
-a child that opens the file again believes that they are its own. So a fork waits until no thread is
-in a transaction and closes all connections to SQLite; both sides open new ones when they need them.
+a child that opens the file again believes that they are its own; and its memory has a lock, which another
+thread may hold. So a fork waits until no thread is in a transaction, or opens or closes a connection, and
+closes all connections to SQLite; both sides open new ones when they need them.
 Connections to a server are left to the parent, and never closed by the child, since that would end
 the parent's session.
 """
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import count
 from threading import Lock
 from time import monotonic
@@ -89,7 +92,8 @@ def _enter(engine: Engine, stack: ExitStack, options: Mapping[str, Any]) -> Conn
         _FORKS.follow_file(engine, at_once)
         try:
             with ExitStack() as entered:
-                entered.enter_context(_GATE.inside() if is_sqlite(engine) else nullcontext())
+                entered.enter_context(kept_from_forks(engine))
+                _FORKS.close_left()
                 connection = entered.enter_context(engine.connect().execution_options(**options))
                 stack.push(entered.pop_all())
                 return connection
@@ -111,7 +115,7 @@ class Watch:
         self._sql = str(query.compile(engine))
         self._slots = [_Slot() for _ in range(WATCHERS)]
         self._turns = count()
-        finalize(self, _close_slots, self._slots).atexit = False
+        finalize(self, _close_later, partial(_close_slots, self._slots)).atexit = False
         _FORKS.watches.add(self)
 
     def row(self) -> tuple[Any, ...] | None:
@@ -120,8 +124,8 @@ class Watch:
         _FORKS.follow_file(self.engine)
         slot = self._take()
         try:
-            if slot.connection is None:
-                slot.connection = _connect(self.engine)
+            if slot.connection is None and not self._connect(slot):
+                return None
             cursor = slot.connection.cursor()
             cursor.execute(self._sql)
             row: tuple[Any, ...] | None = cursor.fetchone()
@@ -136,6 +140,16 @@ class Watch:
             slot.lock.release()
         return row
 
+    def _connect(self, slot: _Slot) -> bool:
+        """Open a connection; not while a fork is under way, which waits for the slot."""
+        if not is_sqlite(self.engine):
+            slot.connection = _connect(self.engine)
+            return True
+        with _GATE.inside_at_once() as entered:
+            if entered:
+                slot.connection = _connect(self.engine)
+            return entered
+
     def _take(self) -> _Slot:
         """The first free slot, so that no more connections are opened than are in use at once."""
         for slot in self._slots:
@@ -147,9 +161,10 @@ class Watch:
 
     def close(self) -> None:
         """Let go of the connections; the next question opens one again."""
-        for slot in self._slots:
-            with slot.lock:
-                slot.close()
+        with kept_from_forks(self.engine):
+            for slot in self._slots:
+                with slot.lock:
+                    slot.close()
 
     def hold(self, end: float) -> list[_Slot]:
         """Take all slots that become free until `end`, a time of `monotonic`: nobody asks meanwhile."""
@@ -173,6 +188,34 @@ class _Slot:
         if connection is not None:
             with suppress(Exception):  # of a connection that is broken already, or whose server is gone
                 connection.close()
+
+
+def kept_from_forks(engine: Engine) -> AbstractContextManager[None]:
+    """Hold off forks for the length of a block that opens or closes connections of an engine.
+
+    SQLite's memory has a lock of its own, which a child would find shut for ever.
+    """
+    return _GATE.inside() if is_sqlite(engine) else nullcontext()
+
+
+def let_go(engine: Engine) -> None:
+    """Close the connections of an engine that are not in use."""
+    with kept_from_forks(engine):
+        engine.dispose()
+
+
+def let_go_at_the_end(owner: object, engine: Engine) -> None:
+    """Close an engine's connections once nobody has `owner` any more; drivers would warn of each."""
+    finalize(owner, _close_later, engine.dispose).atexit = False
+
+
+def _close_later(close: Callable[[], None]) -> None:
+    """Close what nobody uses any more: at once or, while a fork may be under way, before others are opened."""
+    with _GATE.inside_at_once() as entered:
+        if entered:
+            close()
+        else:
+            _FORKS.left.append(close)
 
 
 def _close_slots(slots: list[_Slot]) -> None:
@@ -210,6 +253,7 @@ class _Forks:
         self.watches: WeakSet[Watch] = WeakSet()
         self.process = os.getpid()
         self.unsafe = False  # this process was forked while SQLite was at work
+        self.left: deque[Callable[[], None]] = deque()  # closes what finalizers met amid a fork
         self._forking = Lock()
         self._held: list[_Slot] = []
         self._quiet = False  # from before a fork to its end: nobody uses SQLite, no connection is open
@@ -233,11 +277,15 @@ class _Forks:
         with self._forking:
             if self.files.get(engine) is not opened:  # another thread has done it
                 return
-            same = [other for other, files in list(self.files.items()) if files.path == opened.path]
+            path = opened.path
+
+            def same() -> list[Engine]:
+                return [other for other, files in list(self.files.items()) if files.path == path]
+
             try:
                 if not self._close_all(same):
                     raise replaced_file()
-                for other in same:
+                for other in same():
                     self.files.pop(other, None)
             finally:
                 self._let_go()
@@ -249,13 +297,20 @@ class _Forks:
 
     def before(self) -> None:
         self._forking.acquire()
-        engines = [engine for engine in list(self.engines) if is_sqlite(engine)]
-        self._quiet = not engines or self._close_all(engines)
+        self._quiet = self._close_all(lambda: [engine for engine in list(self.engines) if is_sqlite(engine)])
 
-    def _close_all(self, engines: list[Engine]) -> bool:
+    def close_left(self) -> None:
+        """Close what finalizers have left; to be called behind the gate."""
+        while self.left:
+            with suppress(IndexError):  # another thread was faster
+                self.left.popleft()()
+
+    def _close_all(self, chosen: Callable[[], list[Engine]]) -> bool:
         end = monotonic() + FORK_WAIT_SECONDS
         if not _GATE.shut(FORK_WAIT_SECONDS):
             return False
+        self.close_left()
+        engines = chosen()  # no more of them open a connection now
         watches = [watch for watch in list(self.watches) if watch.engine in engines]
         self._held = [slot for watch in watches for slot in watch.hold(end)]
         for slot in self._held:
@@ -279,6 +334,7 @@ class _Forks:
         self.process = os.getpid()
         self._forking = Lock()
         self._held = []
+        self.left.clear()  # those are connections of the parent
         _GATE.renew()
         for watch in list(self.watches):
             watch.abandon()

@@ -20,6 +20,7 @@ from elasticscan.catalog.connections import (
     forget_closed_files,
     is_postgres,
     is_sqlite,
+    let_go,
     opened_files,
     opens,
     transaction,
@@ -182,7 +183,7 @@ def holds_store(url: str | Path) -> bool:
 
         return looking(engine, look)
     finally:
-        engine.dispose()
+        let_go(engine)
 
 
 def looking(engine: Engine, look: Callable[[Connection], T]) -> T:

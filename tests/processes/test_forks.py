@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -11,12 +12,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import Engine
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.base.forks import ForkGate
@@ -342,3 +344,43 @@ def test_a_fork_right_after_a_commit_does_not_put_it_in_doubt(
     store.table("t").upsert(pa.table({"id": [ROWS]}))
     assert gate.forks
     assert ids(store) == list(range(ROWS + 1))
+
+
+def test_connections_to_sqlite_are_closed_only_where_no_fork_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's memory has a lock, which a child forked amid the end of a connection finds shut for ever."""
+    guarded, dispose = list[bool](), Engine.dispose
+
+    def noted(engine: Engine, close: bool = True) -> None:
+        guarded.append(connections._GATE.is_inside())
+        dispose(engine, close)
+
+    monkeypatch.setattr(Engine, "dispose", noted)
+    store = Store.create(tmp_path / "s", shards=["a"])
+    store.context.catalog.look_afresh()
+    store.close()
+    with suppress(ElasticScanError):
+        Store.open(tmp_path / "no store")
+    left = Store.open(tmp_path / "s")  # nobody closes it
+    del left
+    gc.collect()
+    assert len(guarded) >= 4
+    assert all(guarded)
+
+
+def test_a_store_that_ends_amid_a_fork_is_closed_after_it(tmp_path: Path) -> None:
+    Store.create(tmp_path / "s", shards=["a"]).close()
+    ended = Store.open(tmp_path / "s")
+    engine = ended.context.catalog._engine
+    gate, pool = connections._GATE, engine.pool
+    assert gate.shut(1)  # as a fork in another thread does; this one must not wait for it
+    try:
+        del ended
+        gc.collect()
+        assert engine.pool is pool
+    finally:
+        gate.open()
+    with Store.open(tmp_path / "s") as store:
+        store.tables()
+    assert engine.pool is not pool
