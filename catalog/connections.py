@@ -210,7 +210,7 @@ def let_go_at_the_end(owner: object, engine: Engine) -> None:
 
 
 def _close_later(close: Callable[[], None]) -> None:
-    """Close what nobody uses any more: at once or, while a fork may be under way, before others are opened."""
+    """Close what nobody uses any more: at once or, amid a fork, before others are opened."""
     with _GATE.inside_at_once() as entered:
         if entered:
             close()
