@@ -39,14 +39,13 @@ from elasticscan.store.context.lookups import (
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Claims, Location, Mark, Marker
-from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark
+from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
 from elasticscan.topology import Placement, Shard, Topology
 
 # Finds a table and its indexes, as a transaction sees them.
 Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
-# For tests: called with a point's name wherever another process could come between two steps, or this one
-# be killed.
+# For tests: called with a point's name wherever another process could come in, or this one be killed.
 Checkpoint = Callable[[str], None]
 
 
@@ -114,8 +113,8 @@ class Context:
 
     def marker_of(self, shard: int, incarnation: str | None = None) -> Marker:
         """The marker that a shard's root must have, in the incarnation of now if none is given."""
-        incarnation = self.incarnation() if incarnation is None else incarnation
-        return Marker(self.info.store_id, incarnation, shard, self._shard_and_disk(shard)[0].name)
+        name = self._shard_and_disk(shard)[0].name
+        return Marker(self.info.store_id, incarnation or self.incarnation(), shard, name)
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -164,9 +163,8 @@ class Context:
     def staging_disk(self, shard: int) -> Disk:
         """As `writable_disk`, for files that nothing refers to before a transaction has checked them.
 
-        The catalog is asked only where the root does not fit what was seen of it last: `check_not_collected`
-        compares with what it is then. Nothing else can be mounted in the place of a bucket's prefix, so that
-        is not looked at before.
+        The catalog is asked only where the root does not fit what was seen of it last; `check_not_collected`
+        asks again. A bucket's prefix is not looked at: nothing else can be mounted in its place.
         """
         self.catalog.settle()
         disk = self.disk_of(shard)
@@ -175,7 +173,12 @@ class Context:
         try:
             return self._check_root(shard, self._identity.incarnation, lambda: self.seen)
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
-            return self.check_root(shard)
+            return disk if self.is_succeeded(shard) else self.check_root(shard)
+
+    def is_succeeded(self, shard: int) -> bool:
+        """True if a shard was removed and a later one got its root, where files of both may be."""
+        found = read_marker(self.disk_of(shard), self.root_of(shard))
+        return self.marker_of(shard).precedes(found) and shard not in self.shard_names()
 
     def check_root(self, shard: int) -> Disk:
         """As `writable_disk`, for whoever changes nothing."""
@@ -265,8 +268,7 @@ class Context:
         marks = list[tuple[str, Mark]]()
         for shard in self.local_shards():
             with suppress(ElasticScanError):  # the shard is away: writing there raises
-                mark = read_mark(self.disk_of(shard))
-                if mark is not None:
+                if (mark := read_mark(self.disk_of(shard))) is not None:
                     marks.append((self.root_of(shard), mark))
 
         def check(catalog: Identity) -> None:

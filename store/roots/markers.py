@@ -45,6 +45,14 @@ class Marker:
     def __str__(self) -> str:
         return f"shard {self.name!r} ({self.shard}) of store {self.store}"
 
+    def precedes(self, found: Marker | None) -> bool:
+        """True if what was found is the marker of a shard of this copy of the store that was made later."""
+        return (
+            found is not None
+            and (found.store, found.incarnation) == (self.store, self.incarnation)
+            and found.shard > self.shard
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -20,6 +20,7 @@ from elasticscan.base.errors import (
     GarbageRefused,
     OperatorNeeded,
     ShardUnavailable,
+    WrongRoot,
 )
 from elasticscan.base.limits import TRASH_SECONDS
 from elasticscan.catalog import DroppedFile, begun_again
@@ -99,8 +100,8 @@ class _Collection:
         for look in looks:
             try:
                 manifests.append((look, self._manifests(look)))
-            except ShardUnavailable as error:
-                self.skipped.append((look.shard.name, str(error)))
+            except (ShardUnavailable, WrongRoot) as error:
+                self._skip(look.shard, error)
         newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
         store = self._context.info.store_id
         return [
@@ -120,11 +121,18 @@ class _Collection:
             try:
                 looks.append(self._look(newest, frozenset(shard.id for shard in shards)))
             except OperatorNeeded as error:
-                # A shard that is away can wait. Another disk mounted in its place is an error.
-                if newest.id in active and not isinstance(error, ShardUnavailable):
-                    raise
-                self.skipped.append((newest.name, str(error)))
+                self._skip(newest, error, newest.id in active)
         return looks
+
+    def _skip(self, shard: Shard, error: OperatorNeeded, active: bool = True) -> None:
+        """Leave a root to the next collection: its shard is away, or was removed.
+
+        Another disk mounted in the place of a shard is an error.
+        """
+        is_away = isinstance(error, ShardUnavailable) or not active
+        if not is_away and not (isinstance(error, WrongRoot) and self._context.is_succeeded(shard.id)):
+            raise error
+        self.skipped.append((shard.name, str(error)))
 
     @begun_again
     def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
@@ -173,8 +181,8 @@ class _Collection:
             self._book(look, moved, planned.vanished)
             for start in range(0, len(going), BATCH_FILES):
                 yield from self._take(look, going[start : start + BATCH_FILES])
-        except ShardUnavailable as error:
-            self.skipped.append((look.shard.name, str(error)))
+        except (ShardUnavailable, WrongRoot) as error:
+            self._skip(look.shard, error)
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
+from elasticscan.metadata import Manifest
 from elasticscan.store import Store
 from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots.markers import MARK, MARKER, read_mark
+from elasticscan.store.upkeep.collector import _Collection, _Look
 from tests.store.test_root_scenarios import count, made, older_catalog, root, rows
 
 
@@ -215,3 +217,57 @@ def test_a_root_by_a_file_uri_is_a_directory_like_any_other(tmp_path: Path) -> N
             assert len(inside) > 2
             assert not any(each.stat().st_mode & 0o077 for each in inside)
         assert len(store.context.local_shards()) == 2, "their marks are read"
+
+
+def renew(place: Path) -> None:
+    """Remove shard c and make another one of its name, which gets its root."""
+    with Store.open(place) as other:
+        other.contract("c")
+        other.expand(["c"])
+
+
+def test_a_write_goes_on_where_the_name_of_a_shard_is_used_again(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    with Store.create(place, shards=["a", "c"], tablets=8) as store:
+        table = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        moments = list[str]()
+
+        def meanwhile(moment: str) -> None:
+            moments.append(moment)
+            if moments == ["rows staged"]:
+                renew(place)
+
+        store.context.checkpoint = meanwhile
+        table.upsert(pa.table({"id": range(1_000)}))
+        assert moments
+        assert table.scan().to_table().num_rows == 1_000
+        assert store.verify() == []
+
+
+def test_garbage_is_collected_elsewhere_where_the_name_of_a_shard_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, look = tmp_path / "store", _Collection._manifests
+
+    def meanwhile(collection: _Collection, at: _Look) -> dict[str, Manifest | None]:
+        if at.shard.name == "a":
+            renew(place)
+        return look(collection, at)
+
+    with Store.create(place, shards=["a", "c"], tablets=8) as store:
+        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        monkeypatch.setattr(_Collection, "_manifests", meanwhile)
+        assert [shard for shard, _ in store.collect_garbage().skipped] == ["c"]
+
+
+def test_a_root_that_has_another_shards_disk_is_wrong_for_writes_and_for_garbage_collection(
+    tmp_path: Path,
+) -> None:
+    with Store.create(tmp_path / "store", shards=["a", "c"], tablets=8) as store:
+        table = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
+        one, two = (tmp_path / "store" / "shards" / name / MARKER for name in "ac")
+        one.write_bytes(two.read_bytes())
+        with pytest.raises(WrongRoot):
+            table.upsert(pa.table({"id": range(1_000)}))
+        with pytest.raises(WrongRoot):
+            store.collect_garbage()
