@@ -54,6 +54,11 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     try:
         parsed = _parse(url)
         sqlite = parsed.get_backend_name() == "sqlite"
+        if "@" in (parsed.host or ""):  # a driver would tell it as the name of the host
+            raise InvalidOption(
+                f"{shown(url)} has more than one '@'; in a user or a password it is written as %40",
+                option="uri",
+            )
         if sqlite and parsed.database in (None, "", ":memory:"):
             raise InvalidOption(
                 f"{shown(url)} names no file; a catalog has to outlive its process", option="uri"

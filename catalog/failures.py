@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 import msgpack
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import (
+    DataError,
     DBAPIError,
     InterfaceError,
     InvalidRequestError,
@@ -32,6 +33,7 @@ from elasticscan.base.errors import (
     CommitUnknown,
     DiskFull,
     ElasticScanError,
+    InvalidOption,
     ReadOnlyStore,
     StoreDamaged,
 )
@@ -116,6 +118,10 @@ def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
     lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
     if any(word in words for word in _NO_SENSE):
         return damaged(said)
+    if isinstance(error, DataError):
+        return InvalidOption(
+            f"the catalog's database cannot hold a value: {said.strip()}; nothing was committed"
+        )
     if lost or "closed" in words:
         return _unavailable(said)
     return damaged(said)

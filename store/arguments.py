@@ -244,8 +244,8 @@ def transaction(value: Any) -> IdempotencyKey | None:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise _refusal("txn", value, "a pair: the application's name and a version")
     application = text("txn[0]", value[0])
-    if not application:
-        raise _refusal("txn[0]", application, "the application's name, not empty")
+    if not application or "\0" in application:  # PostgreSQL would refuse it amid the commit
+        raise _refusal("txn[0]", application, "the application's name, not empty and without a zero byte")
     return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
 
 

@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
     FilterError,
     FragmentDamaged,
     FragmentMissing,
+    InvalidOption,
     OutOfResources,
     ScanFinished,
     WriteConflict,
@@ -315,3 +316,11 @@ def test_a_staged_file_that_was_damaged_is_told_as_damage_and_not_as_garbage(sto
         writer.write(store.context, table, reader, buffer_bytes=2_000)
     assert not isinstance(caught.value, FragmentMissing)
     assert store.table("t").scan().to_table().num_rows == 100
+
+
+def test_texts_of_a_commit_hold_no_zero_which_postgresql_would_refuse_amid_it(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "s", shards=["a"]) as store:
+        table = store.create_table("t", pa.table({"id": [1]}), "id")
+        with pytest.raises(InvalidOption, match="txn"):
+            table.upsert(pa.table({"id": [2]}), txn=("a\0b", 1))
+        assert table.scan().count() == 1

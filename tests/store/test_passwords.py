@@ -30,6 +30,11 @@ CATALOGS = [
     f"sqlite://ann:{SECRET}@/x",
     f"s3://KEY:{SECRET}@bucket/x",
 ]
+ODD = [  # no URLs, or none that a driver reads as it was meant
+    f"postgresql+psycopg://ann:a@{SECRET}@127.0.0.1:1/x",
+    f"postgresql+psycopg:/ann:{SECRET}@127.0.0.1:1/x",
+    f"host=127.0.0.1 port=1 password={SECRET}",
+]
 ROOTS = [
     f"wat://KEY:{SECRET}@bucket/x",
     f"s3://KEY:{SECRET}@bucket/x?wat={SECRET}",
@@ -54,16 +59,22 @@ def told(call: Callable[[], Any]) -> str:
     return "".join(line for line in lines if not line.startswith("  ")) + repr(error) + repr(error.fields)
 
 
-@pytest.mark.parametrize("uri", CATALOGS)
-def test_no_error_of_a_catalog_shows_its_password(uri: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("uri", [*CATALOGS, *ODD])
+def test_no_error_of_a_catalog_shows_its_password(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRIPS", uri)
+    assert SECRET not in told(lambda: Store.open("env:TRIPS"))
     assert SECRET not in told(lambda: Store.open(uri))
     assert SECRET not in told(lambda: Store.create(uri, {"a": str(tmp_path / "a")}))
     assert SECRET not in told(lambda: Store.create(uri, ["a"]))
     with suppress(InvalidOption):  # of what holds no catalog
         assert SECRET not in repr(Location.of(uri))
+    assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("root", [*ROOTS, *ODD])
 def test_no_error_of_a_root_shows_its_password(root: str, tmp_path: Path) -> None:
     assert SECRET not in told(lambda: Store.create(tmp_path / "s", {"a": root}))
     with Store.create(tmp_path / "t", ["a"]) as store:
