@@ -14,6 +14,7 @@ written last, so a backup that was interrupted does not count, and the next one 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
@@ -36,10 +37,11 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreTooNew,
 )
+from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, Dump, begun_again, holds_store
 from elasticscan.metadata import Seal
-from elasticscan.storage import Disk, is_fragment_path, verify_file
+from elasticscan.storage import Disk, find_seal, is_fragment_path, verify_file
 from elasticscan.store.context import Context
 from elasticscan.store.copies.disks import disk_at
 from elasticscan.store.copies.making import Disks, take_back_on_error
@@ -136,6 +138,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     Raises:
         InvalidOption: the place is another store's, within a store, or something else.
         FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+        FragmentMissing: copies went again and again while others were made; try again later.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
     place, disk = _place(target, disks)
@@ -145,29 +148,27 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     check_outside(_root(place))
     place.make()
     there = _claim(disk, context.info.store_id, place.uri)
-    copied, copied_bytes = 0, 0
+    copied: dict[str, int] = {}
     for attempt in count(1):
         name, backup = _look(context)
         context.checkpoint("backup begun")
-        missing = [file for file in backup.files if f"{file.shard}/{file.path}" not in there]
         try:
-            for file in missing:
-                try:
-                    _copy(context.disk_of(file.shard), _below(disk, file.shard), file)
-                except FragmentMissing:
-                    context.check_root(file.shard)  # a disk that is not mounted is no damage
-                    raise
-                there.add(f"{file.shard}/{file.path}")
-                copied, copied_bytes = copied + 1, copied_bytes + file.seal.bytes
+            for file in backup.files:
+                if not _is_there(disk, file, there, copied):
+                    _copy_from(context, disk, file)
+                    copied[_place_of(file)] = file.seal.bytes
+            there = _listed(disk)
+            _check_all_there(backup, there)
             break
         except FragmentMissing:
-            # A merge replaced it, and it was collected: the catalog refers to another one by now.
+            # A merge replaced it, and it was collected: the catalog refers to another one by now. Or another
+            # backup dropped the copy.
             if attempt == MOST_ATTEMPTS:
                 raise
     with disk.create(name + SUFFIX) as file:
         file.write(_pack(backup))
-    removed = 0 if keep is None else _drop_older(disk, keep)
-    return BackedUp(name, backup.snapshot, len(backup.files), copied, copied_bytes, removed)
+    removed = 0 if keep is None else _drop_older(disk, keep, name + SUFFIX)
+    return BackedUp(name, backup.snapshot, len(backup.files), len(copied), sum(copied.values()), removed)
 
 
 @begun_again
@@ -185,6 +186,42 @@ def _look(context: Context) -> tuple[str, _Backup]:
     return f"{time:%Y%m%dT%H%M%S%f}-{snapshot}", backup
 
 
+def _place_of(file: File) -> str:
+    return f"{file.shard}/{file.path}"
+
+
+def _is_there(disk: Disk, file: File, there: Collection[str], copied: Collection[str]) -> bool:
+    """True if a copy can be trusted: made just now, or with the length and the footer that the catalog knows.
+
+    In object storage its name is enough: an object appears whole, and each look is a request.
+    """
+    path = _place_of(file)
+    if path not in there or path in copied or disk.is_far:
+        return path in there
+    try:
+        return find_seal(_below(disk, file.shard), file.path)[1] == file.seal
+    except FragmentDamaged:
+        return False
+
+
+def _check_all_there(backup: _Backup, there: Collection[str]) -> None:
+    gone = [path for path in map(_place_of, backup.files) if path not in there]
+    if gone:
+        raise FragmentMissing(
+            f"copy {gone[0]} went from the place of backups while others were made ({len(gone)} in all); "
+            "back up to one place one at a time, and try again",
+            path=gone[0],
+        )
+
+
+def _copy_from(context: Context, disk: Disk, file: File) -> None:
+    try:
+        _copy(context.disk_of(file.shard), _below(disk, file.shard), file)
+    except FragmentMissing:
+        context.check_root(file.shard)  # a disk that is not mounted is no damage
+        raise
+
+
 def _copy(source: Disk, target: Disk, file: File) -> None:
     """Copy a file, read it back, and compare."""
     content = source.open(file.path)
@@ -198,16 +235,30 @@ def _copy(source: Disk, target: Disk, file: File) -> None:
         raise
 
 
-def _drop_older(disk: Disk, keep: int) -> int:
-    """Drop all but the newest backups, and the files that none of these needs; returns how many files."""
-    paths = [path for path, _ in disk.list()]
+def _drop_older(disk: Disk, keep: int, own: str) -> int:
+    """Drop all but the newest backups, and the files that none of these needs; returns how many files.
+
+    A young copy that no list names may be of a backup that is being made. The list that was just written says
+    what time it is at the place.
+    """
+    changed = dict(disk.list())
+    paths = list(changed)
     names = sorted(path for path in paths if _is_list(path))
-    needed = {f"{file.shard}/{file.path}" for name in names[-keep:] for file in _unpack(disk, name).files}
+    needed = {_place_of(file) for name in names[-keep:] for file in _unpack(disk, name).files}
+    dropped: set[str] = set()
+    for name in names[:-keep]:
+        with suppress(StoreDamaged):
+            dropped.update(map(_place_of, _unpack(disk, name).files))
+    young = changed.get(own, math.inf) - GC_GRACE_SECONDS
     for name in names[:-keep]:
         disk.delete(name)
     # Names alone are no proof: files of a shard that lies in the place may have the same ones.
     others = {path.partition("/")[0] for path in paths if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
-    gone = [path for path in paths if path not in needed and _is_copy(path, others)]
+    gone = [
+        path
+        for path in paths
+        if path not in needed and (path in dropped or changed[path] <= young) and _is_copy(path, others)
+    ]
     for path in gone:
         disk.delete(path)
     return len(gone)
@@ -314,10 +365,7 @@ def _root(place: Location) -> str:
 
 def _claim(disk: Disk, store: str, uri: str) -> set[str]:
     """Make a place that of a store's backups; returns the files that are there."""
-    try:
-        there = {path for path, _ in disk.list()}
-    except ShardUnavailable:  # no such prefix in a bucket yet
-        there = set()
+    there = _listed(disk)
     if BACKUP_MARKER in there:
         content = disk.open(BACKUP_MARKER)
         with suppress(ValueError, AttributeError):
@@ -334,6 +382,13 @@ def _claim(disk: Disk, store: str, uri: str) -> set[str]:
     with disk.create(BACKUP_MARKER) as file:
         file.write(json.dumps({"version": VERSION, "store": store}, sort_keys=True).encode() + b"\n")
     return there
+
+
+def _listed(disk: Disk) -> set[str]:
+    try:
+        return {path for path, _ in disk.list()}
+    except ShardUnavailable:  # no such prefix in a bucket yet
+        return set()
 
 
 def _is_copy(path: str, others: Collection[str]) -> bool:

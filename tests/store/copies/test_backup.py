@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.store import Store, Table
+from elasticscan.store.copies import backup
 from elasticscan.store.roots.location import BACKUP_MARKER
 from tests.store.test_scenarios import suspended_move, tablets_at
 
@@ -135,6 +137,55 @@ def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path:
         assert other.verify() == []
 
 
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_two_backups_to_one_place_at_a_time_are_both_whole(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """One that drops older ones takes neither what the other found there nor what it copied."""
+    before, steps = everything(store), []
+    copy = backup._copy
+
+    def meanwhile(*_: object) -> None:
+        if not steps:
+            steps.append(when)
+            table = store.table("t")
+            table.set_retention(0)
+            table.drop_tag("first")
+            table.upsert(rows(range(50), "b"))
+            table.compact()
+            store.backup(tmp_path / "b", keep=1)
+
+    def copy_and_wait(*args: Any) -> None:
+        copy(*args)
+        meanwhile()
+
+    if when == "before":
+        store.backup(tmp_path / "b")
+    else:
+        monkeypatch.setattr(backup, "_copy", copy_and_wait)
+    with Store.open(store.uri, checkpoint=meanwhile if when == "before" else lambda _: None) as other:
+        made = other.backup(tmp_path / "b")
+    assert steps == [when]
+    with Store.from_backup(tmp_path / "b", tmp_path / "new.store", name=made.name) as restored:
+        assert restored.verify() == []
+        if when == "between":
+            assert everything(restored) == before
+    with Store.from_backup(tmp_path / "b", tmp_path / "newest.store") as restored:
+        assert contents(restored.table("t")) == contents(store.table("t"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "footer"])
+def test_a_copy_that_is_not_what_was_copied_is_made_again(store: Store, tmp_path: Path, damage: str) -> None:
+    store.backup(tmp_path / "b")
+    copy = next((tmp_path / "b").rglob("*.arrow"))
+    if damage == "cut":
+        copy.write_bytes(copy.read_bytes()[:-1])
+    else:
+        flip(copy, -20)
+    assert store.backup(tmp_path / "b").copied == 1
+    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
+
+
 def test_a_backup_that_was_interrupted_does_not_count_and_is_gone_on_with(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +275,9 @@ def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tm
         path.write_bytes(b"alive")
     left = place / "1" / "t1" / f"{'1' * 32}.arrow.unfinished"
     left.write_bytes(b"of a backup that was killed")
+    store.backup(place, keep=1)
+    assert left.exists()  # it might be of one that is being made
+    os.utime(left, (0, 0))
     store.backup(place, keep=1)
     assert [path.read_bytes() for path in kept] == [b"alive"] * len(kept)
     assert not left.exists()
