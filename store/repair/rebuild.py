@@ -46,9 +46,11 @@ from elasticscan.storage import (
 from elasticscan.store.context import Context
 from elasticscan.store.repair.catalog import KnownStore, ask_catalog
 from elasticscan.store.repair.plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
+from elasticscan.store.repair.trash import with_trash
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.store import Store
+from elasticscan.store.upkeep.garbage import trashed_paths
 from elasticscan.store.writing import writer
 from elasticscan.store.writing.indexing import create_index, define_index
 from elasticscan.topology import SlotSet
@@ -104,6 +106,12 @@ def plan_from_files(
             "writes count in the order in which they began",
             "rows that an overwrite by no rows replaced may have come back",
         ]
+        trashed = sum(len(trashed_paths(path for path, _ in disk.list())) for disk in disks)
+        if trashed:
+            report.doubts.append(
+                f"{trashed} files lie in the trash of the shards and were left out: no catalog says whether "
+                "they are garbage"
+            )
     else:
         sifted = list(known_store.sift(files, report.doubts))
         plan = plan_repair(sifted, known_store.store, known_store.indexes)
@@ -315,6 +323,8 @@ def repair_store(
     all_roots = list(roots) if roots is not None else _roots_in(uri, catalog, disks, report)
     _check_apart(into, [uri, *all_roots])
     opened = [disks(root) for root in all_roots]
+    if isinstance(catalog, KnownStore):
+        opened = [with_trash(disk, catalog.live) for disk in opened]
     plan = plan_from_files(opened, report, store_id, catalog)
     names = [f"s{number}" for number in range(1, len(opened) + 1)]
     tablets = min(plan.slots, DEFAULT_TABLETS)

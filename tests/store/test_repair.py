@@ -213,6 +213,23 @@ def test_a_file_that_is_gone_is_named_by_what_the_catalog_knows(tmp_path: Path, 
     assert (report.tables, report.doubts) == ({"t": 200}, [])
 
 
+@pytest.mark.parametrize("with_catalog", [True, False])
+def test_a_file_in_the_trash_is_taken_when_the_catalog_says_that_it_is_alive(
+    tmp_path: Path, with_catalog: bool
+) -> None:
+    file = three_writes(tmp_path / "old")[1]
+    trash = tmp_path / "old" / "shards" / "a" / "trash" / "1700000000" / "t1"
+    trash.mkdir(parents=True)
+    file.rename(trash / file.name)
+    if not with_catalog:
+        (tmp_path / "old" / "catalog.db").write_bytes(b"")
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert report.lost == []
+    assert report.tables == {"t": 300 if with_catalog else 200}
+    assert any("1 files lie in the trash" in text for text in report.doubts) == (not with_catalog)
+    assert (trash / file.name).exists()
+
+
 def test_a_shard_that_is_gone_is_named_wherever_it_was(tmp_path: Path) -> None:
     with Store.create(tmp_path / "old", {"a": str(tmp_path / "far"), "b": str(tmp_path / "off")}) as store:
         store.create_table("t", SCHEMA, ["id"])
