@@ -139,6 +139,17 @@ def _whole_or_gone(remove: Callable[[], None]) -> Iterator[Birthplace]:
         raise
 
 
+class _WholeFile(io.FileIO):
+    """A file that takes all it is given, or raises: the system writes a part where a disk is nearly full."""
+
+    def write(self, data: Any, /) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        while len(rest):
+            rest = rest[os.write(self.fileno(), rest) :]
+        return size
+
+
 class LocalDisk:
     """A directory. Files are written under a temporary name, flushed, renamed.
 
@@ -162,9 +173,7 @@ class LocalDisk:
         with _telling(self.root, path), _whole_or_gone(unfinished.unlink) as birthplace:
             root = self.root.stat()
             _make_directories(self.root, target.parent, root)
-            with open(
-                unfinished, "wb", buffering=0, opener=lambda p, flags: os.open(p, flags, 0o600)
-            ) as file:
+            with _WholeFile(unfinished, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
                 _give(file.fileno(), root, 0o666)
                 yield file
                 birthplace.check()

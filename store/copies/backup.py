@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -58,6 +59,8 @@ from elasticscan.store.roots.markers import check_free
 
 VERSION = 1
 SUFFIX = ".backup"
+_TIME = "%Y%m%dT%H%M%S%f"  # in the name of a list
+_NAMED = re.compile(r"(\d{8}T\d{12}-\d+)" + re.escape(SUFFIX))
 COPY_BYTES = 8 << 20
 MOST_ATTEMPTS = 3
 
@@ -138,6 +141,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     Raises:
         InvalidOption: the place is another store's, within a store, or something else.
         FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+        CatalogOutdated: the catalog is older than its shards: a backup of it would lack what is there.
         FragmentMissing: copies went again and again while others were made; try again later.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
@@ -157,6 +161,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
                 if not _is_there(disk, file, there, copied):
                     _copy_from(context, disk, file)
                     copied[_place_of(file)] = file.seal.bytes
+            context.check_newest()
             there = _listed(disk)
             _check_all_there(backup, there)
             break
@@ -165,6 +170,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
             # backup dropped the copy.
             if attempt == MOST_ATTEMPTS:
                 raise
+    name = _later_name(name, there)
     with disk.create(name + SUFFIX) as file:
         file.write(_pack(backup))
     removed = 0 if keep is None else _drop_older(disk, keep, name + SUFFIX)
@@ -181,9 +187,22 @@ def _look(context: Context) -> tuple[str, _Backup]:
         names = {shard.id: shard.name for shard in tx.shards()}
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
     files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in runs]
-    time = datetime.fromtimestamp(now, UTC)
     backup = _Backup(context.info.store_id, snapshot, names, files, dump)
-    return f"{time:%Y%m%dT%H%M%S%f}-{snapshot}", backup
+    return f"{datetime.fromtimestamp(now, UTC):{_TIME}}-{snapshot}", backup
+
+
+def _later_name(name: str, there: Collection[str]) -> str:
+    """A name behind those that hold no more commits: the last one is the newest, whatever clocks said."""
+    names = (match[1] for match in map(_NAMED.fullmatch, there) if match)
+    last = max((other for other in names if _commit_of(other) <= _commit_of(name)), default="")
+    if last < name:
+        return name
+    time = datetime.strptime(last.partition("-")[0], _TIME).replace(tzinfo=UTC) + timedelta(microseconds=1)
+    return f"{time:{_TIME}}-{name.partition('-')[2]}"
+
+
+def _commit_of(name: str) -> int:
+    return int(name.partition("-")[2])
 
 
 def _place_of(file: File) -> str:
@@ -244,13 +263,14 @@ def _drop_older(disk: Disk, keep: int, own: str) -> int:
     changed = dict(disk.list())
     paths = list(changed)
     names = sorted(path for path in paths if _is_list(path))
-    needed = {_place_of(file) for name in names[-keep:] for file in _unpack(disk, name).files}
+    older = [name for name in names[:-keep] if name != own]  # others may have made newer ones meanwhile
+    needed = {_place_of(file) for name in names if name not in older for file in _unpack(disk, name).files}
     dropped: set[str] = set()
-    for name in names[:-keep]:
+    for name in older:
         with suppress(StoreDamaged):
             dropped.update(map(_place_of, _unpack(disk, name).files))
     young = changed.get(own, math.inf) - GC_GRACE_SECONDS
-    for name in names[:-keep]:
+    for name in older:
         disk.delete(name)
     # Names alone are no proof: files of a shard that lies in the place may have the same ones.
     others = {path.partition("/")[0] for path in paths if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}

@@ -760,3 +760,16 @@ def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
     monkeypatch.setattr(os, "scandir", refused)
     with pytest.raises(ShardUnavailable, match="below"):
         disk.list()
+
+
+def test_what_the_system_writes_in_part_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does where a disk is nearly full."""
+
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: max(1, len(data) // 2)]))
+    disk = _local(tmp_path).disk
+    with disk.create("a") as file:
+        assert file.write(b"x" * 1_000) == 1_000
+    assert disk.open("a").size == 1_000

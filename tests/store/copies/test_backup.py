@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import (
     AlreadyExists,
+    CatalogOutdated,
     ContinuationKeyError,
     ElasticScanError,
     FragmentDamaged,
@@ -402,3 +405,40 @@ def test_a_merge_that_was_under_way_is_nobodys_in_the_new_store(store: Store, tm
     store.backup(tmp_path / "b")
     with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
         assert other.status()["upkeep"]["running"] == []
+
+
+def test_an_older_catalog_makes_no_backup_and_drops_none(store: Store, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    store.close()
+    shutil.copytree(tmp_path / "a.store", old)
+    with Store.open(tmp_path / "a.store") as newer:
+        newer.table("t").upsert(rows(range(900, 910), "new"))
+        made = newer.backup(tmp_path / "place")
+    for part in ("catalog.db", "catalog.db-wal"):
+        (tmp_path / "a.store" / part).unlink(missing_ok=True)
+    shutil.copy(old / "catalog.db", tmp_path / "a.store" / "catalog.db")
+    with Store.open(tmp_path / "a.store") as outdated, pytest.raises(CatalogOutdated):
+        outdated.backup(tmp_path / "place", keep=1)
+    assert [path.stem for path in (tmp_path / "place").glob("*.backup")] == [made.name]
+
+
+def test_the_newest_backup_is_the_one_that_was_made_last_whatever_a_clock_said(
+    store: Store, tmp_path: Path
+) -> None:
+    class Ahead:
+        def now(self) -> float:
+            return time.time() + 10 * 86_400
+
+        def sleep(self, seconds: float) -> None:
+            time.sleep(seconds)
+
+    store.close()
+    with Store.open(tmp_path / "a.store", clock=Ahead()) as ahead:
+        ahead.backup(tmp_path / "place")
+    with Store.open(tmp_path / "a.store") as later:
+        later.table("t").upsert(rows(range(900, 910), "new"))
+        newest = contents(later.table("t"))
+        made = later.backup(tmp_path / "place", keep=1)
+    assert [path.stem for path in (tmp_path / "place").glob("*.backup")] == [made.name]
+    with Store.from_backup(tmp_path / "place", tmp_path / "n") as restored:
+        assert contents(restored.table("t")) == newest
