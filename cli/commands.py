@@ -241,4 +241,5 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     "--retention": ("set-retention STORE TABLE PERIOD",),
     "--format": ("scan STORE TABLE --format csv",),
     "--out": ("--output",),
+    "--svg": ("topologies STORE --svg FILE",),
 }

@@ -85,6 +85,7 @@ def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
     for words, write in (
         (["restore", "a.store", "t", "--to", "2"], "restore-table STORE TABLE --to SNAPSHOT"),
         (["export", "a.store", "t", "out", "--format", "csv"], "scan STORE TABLE --format csv"),
+        (["history", "a.store", "t", "--svg", "f.svg"], "topologies STORE --svg FILE"),
     ):
         assert f"No such option: {words[-2]}: write `elasticscan {write}`" in shell.fails(*words, "--json")[1]
     written = "No such option: --since: write `elasticscan changes STORE TABLE --after COMMIT`"
