@@ -278,7 +278,8 @@ class _Descriptor:
     """An open file of the system, closed when nobody reads from it any more."""
 
     def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe in the place of a file would be waited for; files take no notice of it.
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def __del__(self) -> None:
         if hasattr(self, "number"):

@@ -53,7 +53,8 @@ _SAID = {
     errno.ECONNRESET: "the connection to its file server broke off; try again",
     errno.ETIMEDOUT: "its file server did not answer in time; try again",
     errno.ENOTDIR: "a part of its path is no directory; put a directory there, or correct the root",
-    errno.EISDIR: "there is a directory where a file should be; nothing of elasticscan makes one, remove it",
+    errno.EISDIR: "there is a directory, a pipe or a device where a file should be; nothing of elasticscan "
+    "makes one, remove it",
     errno.ELOOP: "its path goes round in symbolic links; correct them",
     errno.ENAMETOOLONG: "its path is too long for the file system; use a shorter root",
     errno.EBUSY: "it is in use by something else; try again",

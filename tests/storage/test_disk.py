@@ -23,6 +23,7 @@ import pytest
 
 from elasticscan.base.errors import (
     DiskFull,
+    ElasticScanError,
     FragmentDamaged,
     OperatorNeeded,
     OutOfResources,
@@ -773,3 +774,13 @@ def test_what_the_system_writes_in_part_is_written_whole(
     with disk.create("a") as file:
         assert file.write(b"x" * 1_000) == 1_000
     assert disk.open("a").size == 1_000
+
+
+def test_a_pipe_in_the_place_of_a_file_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    disk = _local(tmp_path).disk
+    with disk.create("t1/a") as file:
+        file.write(b"x")
+    (tmp_path / "root" / "t1" / "a").unlink()
+    os.mkfifo(tmp_path / "root" / "t1" / "a")
+    with pytest.raises(ElasticScanError, match="a pipe"):
+        disk.open("t1/a")
