@@ -306,18 +306,23 @@ class _Sorted:
         return encode_row([batch.column(name) for name in self.primary_key], int(numbers[at]))
 
 
-def _sorted(source: PageSource, layers: Layers, names: Sequence[str], bounds: Bounds) -> _Sorted | None:
-    """The rows of layers as one sorted run; None where versions have to be merged."""
+def _sorted(
+    source: PageSource, layers: Layers, names: tuple[str, ...], needed: tuple[str, ...], bounds: Bounds
+) -> _Sorted | None:
+    """The rows of layers as one sorted run; None where versions have to be merged.
+
+    What is laid over needs the key to be found, a fragment alone just the columns of the page.
+    """
     primary_key = source.table.primary_key
     source.expect((layers.base, *layers.others))
     if layers.others:
-        run = run_of(layers, source.open, tuple(dict.fromkeys((*names, *primary_key))), primary_key, bounds)
+        run = run_of(layers, source.open, needed, primary_key, bounds)
         return None if run is None else _Sorted(run, lambda: run, primary_key)
 
     def keys() -> Run:
         return source.open(layers.base, tuple(primary_key)).plain
 
-    return _Sorted(source.open(layers.base, tuple(names)).plain, keys, primary_key)
+    return _Sorted(source.open(layers.base, names).plain, keys, primary_key)
 
 
 def _read_reach(
@@ -330,7 +335,8 @@ def _read_reach(
     layers, primary_key = reach.layers, source.table.primary_key
 
     def laid_over() -> _Sorted | None:
-        return None if layers is None else _sorted(source, layers, page.schema.names, bounds)
+        names = tuple(page.schema.names)
+        return None if layers is None else _sorted(source, layers, names, needed, bounds)
 
     if page.pruner is None:
         if page.room <= 0:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DataError
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -30,6 +31,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog import engine as engine_module
+from elasticscan.catalog.failures import translate_errors
 from elasticscan.metadata import TableInfo
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
@@ -415,3 +417,10 @@ def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(wher
         change(where, "UPDATE store_state SET format_version = 2")
         with pytest.raises(StoreTooNew, match="since it was opened"), catalog.writing() as tx:
             tx.bump_layout()
+
+
+def test_a_value_that_a_database_cannot_hold_is_no_damage(tmp_path: Path) -> None:
+    engine = engine_module.make_engine(tmp_path / "c.db")
+    with pytest.raises(InvalidOption, match="cannot hold a value") as refused, translate_errors(engine):
+        raise DataError("INSERT", {}, ValueError("a text holds no NUL"))
+    assert "restore" not in str(refused.value)
