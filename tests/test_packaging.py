@@ -108,6 +108,17 @@ def test_workflows_run_what_is_there() -> None:
     assert any(".ci/run" in run for run in used)
 
 
+def test_continuous_integration_installs_what_the_container_for_contributors_has() -> None:
+    """Else tests that the one runs are skipped by the other."""
+    container = (ROOT / ".devcontainer" / "Dockerfile").read_text(encoding="utf-8")
+    has = re.search(r"install -y --no-install-recommends((?:[^&]|\n)*)", container)
+    assert has is not None
+    packages = set(has[1].replace("\\", "").split())
+    installs = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert {package for package in packages if package not in installs} == {"default-jre-headless"}
+    assert "openjdk-17-jre-headless" in installs
+
+
 def test_issue_forms_ask_for_what_is_needed() -> None:
     for name in ("bug.yml", "wish.yml"):
         form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / name).read_text(encoding="utf-8"))
