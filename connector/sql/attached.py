@@ -12,7 +12,7 @@ text, before Spark does, and gives each reference of a table a relation of its o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, overload
@@ -32,7 +32,7 @@ from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
-from elasticscan.connector.sql.parameters import Arguments, with_literals
+from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
 from elasticscan.connector.sql.reads import Read, Reads, options_of
@@ -147,16 +147,25 @@ class AttachedStore(Sequence[str]):
             return self._execute(statement, text, args, session)
         try:
             plan, snapshot = self._plan(text, args, session)
-        except UnreadableError:
-            check_no_times_past(text, self._tables, session)
+        except UnreadableError as why:
+            check_no_times_past(text, self._tables, session, str(why))
             return self._run_unchanged(text, args)
         if not plan.scans:
             return self._run_unchanged(text, args)
         try:
-            return self._run(*self._relations(plan, snapshot))
+            return self._run(*self._relations(plan, snapshot), plan.arguments)
         except AnalysisException:
             # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
-            return self._run_unchanged(text, args)
+            if not plan.names_snapshots:
+                return self._run_unchanged(text, args, {scan.view for scan in plan.scans})
+        # Views have no snapshots: Spark would refuse these first, whatever else is wrong.
+        try:
+            return self._run(*self._relations(plan.unfolded(whole=True), snapshot), plan.arguments)
+        except AnalysisException as error:
+            told = self._told(text, error)
+            if told is error:
+                raise
+            raise told from error
 
     def _execute(
         self, statement: Statement, text: str, args: Arguments | None, session: Session
@@ -230,7 +239,7 @@ class AttachedStore(Sequence[str]):
         try:
             plan, snapshot = self._plan(text, args, session)
         except UnreadableError as why:
-            check_no_times_past(text, self._tables, session)
+            check_no_times_past(text, self._tables, session, str(why))
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in plan.shapes.items()}
         reads = self._reads(plan, snapshot).of(plan)
@@ -239,11 +248,14 @@ class AttachedStore(Sequence[str]):
         return explain_plan(plan, snapshot, totals, read_here)
 
     def _plan(self, text: str, args: Arguments | None, session: Session) -> tuple[QueryPlan, int]:
-        complete = with_literals(text, args) if args else text
-        if complete is None:
-            raise UnreadableError("it has parameters whose values cannot be written as literals")
+        complete, left = some_literals(text, args) if args else (text, None)
         shapes, snapshot = self._shapes()
-        return plan_query(complete, shapes, session), snapshot
+        plan = plan_query(complete, shapes, session)
+        if left is None:
+            return plan, snapshot
+        if not plan.names_snapshots:
+            raise UnreadableError("it has parameters whose values cannot be written as literals")
+        return replace(plan.unfolded(), arguments=left), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """The tables as they are now, and the newest snapshot, from one look at the catalog."""
@@ -294,7 +306,9 @@ class AttachedStore(Sequence[str]):
         relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, most)
         return ending_by_itself(relation, most)
 
-    def _run(self, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+    def _run(
+        self, text: str, relations: Mapping[str, DataFrame], arguments: Arguments | None = None
+    ) -> DataFrame:
         """A query over these relations.
 
         They are handed to Spark beside the text, under names for this query alone: a Connect session
@@ -304,7 +318,7 @@ class AttachedStore(Sequence[str]):
         for name in relations:
             text = text.replace(f"`{name}`", f"`{{{name}}}`")
         frames: dict[str, Any] = dict(relations)
-        return self._spark.sql(text, **frames)
+        return self._spark.sql(text, arguments, **frames)  # type: ignore[arg-type]
 
     def _load(
         self,
@@ -317,21 +331,32 @@ class AttachedStore(Sequence[str]):
         options = options_of(columns, condition, snapshot, most)
         return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
 
-    def _run_unchanged(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
+    def _run_unchanged(
+        self,
+        text: str,
+        args: dict[str, Any] | list[Any] | None = None,
+        views: Collection[str] | None = None,
+    ) -> DataFrame:
+        """Spark's own answer, over the newest rows of these views, or of all that the text may mention."""
         words, (live, _) = text.lower(), self._shapes()
-        self._views.make(view for view in live if view.lower() in words)
+        self._views.make(view for view in live if (view.lower() in words if views is None else view in views))
         try:
             return self._spark.sql(text, args)
         except AnalysisException as error:
-            session = _session(self._spark)
-            told = (
-                unknown_table(text, self._tables, session)
-                or other_words(text, self._tables, session)
-                or other_name(error.getCondition() or "", _name_in(error), self._tables, session)
-            )
-            if told is None:
+            told = self._told(text, error)
+            if told is error:
                 raise
             raise told from error
+
+    def _told(self, text: str, error: AnalysisException) -> Exception:
+        """Spark's error, or one that says how its statement is written for tables of the store."""
+        session = _session(self._spark)
+        return (
+            unknown_table(text, self._tables, session)
+            or other_words(text, self._tables, session)
+            or other_name(error.getCondition() or "", _name_in(error), self._tables, session)
+            or error
+        )
 
 
 @dataclass(frozen=True, slots=True)

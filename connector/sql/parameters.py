@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,39 +16,65 @@ Arguments = Mapping[str, Any] | Sequence[Any]
 def with_literals(text: str, arguments: Arguments, for_change: bool = False) -> str | None:
     """Write values for `?` and `:name` into a query; None where that might change its meaning.
 
-    Into a statement that changes rows, decimals, bytes, moments with a zone and all strings are written, too,
-    as expressions where there is no literal: it does not matter that these are not handed to a table.
+    As `some_literals` does, but all or nothing. Into a statement that changes rows, decimals, bytes,
+    moments with a zone and all strings are written, too, as expressions where there is no literal: it does
+    not matter that these are not handed to a table.
+    """
+    complete, left = _written(text, arguments, _expression if for_change else _literal)
+    return complete if left is None else None
+
+
+def some_literals(text: str, arguments: Arguments) -> tuple[str, Arguments | None]:
+    """Write values for `?` and `:name` into a query where that is exact; and those that stay parameters.
 
     Exact for booleans, 64-bit integers, finite doubles, dates, None, and strings without quotes and
-    backslashes: the literal has the type that `spark.sql` gives the value. Everything else is Spark's.
+    backslashes: the literal has the type that `spark.sql` gives the value. Everything else is Spark's,
+    and so are all values where it is not certain what in the text is a parameter.
     """
+    return _written(text, arguments, _literal)
+
+
+def _written(
+    text: str, arguments: Arguments, literal: Callable[[Any], str | None]
+) -> tuple[str, Arguments | None]:
+    as_given = text, arguments
     if "\\" in text:  # strings end elsewhere, by the session's rules for them
-        return None
-    literal = _expression if for_change else _literal
-    values = None if isinstance(arguments, Mapping) else iter(arguments)
+        return as_given
+    named = arguments if isinstance(arguments, Mapping) else None
+    values = iter(() if isinstance(arguments, Mapping) else arguments)
+    left_named: dict[str, Any] = {}
+    left: list[Any] = []
     pieces: list[str] = []
     tokens = list(TOKEN.finditer(text))
     number, may_be_position = 0, False
     while number < len(tokens):
-        token, word = tokens[number][0], None
-        if token == "?" and values is not None:
-            word = literal(next(values, ...))
-        elif token == ":" and isinstance(arguments, Mapping):
-            if not _begins_a_name(tokens, number):
-                return None
-            number += 1
-            word = literal(arguments.get(tokens[number][0], ...))
-        elif token in ("?", ":"):
-            return None
-        else:
-            word = token
-            may_be_position |= token.upper() == "BY"
-        # After ORDER BY or GROUP BY an integer that is written names a column by its position.
-        if word is None or (may_be_position and token in ("?", ":") and word.isdigit()):
-            return None
-        pieces.append(word)
+        token = tokens[number][0]
         number += 1
-    return None if values is not None and next(values, None) is not None else "".join(pieces)
+        if token not in ("?", ":"):
+            pieces.append(token)
+            may_be_position |= token.upper() == "BY"
+            continue
+        name = ""
+        if token == ":":
+            if named is None or not _begins_a_name(tokens, number - 1):
+                return as_given
+            name = tokens[number][0]
+            number += 1
+        elif named is not None:
+            return as_given
+        value = next(values, ...) if named is None else named.get(name, ...)
+        if value is ...:
+            return as_given
+        word = literal(value)
+        # After ORDER BY or GROUP BY an integer that is written names a column by its position.
+        if word is None or (may_be_position and word.isdigit()):
+            word = token + name
+            left_named[name] = value
+            left.append(value)
+        pieces.append(word)
+    if next(values, ...) is not ...:
+        return as_given
+    return "".join(pieces), (left if named is None else left_named) or None
 
 
 def _begins_a_name(tokens: Sequence[Any], number: int) -> bool:

@@ -14,7 +14,7 @@ in that order: there these words go, and with them a sort.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from sqlglot.errors import SqlglotError
@@ -30,6 +30,7 @@ from elasticscan.connector.sql.computed import NotFoldedError
 from elasticscan.connector.sql.conditions import Pushed, push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, ordered_tail, row_limit
+from elasticscan.connector.sql.parameters import Arguments
 from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
 from elasticscan.connector.sql.semi_joins import key_joins
 from elasticscan.connector.sql.tokens import quoted
@@ -97,13 +98,33 @@ class PlannedJoin:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query, what each reference reads, in the order of the text, and the tables it was planned for."""
+    """A query, what each reference reads, in the order of the text, and the tables it was planned for.
+
+    `arguments` are of parameters that the text still has.
+    """
 
     text: str
     scans: tuple[TableScan, ...]
     _references: tuple[Reference, ...]
     shapes: Mapping[str, TableShape]
     joins: tuple[PlannedJoin, ...] = ()
+    arguments: Arguments | None = None
+
+    @property
+    def names_snapshots(self) -> bool:
+        """True if some table is read as of another snapshot than the newest."""
+        return any(scan.as_of is not None for scan in self.scans)
+
+    def unfolded(self, *, whole: bool = False) -> QueryPlan:
+        """The same query over rows alone, so that nothing of its text goes but names of tables.
+
+        Args:
+            whole: over all rows and columns, which is what Spark's errors are about.
+        """
+        scans = [replace(scan, limit=None, aggregates=None, tail=None) for scan in self.scans]
+        if whole:
+            scans = [replace(scan, columns=None, filter=None) for scan in scans]
+        return replace(self, scans=tuple(scans), joins=())
 
     def rewritten(self, names: Sequence[str]) -> str:
         """The query over relations of these names, one for each scan, some of which give partial rows."""

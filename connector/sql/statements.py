@@ -253,8 +253,10 @@ def other_name(
     )
 
 
-def check_no_times_past(text: str, views: Iterable[str], session: Session) -> None:
+def check_no_times_past(text: str, views: Iterable[str], session: Session, why: str = "") -> None:
     """Refuse what asks for another snapshot of one of the views' tables, or for its changes.
+
+    `why` is what is not understood of the text.
 
     Raises:
         UnsupportedStatement: it does; what to call instead is said.
@@ -271,7 +273,8 @@ def check_no_times_past(text: str, views: Iterable[str], session: Session) -> No
         asked = _AS_OF.match(" ".join(rest[:5]) + " ")
         if asked is not None and (view := _view_of(name, by_name, session)) is not None:
             raise UnsupportedStatement(
-                f"{asked['what']} AS OF does not work here on {view!r}, a table of an elasticscan store: it "
+                f"{asked['what']} AS OF does not work here on {view!r}, a table of an elasticscan store"
+                f"{why and f' ({why})'}: it "
                 "takes a commit number, a tag or a time (in quotes, with a zone where the session is not in "
                 f"UTC), in queries. Or read it with catalog.table({view!r}).as_of(…).load(); with "
                 ".createOrReplaceTempView(name) behind it, all SQL can name it",

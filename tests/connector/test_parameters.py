@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elasticscan.connector import attach
-from elasticscan.connector.sql.parameters import with_literals
+from elasticscan.connector.sql.parameters import some_literals, with_literals
 from elasticscan.store import Store
 
 
@@ -56,6 +56,23 @@ def test_values_are_written_as_literals(text: str, arguments: Any, complete: str
 )
 def test_what_may_mean_something_else_is_left_to_spark(text: str, arguments: Any) -> None:
     assert with_literals(text, arguments) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "complete", "left"),
+    [
+        ("a = :x AND b = :y", {"x": "it's", "y": 1, "z": 2}, "a = :x AND b = 1", {"x": "it's"}),
+        ("a = ? AND b = ? AND c = ?", [1, Decimal(1), 2], "a = 1 AND b = ? AND c = 2", [Decimal(1)]),
+        ("a = :k ORDER BY b LIMIT :k", {"k": 3}, "a = 3 ORDER BY b LIMIT :k", {"k": 3}),
+        ("a = ? AND b = '\\'?'", [1], "a = ? AND b = '\\'?'", [1]),
+        ("a = ?", [1, None], "a = ?", [1, None]),
+        ("a = :x AND b = :y", {"x": 1}, "a = :x AND b = :y", {"x": 1}),
+    ],
+)
+def test_values_without_a_literal_stay_parameters(
+    text: str, arguments: Any, complete: str, left: Any
+) -> None:
+    assert some_literals(text, arguments) == (complete, left)
 
 
 @pytest.mark.spark

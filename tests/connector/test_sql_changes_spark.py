@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -30,6 +30,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import row_changes
+from elasticscan.connector.sql.views import TableViews
 from elasticscan.store import Store
 from tests.connector.test_catalog_spark import setting, tablets_moving
 
@@ -351,6 +352,105 @@ def test_a_query_names_snapshots_of_its_tables(
     zone = "spark.sql.session.timeZone"
     with setting(spark, zone, "Asia/Tokyo"), pytest.raises(UnsupportedStatement, match="with a zone where"):
         catalog.sql("SELECT * FROM t TIMESTAMP AS OF '2026-01-01'")
+
+
+@pytest.mark.parametrize(
+    ("query", "condition"),
+    [
+        ("SELECT nn FROM t{}", "UNRESOLVED_COLUMN.WITH_SUGGESTION"),
+        ("SELECT sum(n) AS s FROM t{} GROUP BY 1", "GROUP_BY_POS_AGGREGATE"),
+        ("SELECT n, count(*) AS k FROM t{}", "MISSING_GROUP_BY"),
+        ("SELECT n FROM t{} WHERE id", "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"),
+        ("SELECT t.n FROM t{} JOIN nope USING (id)", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("SELECT n FROM t{} JOIN t b USING (id)", "AMBIGUOUS_REFERENCE"),
+        ("SELECT n FROM t{} WHERE name = :other", "UNBOUND_SQL_PARAMETER"),
+    ],
+)
+def test_a_query_of_a_snapshot_is_refused_as_spark_refuses_others(
+    catalog: AttachedStore, query: str, condition: str
+) -> None:
+    told = []
+    for snapshot in ("", " VERSION AS OF 2"):
+        with pytest.raises(PySparkException) as refused:
+            catalog.sql(query.format(snapshot), {"name": "o'x"}).collect()
+        assert refused.value.getCondition() == condition
+        told.append(str(refused.value).partition(" SQLSTATE")[0])
+    assert told[0] == told[1]
+
+
+def test_a_refused_query_makes_no_view_that_it_does_not_name(
+    store: Store, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_table("e", pa.table({"id": [1]}), primary_key="id")
+    catalog.sql("SELECT 1").collect()
+    assert "e" in catalog
+    made: list[str] = []
+    make = TableViews.make
+
+    def noted(views: TableViews, names: Iterable[str]) -> None:
+        names = list(names)
+        made.extend(names)
+        make(views, names)
+
+    monkeypatch.setattr(TableViews, "make", noted)
+    for snapshot, remade in (("", ["t"]), (" VERSION AS OF 2", [])):
+        made.clear()
+        with pytest.raises(PySparkException, match="UNRESOLVED_COLUMN"):
+            catalog.sql(f"SELECT nn FROM t{snapshot} WHERE id = 1")
+        assert made == remade
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments"),
+    [
+        ("SELECT count(*) AS k, typeof(:q) AS y FROM t{} WHERE name <> :q", {"q": "o'x"}),
+        ("SELECT count(*) AS k FROM t{} WHERE name <> :q", {"q": 'a\\b"\n'}),
+        ("SELECT count(*) AS k, typeof(:q) AS y FROM t{} WHERE n > :q", {"q": Decimal("1.50")}),
+        (
+            "SELECT count(*) AS k FROM t{} WHERE :q > TIMESTAMP'2026-01-01'",
+            {"q": datetime(2026, 1, 2, tzinfo=UTC)},
+        ),
+        ("SELECT id FROM t{} ORDER BY id LIMIT :k", {"k": 2}),
+        ("SELECT id FROM t{} WHERE id < 3 ORDER BY :k, id", {"k": 1}),
+        ("SELECT count(*) AS k FROM t{} WHERE name <> 'a\\\\b' AND n > :k", {"k": 2}),
+        ("SELECT name, count(*) AS k FROM t{} WHERE id < ? GROUP BY name HAVING name <> ?", [2, "o'x"]),
+    ],
+)
+def test_a_query_of_a_snapshot_has_parameters_of_all_kinds(
+    store: Store, catalog: AttachedStore, query: str, arguments: Any
+) -> None:
+    number = store.table("t").history()[-1].number
+    expected = catalog.sql(query.format(""), arguments)
+    rows = catalog.sql(query.format(f" VERSION AS OF {number}"), arguments)
+    assert rows.schema.simpleString() == expected.schema.simpleString()
+    assert sorted(rows.collect()) == sorted(expected.collect())
+
+
+def test_the_number_of_a_snapshot_is_a_parameter(store: Store, catalog: AttachedStore) -> None:
+    number = store.table("t").history()[-1].number
+    catalog.sql('UPDATE t SET name = "o\'x" WHERE id = 1')
+    query = "SELECT count(*) FROM t VERSION AS OF :v WHERE name = :q"
+    assert catalog.sql(query, {"v": number, "q": "o'x"}).collect() == [(0,)]
+    assert catalog.sql(query, {"v": number + 1, "q": "o'x"}).collect() == [(1,)]
+    positional = query.replace(":v", "?").replace(":q", "?")
+    assert catalog.sql(positional, [number + 1, "o'x"]).collect() == [(1,)]
+    with pytest.raises(UnsupportedStatement, match="snapshot of t, :v, is not written as a number"):
+        catalog.sql("SELECT 'a\\\\b' FROM t VERSION AS OF :v", {"v": number})
+
+
+def test_a_division_is_not_tried_on_rows_that_were_not_read(spark: SparkSession, store: Store) -> None:
+    store.create_table("z", pa.table({"id": [1, 2], "n": [0, 2]}), primary_key="id")
+    rows = attach(spark, store.uri).sql("SELECT id FROM z WHERE 10 / n > 2 AND n <> 0")
+    assert rows.collect() == [(2,)]
+
+
+def test_sums_of_the_widest_decimals_overflow_in_other_words(spark: SparkSession, store: Store) -> None:
+    wide = pa.array([Decimal("9" * 28)] * 2, pa.decimal128(38, 10))
+    store.create_table("w", pa.table({"id": [1, 2], "x": wide}), primary_key="id")
+    with pytest.raises(PySparkException) as refused:
+        attach(spark, store.uri).sql("SELECT sum(x) AS s FROM w").collect()
+    assert refused.value.getSqlState() == "22003"
+    assert (refused.value.getCondition() or "").startswith("NUMERIC_VALUE_OUT_OF_RANGE")
 
 
 def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: AttachedStore) -> None:
