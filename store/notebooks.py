@@ -40,7 +40,21 @@ class History(tuple[Commit, ...]):
 
 
 class Explanation(dict[str, Any]):
-    """The explanation of a scan: a dictionary, which notebooks show as bars, estimates beside counts."""
+    """The explanation of a scan, a dictionary: lines in a shell, bars of estimates and counts in a notebook."""
+
+    def __repr__(self) -> str:
+        counted = self["actual"]
+        lines = [
+            f"Explanation of a scan of {self['table']!r} at snapshot {self['snapshot']}",
+            f"columns   {', '.join(self['columns']) or 'none'}",
+            f"filter    {self['filter'] or 'none'}",
+            f"access    {self['access']}",
+            *([f"folded    {', '.join(self['aggregate']['values'])}"] if "aggregate" in self else []),
+            f"until now {counted['rows_scanned']:,} rows scanned, {counted['rows_returned']:,} returned",
+            *(f"{s['scan']} at {s['shard']}: {s['slots']:,} slots" for s in self["scans"]),
+            *(f"not used  {c['access']}: {c['reason']}" for c in self["candidates"] if not c["usable"]),
+        ]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         said = f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"

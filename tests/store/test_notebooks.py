@@ -87,6 +87,15 @@ def test_an_explanation_is_a_dictionary_that_notebooks_show_as_bars(store: Store
     scan.to_table()
     explained = scan.explain()
     assert json.loads(json.dumps(explained, default=str))["table"] == "t"
+    assert dict(explained) == explained
+    assert repr(explained).splitlines() == [
+        "Explanation of a scan of 't' at snapshot 2",
+        "columns   id, k",
+        "filter    k < 10",
+        f"access    {explained['access']}",
+        f"until now {explained['actual']['rows_scanned']:,} rows scanned, 10 returned",
+    ]
+    assert "folded    count(*)" in repr(table.explain_aggregate("count(*)")).splitlines()
     shown = html(explained)
     texts = [text.text for text in shown.iter(f"{SVG}text")]
     assert {"rows scanned, estimated", "rows scanned", "rows returned", "by_k", "direct"} <= set(texts)
