@@ -40,7 +40,7 @@ class History(tuple[Commit, ...]):
 
 
 class Explanation(dict[str, Any]):
-    """The explanation of a scan, a dictionary: lines in a shell, bars of estimates and counts in a notebook."""
+    """The explanation of a scan, a dictionary: lines in a shell, bars beside counts in a notebook."""
 
     def __repr__(self) -> str:
         counted = self["actual"]
