@@ -86,6 +86,9 @@ FORK_WAIT_SECONDS: Final = 20.0
 RECONNECT_SECONDS: Final = 60.0
 FIRST_CONNECT_SECONDS: Final = 10.0
 
+# How long a database server may be silent amid an answer before its connection counts as lost.
+ANSWER_SECONDS: Final = 60.0
+
 # Files that a process keeps open to read from; others are opened again when they are read.
 OPEN_FILES: Final = 64
 

@@ -43,6 +43,7 @@ sealed         rows that prove themselves: the one reader and writer of all of t
 remembered     groups of rows that were read before, of which only newer rows are read
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
 server         transactions that outlive their connections; pipeline: statements sent together
+waiting        connections that end when a server falls silent
 near           transactions of SQLite that only read: statements that are kept go straight to the driver
 engine         opening a database, and its transactions; home: where its file lies, and whether it still does
 state          the store's own row; believed_time: what time it is taken to be; server_clock: by whose clock

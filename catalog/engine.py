@@ -31,6 +31,7 @@ from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import read_only_engine
 from elasticscan.catalog.server import patiently, server_transaction
 from elasticscan.catalog.tables import FORMAT_VERSION, store_state
+from elasticscan.catalog.waiting import connection_type
 
 T = TypeVar("T")
 
@@ -95,6 +96,8 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
         ) from error
     if sqlite:
         _prepare_sqlite(engine)
+    if is_postgres(engine):
+        _prepare_postgres(engine)
     follow_forks(engine)
     return engine
 
@@ -172,6 +175,12 @@ def _prepare_sqlite(engine: Engine) -> None:
         # its first write because somebody else wrote since it began to read.
         mode = "IMMEDIATE" if connection.get_execution_options().get("writing") else "DEFERRED"
         connection.exec_driver_sql(f"BEGIN {mode}")
+
+
+def _prepare_postgres(engine: Engine) -> None:
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+        return connection_type().connect(*arguments, **options)
 
 
 def holds_store(url: str | Path) -> bool:

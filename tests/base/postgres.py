@@ -90,11 +90,20 @@ class Server:
             connection.execute(sql.encode())
 
     def order(self, word: str) -> None:
-        """Crash ("stop"), "start" or "restart" it, or "promote" a standby."""
+        """Crash ("stop"), "start" or "restart" it, "pause" and "resume" it, or "promote" a standby."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(f"{word}\n")
         self._keeper.stdin.flush()
         self._expect("done")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Have all processes of the server stand still for the length of a block."""
+        self.order("pause")
+        try:
+            yield
+        finally:
+            self.order("resume")
 
     def _expect(self, word: str) -> None:
         assert self._keeper.stdout is not None

@@ -4,16 +4,19 @@
 
 Whoever started it may die in any way: the pipe is closed then. A line "restart" ends the server at once, as a
 crash would, and starts it again; "stop" only ends it, "start" starts it, "promote" makes a standby the
-primary. Each is answered by a line.
+primary. "pause" has all of its processes stand still, which keep what they have open and answer nobody, until
+"resume". Each is answered by a line.
 """
 
 import argparse
+import os
 import pwd
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SETTINGS = """
@@ -73,8 +76,17 @@ class Keeper:
                 raise RuntimeError((self._place / "log").read_text(errors="replace")[-2000:])
             time.sleep(0.05)
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the server, and then to the processes that it had started until then."""
+        assert self._server is not None
+        self._server.send_signal(number)
+        for process in children(self._server.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
     def stop(self) -> None:
         if self._server is not None:
+            self.signal(signal.SIGCONT)  # who stands still does not end
             self._server.send_signal(signal.SIGQUIT)
             self._server.wait()
             self._server = None
@@ -93,6 +105,15 @@ class Keeper:
         )
         if done.returncode:
             raise RuntimeError(done.stderr.decode(errors="replace"))
+
+
+def children(process: int) -> list[int]:
+    """The processes that a process has started."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
+    ).stdout
+    pairs = [[int(number) for number in line.split()] for line in listed.splitlines()]
+    return [child for child, parent in pairs if parent == process]
 
 
 def tell(word: str) -> None:
@@ -116,6 +137,8 @@ def main(binaries: str, place: str, user: str | None, primary: str | None) -> No
                 keeper.stop()
             if order in ("start", "restart"):
                 keeper.start()
+            if order in ("pause", "resume"):
+                keeper.signal(signal.SIGSTOP if order == "pause" else signal.SIGCONT)
             if order == "promote":
                 keeper.promote()
             tell("done")
