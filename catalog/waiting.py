@@ -43,7 +43,7 @@ def connection_type() -> Any:
 
 
 class _Watched:
-    """The steps of the driver, told now and then that there is nothing to read yet (before 3.2.13 it did not)."""
+    """The steps of the driver, which since 3.2.13 are told now and then that there is nothing to read yet."""
 
     def __init__(self, steps: Generator[Any, Any, Any], descriptor: int) -> None:
         self._steps, self._descriptor = steps, descriptor
