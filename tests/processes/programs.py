@@ -1,6 +1,8 @@
 """Programs that the tests run as processes of their own, and kill.
 
 python programs.py write URI SEED     upserts and deletes for ever, acknowledging each commit
+python programs.py write URI SEED N   the same, N times
+python programs.py keep URI SEED      keeps it, by bounds that give a small store much to do, until stdin ends
 python programs.py move URI SEED      moves, splits, joins, expands and contracts for ever
 python programs.py move-slowly URI S  moves one tablet with pauses, to be killed in the middle
 python programs.py resume URI         reads a key per line from stdin, writes rows as JSON lines
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import json
 import random
+import select
 import sys
 import time
 
@@ -18,6 +21,8 @@ import pyarrow as pa
 
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
+from elasticscan.store.upkeep.keeper import Keeper
+from elasticscan.upkeep import Policy
 
 KEYS = 3_000
 
@@ -34,8 +39,8 @@ def change(seed: int, number: int) -> tuple[str, list[int], int]:
     return ("delete" if chance.random() < 0.3 else "write"), keys, number
 
 
-def write(store: Store, seed: int) -> None:
-    for number in range(1_000_000):
+def write(store: Store, seed: int, times: int = 1_000_000) -> None:
+    for number in range(times):
         kind, keys, value = change(seed, number)
         tell(begin=number)
         ids = pa.array(keys, pa.int64())
@@ -45,6 +50,16 @@ def write(store: Store, seed: int) -> None:
         else:
             commit = store.table("t").delete(pa.table({"id": ids}))
         tell(done=number, commit=commit)
+
+
+def keep(store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    bounds = {"slot_fragments": 3, "small_bytes": 2_000, "step_bytes": 30_000, "balance_bytes": 1_000}
+    tablets = {"split_bytes": 9_000, "join_bytes": 4_000, "fewest_tablets": 4, "balance_share": 0.1}
+    policy = Policy(**bounds, **tablets)
+    while not select.select([sys.stdin], [], [], chance.uniform(0.0, 0.1))[0]:
+        kept = Keeper(store.context, policy).keep()
+        tell(merges=kept.merges, others=kept.splits + kept.joins + kept.moves, problems=kept.problems)
 
 
 def move(store: Store, seed: int) -> None:
@@ -60,15 +75,19 @@ def move(store: Store, seed: int) -> None:
         tell(done=number)
 
 
-def change_topology(store: Store, chance: random.Random, fresh_name: str) -> str | None:
-    """One change, drawn at random; what it was, or None if the one drawn does not fit now."""
+def change_topology(store: Store, chance: random.Random, fresh: str | dict[str, str]) -> str | None:
+    """One change, drawn at random; what it was, or None if the one drawn does not fit now.
+
+    Args:
+        fresh: the name of a shard that may be added, or that with its root.
+    """
     status = store.status()
     tablets, shards = status["tablets"], [s["name"] for s in status["shards"] if not s["draining"]]
     operation = chance.choice(["move"] * 6 + ["expand", "contract", "split", "join"])
     if operation == "move":
         store.move(chance.choice(tablets)["id"], chance.choice(shards))
     elif operation == "expand" and len(shards) < 5:
-        store.expand([fresh_name])
+        store.expand([fresh] if isinstance(fresh, str) else fresh)
     elif operation == "contract" and len(shards) > 2:
         store.contract(chance.choice(shards))
     elif operation == "split" and len(tablets) < 40:
@@ -115,8 +134,10 @@ def main() -> None:
         move_slowly(uri, int(rest[0]))
     elif command == "resume":
         resume(Store.open(uri))
+    elif command == "keep":
+        keep(Store.open(uri, upkeep="off"), int(rest[0]))
     else:
-        {"write": write, "move": move}[command](Store.open(uri), int(rest[0]))
+        {"write": write, "move": move}[command](Store.open(uri), *map(int, rest))
 
 
 if __name__ == "__main__":
