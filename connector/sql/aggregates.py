@@ -8,7 +8,9 @@
 Only the aggregates change, and the WHERE goes, all of which is tested where the table is read. What groups,
 filters and sorts stays as it was written: partial rows have every column that is named outside of aggregates,
 so they are groups as fine as Spark's or finer. `count(DISTINCT a)` thus stays, too, over partial rows by `a`.
-What is not certain is left alone.
+Where one reader folded everything, each group is there once: then nothing is left to add up, the GROUP BY
+goes as well, and Spark has a projection of rows at hand in place of a job with an exchange. What is not
+certain is left alone.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ _AVERAGED_AS_DOUBLES = 11
 # leave it 9 beyond those of the result, and with fewer than 10^9 rows in a group no two roundings differ.
 _AVERAGED_EXACTLY = 15
 _ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS", ";"})
-_BEHIND_WHERE = frozenset({"GROUP BY", "HAVING", "ORDER BY", "LIMIT", "OFFSET"})
+_BEHIND_GROUP = frozenset({"HAVING", "ORDER BY", "LIMIT", "OFFSET"})
+_BEHIND_WHERE = _BEHIND_GROUP | {"GROUP BY"}
 
 Edit = tuple[int, int, str]
 
@@ -70,10 +73,20 @@ class SourceAggregates:
     Attributes:
         partial: as the option `partialAggregates` takes it.
         edits: (start, end, text) of places to replace.
+        edits_of_whole: the same where the relation has each group once; None if Spark has to group even so.
     """
 
     partial: PartialAggregates
     edits: tuple[Edit, ...]
+    edits_of_whole: tuple[Edit, ...] | None
+
+    def are_whole(self, rows: pa.Table) -> bool:
+        """True if partial rows are the groups themselves, so that `edits_of_whole` are right."""
+        if self.edits_of_whole is None:
+            return False
+        by = list(self.partial.by)
+        groups = rows.select(by).group_by(by).aggregate([]).num_rows if by else 1
+        return bool(rows.num_rows == groups)  # a sum that does not fit its type has more than one row
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +154,16 @@ class _Rewriting:
         plain = Counter(self._meaning(node) for node in aggregates if not _is_distinct(node))
         if plain != Counter((call.function, call.argument) for call in calls):
             raise NotFoldedError("it cannot be told where its aggregates stand")
-        ends = self._item_ends(first)
-        edits = [self._edit(call, ends) for call in calls] + self._without_where(first, end)
+        ends, where = self._item_ends(first), self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
+        edits = [self._edit(call, ends, adding=True) for call in calls] + where
         if not by and not self._partial:
             raise NotFoldedError("it has no groups and no aggregates")
         self._check_names()
-        return SourceAggregates(PartialAggregates(tuple(self._partial.values()), by), tuple(edits))
+        whole = None
+        if not distinct and self._groups_are(by):
+            group = self._without(TokenType.GROUP_BY, _BEHIND_GROUP, first, end)
+            whole = (*(self._edit(call, ends, adding=False) for call in calls), *where, *group)
+        return SourceAggregates(PartialAggregates(tuple(self._partial.values()), by), tuple(edits), whole)
 
     # ------------------------------------------------------------------ what the SELECT is made of
 
@@ -174,6 +191,20 @@ class _Rewriting:
                 if (column := self._group(node)) is not None:
                     by[column] = None
         return tuple(by)
+
+    def _groups_are(self, by: Sequence[str]) -> bool:
+        """True if Spark's groups are those of some columns, and nothing else looks at several rows."""
+        parts = self._select.args
+        if parts.get("distinct") is not None or parts.get("having") is not None:
+            return False
+        group = parts.get("group")
+        if group is None:
+            return not by
+        named = [node.name for node in group.expressions if isinstance(node, exp.Column)]
+        columns = {self._columns.get(self._session.folded(name)) for name in named}
+        # Floats stay: Spark makes 0.0 of the -0.0 that a group may have.
+        is_exact = not any(pt.is_floating(self._schema.field(name).type) for name in by)
+        return is_exact and len(named) == len(group.expressions) > 0 and columns == set(by)
 
     def _check_nodes(self, part: exp.Expr) -> None:
         for node in part.walk():
@@ -298,22 +329,23 @@ class _Rewriting:
         assert isinstance(node, exp.Expr), "sqlglot gives expressions"
         return node
 
-    def _without_where(self, first: int, end: int) -> list[Edit]:
-        """Takes the WHERE away."""
+    def _without(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> list[Edit]:
+        """Takes a clause away, up to the next one."""
         depth, start = 0, None
         for at in range(first, end):
             token = self._tokens[at]
             depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            if not depth and start is None and token.token_type == TokenType.WHERE:
+            if not depth and start is None and token.token_type == clause:
                 start = token.start
-            elif not depth and start is not None and _word(token) in _BEHIND_WHERE:
+            elif not depth and start is not None and _word(token) in behind:
                 return [(start, token.start, "")]
         return [] if start is None else [(start, self._tokens[end - 1].end + 1, "")]
 
     # ------------------------------------------------------------------------- what is put there
 
-    def _edit(self, call: _AggregateCall, ends: Sequence[int]) -> Edit:
-        text = self._finished(call)
+    def _edit(self, call: _AggregateCall, ends: Sequence[int], *, adding: bool) -> Edit:
+        """The place of an aggregate, and what Spark computes there: of a group's rows, or of its one row."""
+        text = self._finished(call, adding=adding)
         if call.first < ends[-1]:
             shown = self._select.expressions[bisect_right(ends, call.first)]
             if isinstance(shown, _AGGREGATES):  # then Spark makes a name of it
@@ -341,36 +373,45 @@ class _Rewriting:
             raise NotFoldedError("it cannot be told where its columns stand")
         return ends
 
-    def _finished(self, call: _AggregateCall) -> str:
-        """The text that Spark computes of the partial rows."""
+    def _finished(self, call: _AggregateCall, *, adding: bool) -> str:
         argument = call.argument
         if argument is None:
-            return f"coalesce(sum({self._of('count(*)')}), 0L)"
+            return f"coalesce({self._total('count(*)', adding=adding)}, 0L)"
         if not is_foldable(self._aggregate(f"{call.function}({argument})").computed):
             raise NotFoldedError(f"{argument} has a type that is not folded here")
         if call.function == "count":
-            return f"coalesce(sum({self._of(f'count({argument})')}), 0L)"
+            return f"coalesce({self._total(f'count({argument})', adding=adding)}, 0L)"
         if call.function in ("min", "max"):
-            return f"{call.function}({self._of(f'{call.function}({argument})')})"
+            extreme = self._of(f"{call.function}({argument})")
+            return f"{call.function}({extreme})" if adding else extreme
         aggregate = self._aggregate(f"sum({argument})")
         overflows = call.function == "sum" or pt.is_decimal(aggregate.type)
         if overflows and not self._session.ansi and not pt.is_floating(aggregate.type):
             raise NotFoldedError("sums that overflow are no errors in this session")
         if call.function == "avg":
-            return self._average(argument, aggregate)
-        return self._sum(argument, aggregate)
+            return self._average(argument, aggregate, adding=adding)
+        return self._sum(argument, aggregate, adding=adding)
 
-    def _sum(self, argument: str, aggregate: Aggregate) -> str:
-        text = f"sum({self._of(f'sum({argument})')})"
+    def _total(self, text: str, *, adding: bool, of_floats: bool = False) -> str:
+        """The total of a column of partial rows."""
+        column = self._of(text)
+        if adding:
+            return f"sum({column})"
+        return f"({column} + 0.0D)" if of_floats else column  # Spark's sum of -0.0 is 0.0
+
+    def _sum(self, argument: str, aggregate: Aggregate, *, adding: bool) -> str:
+        text = self._total(f"sum({argument})", adding=adding, of_floats=pt.is_floating(aggregate.type))
         if pt.is_decimal(aggregate.type) and aggregate.type.precision < MAX_DECIMAL_DIGITS:
             return f"CAST({text} AS DECIMAL({aggregate.type.precision}, {aggregate.type.scale}))"
         return text
 
-    def _average(self, argument: str, total: Aggregate) -> str:
+    def _average(self, argument: str, total: Aggregate, *, adding: bool) -> str:
+        counted = f"count({argument})"
         if not pt.is_decimal(total.type):
-            return f"(sum({self._of(f'avg({argument})')}) / sum({self._of(f'count({argument})')}))"
+            added = self._total(f"avg({argument})", adding=adding, of_floats=True)
+            return f"({added} / {self._total(counted, adding=adding)})"
         digits, places = total.computed.precision, total.computed.scale
-        exact, count = self._sum(argument, total), f"sum({self._of(f'count({argument})')})"
+        exact, count = self._sum(argument, total, adding=adding), self._total(counted, adding=adding)
         if digits <= _AVERAGED_AS_DOUBLES:
             units = f"CAST({exact} * {10**places}BD AS DOUBLE)" if places else f"CAST({exact} AS DOUBLE)"
             quotient = f"{units} / {count} / {10**places}.0D"

@@ -51,7 +51,8 @@ def _scan(name: str, scan: TableScan, total: int, read_here: str | None) -> str:
     if scan.aggregates is not None:
         partial = scan.aggregates.partial
         by = f" by {', '.join(partial.by)}" if partial.by else ""
-        lines.append(f"  folded   {', '.join(partial.values) or 'rows'}{by}: partial rows, added up by Spark")
+        rest = "each group once" if scan.ended else "partial rows, added up by Spark"
+        lines.append(f"  folded   {', '.join(partial.values) or 'rows'}{by}: {rest}")
     if read_here is not None:
         lines.append(f"  read     {read_here}")
     lines += [f"  stays    {condition}: {why}" for condition, why in scan.stayed]

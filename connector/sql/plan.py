@@ -62,7 +62,8 @@ class TableScan:
         as_of: the snapshot that the query names; None for the newest.
         keys: told to people: whose keys its rows have to have, where these are handed over.
         tail: where the query's last words stand, ORDER BY … LIMIT n, if the rows of `limit` are its answer.
-        ended: true if the relation gives these rows, in that order, so that the last words can go.
+        ended: true if the relation gives these rows, in that order, so that the last words can go; or each
+            group once, so that nothing is left to add up.
     """
 
     view: str
@@ -134,7 +135,8 @@ class QueryPlan:
             if reference.alias_at is not None:
                 edits.append((reference.alias_at, reference.alias_at, f" AS {quoted(reference.alias)}"))
             if scan.aggregates is not None:
-                edits += scan.aggregates.edits
+                whole = scan.aggregates.edits_of_whole
+                edits += whole if scan.ended and whole is not None else scan.aggregates.edits
             if scan.ended and scan.tail is not None:
                 edits.append((*scan.tail, ""))
         pieces, at = [], 0

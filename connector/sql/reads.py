@@ -70,7 +70,7 @@ class Reads:
             if identity not in known:
                 known[identity] = self._few(scan)
             few = known[identity]
-            reads.append(Read(replace(scan, ended=few is not None and scan.tail is not None), few))
+            reads.append(Read(replace(scan, ended=few is not None and _gives_the_answer(scan, few)), few))
         tried: set[int] = set()
         for join in plan.joins:
             self._hand_over(join, reads, tried)
@@ -128,6 +128,11 @@ class Reads:
         options = options_of(None, scan.filter, scan.as_of or self._snapshot)
         place = {"store": self._uri, "table": self._tables[scan.view]}
         return {**place, **options, "partialAggregates": aggregates.partial.text()}
+
+
+def _gives_the_answer(scan: TableScan, few: FewRows) -> bool:
+    """True if nothing is left to Spark of a query's order, or of its groups."""
+    return scan.tail is not None or (scan.aggregates is not None and scan.aggregates.are_whole(few.rows))
 
 
 def options_of(

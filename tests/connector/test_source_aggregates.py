@@ -100,6 +100,10 @@ def answer(frame: DataFrame) -> tuple[Any, list[Any]]:
     return [(field.name, field.dataType, field.nullable) for field in frame.schema], sorted(rows, key=repr)
 
 
+def optimized(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())  # type: ignore[operator]
+
+
 def folds(text: str) -> bool:
     return any(scan.aggregates for scan in plan_query(text, SHAPES, Session()).scans)
 
@@ -129,9 +133,12 @@ def test_most_random_aggregates_are_folded() -> None:
 @pytest.mark.parametrize(
     "first", [0, 5, *(pytest.param(at, marks=pytest.mark.long) for at in range(10, len(BY_HAND), 5))]
 )
+@pytest.mark.parametrize("tasks", [False, True], ids=["here", "tasks"])
 def test_an_aggregate_by_hand_is_sparks_own(
-    catalog: AttachedStore, parquet: SparkSession, first: int
+    catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, tasks: bool, first: int
 ) -> None:
+    if not tasks:
+        beside_the_driver(monkeypatch)
     for text in BY_HAND[first : first + 5]:
         assert answer(catalog.sql(text)) == answer(parquet.sql(text)), text
 
@@ -295,7 +302,7 @@ def test_what_is_folded_soon_is_folded_beside_the_driver(
     assert here not in catalog.explain(text)
     beside_the_driver(monkeypatch)
     assert here in catalog.explain(text)
-    assert "count(*) by s: partial rows" in catalog.explain(text)
+    assert "count(*) by s: each group once" in catalog.explain(text)
     with monkeypatch.context() as patch:
         patch.setattr(few_rows, "FEW_ROWS", 6)
         assert here not in catalog.explain(text)
@@ -307,14 +314,70 @@ def test_what_is_folded_soon_is_folded_beside_the_driver(
     assert "read     beside the driver: 1 rows" in catalog.explain("SELECT sum(i8) FROM wide WHERE id < 0")
 
 
+WHOLE = [
+    "SELECT count(*), sum(i32) AS n, avg(i8), min(s) AS least, sum(d5) FROM wide WHERE id > 3",
+    "SELECT s AS t, count(*) AS c, avg(d5) FROM wide GROUP BY s",
+    "SELECT x.b, max(i8) AS m, s FROM wide x WHERE id > 4 GROUP BY s, x.b",
+]
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_spark_does_not_group_again_what_one_reader_folded(
+    catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    assert "Aggregate" in optimized(catalog.sql(text))
+    beside_the_driver(monkeypatch)
+    frame = catalog.sql(text)
+    assert optimized(frame).startswith("LocalRelation")
+    assert answer(frame) == answer(parquet.sql(text))
+    for more in (" ORDER BY count(*), 1, 2, 3 LIMIT 3", " ORDER BY 1, 2, 3"):
+        assert answer(catalog.sql(text + more)) == answer(parquet.sql(text + more))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT if(b, 1, 2) AS c, count(*) FROM wide GROUP BY if(b, 1, 2)",
+        "SELECT count(*) AS c FROM wide GROUP BY b HAVING min(s) > 'a'",
+        "SELECT DISTINCT max(b) AS m FROM wide GROUP BY s",
+        "SELECT f64, count(*) FROM wide GROUP BY f64",
+        "SELECT b, count(DISTINCT s) FROM wide GROUP BY b",
+    ],
+)
+def test_where_groups_are_not_those_of_partial_rows_spark_groups(
+    catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    beside_the_driver(monkeypatch)
+    frame = catalog.sql(text)
+    assert "Aggregate" in optimized(frame)
+    assert answer(frame) == answer(parquet.sql(text))
+
+
+def test_a_sum_is_sparks_own_to_the_sign_of_zero_and_to_an_overflow(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Store.create(tmp_path / "shop.store", ["s1"], tablets=2, slots=16)
+    rows = pa.table({"id": [1, 2, 3], "f": [-0.0, -0.0, None], "n": [2**62, 2**62, 1]})
+    made.create_table("t", rows.schema, ["id"]).upsert(rows)
+    catalog = attach(spark.newSession(), made.uri)
+    beside_the_driver(monkeypatch)
+    assert str(catalog.sql("SELECT sum(f), avg(f) FROM t").collect()[0][:]) == "(0.0, 0.0)"
+    assert catalog.sql("SELECT sum(n) AS s FROM t WHERE id > 2").collect() == [(1,)]
+    with pytest.raises(ArithmeticException):
+        catalog.sql("SELECT sum(n) AS s FROM t").collect()
+    # One row for each group and one more, which does not fit: these are not the groups themselves.
+    monkeypatch.setattr(aggregates.SourceAggregates, "are_whole", lambda self, _: self.edits_of_whole)
+    assert len(catalog.sql("SELECT sum(n) AS s FROM t").collect()) == 2
+
+
 # Planted faults: were the rules weaker, the comparison above would fail
 
 
 def _counts_are_counted(patch: pytest.MonkeyPatch) -> None:
     finished = aggregates._Rewriting._finished
 
-    def wrong(self: Any, call: Any) -> str:
-        return finished(self, call).replace("coalesce(sum(", "coalesce(count(")
+    def wrong(self: Any, call: Any, *, adding: bool) -> str:
+        return finished(self, call, adding=adding).replace("coalesce(sum(", "coalesce(count(")
 
     patch.setattr(aggregates._Rewriting, "_finished", wrong)
 
@@ -322,8 +385,8 @@ def _counts_are_counted(patch: pytest.MonkeyPatch) -> None:
 def _nothing_is_no_row(patch: pytest.MonkeyPatch) -> None:
     finished = aggregates._Rewriting._finished
 
-    def wrong(self: Any, call: Any) -> str:
-        return finished(self, call).replace(", 0L)", ")")
+    def wrong(self: Any, call: Any, *, adding: bool) -> str:
+        return finished(self, call, adding=adding).replace(", 0L)", ")")
 
     patch.setattr(aggregates._Rewriting, "_finished", wrong)
 
