@@ -170,7 +170,11 @@ class Options:
     delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES,
         "the column that says which rows delete")
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
-        "add the columns that the table lacks; those that the rows lack are null")
+        "add the columns that the table lacks; those that the rows lack become null, also in rows that are "
+        "there (unless `partialUpdate`)")
+    partial_update: bool = _option("partialUpdate", flag, False, (WRITE,),
+        "in mode append rows that lack columns of the table: those whose key is there keep them, new ones are"
+        " null in them; refused (`ES_ROWS_CHANGED`) if others write one of the keys meanwhile")
     insert_only: bool = _option("insertOnly", flag, False, _WRITES,
         "refuse the write (`ES_KEYS_EXIST`) if a primary key of it is there already")
     unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,),
@@ -238,6 +242,8 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             f"is {least}, more than 'numPartitions'={most}, the most there may be; leave one of them out",
         )
     _check_transaction(texts, stream_write)
+    if stream_write and options.partial_update:
+        raise _refusal("partialUpdate", "is for batch writes: in a stream write so in foreachBatch")
     _check_requirements(options)
     if options.partial is not None:
         for name, given in (
@@ -357,6 +363,10 @@ def _check_requirements(options: Options) -> None:
         ):
             if given is not None:
                 raise _refusal(name, "is for rows that are there, which 'insertOnly' refuses; leave one out")
+    if options.partial_update:
+        for name, chosen in (("insertOnly", options.insert_only), ("deleteColumn", options.delete_column)):
+            if chosen:
+                raise _refusal(name, "does not go with 'partialUpdate'; leave one out")
 
 
 def check_for_batch(options: Options) -> Options:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from elasticscan.base.errors import (
     AlreadyExists,
     InvalidKey,
     InvalidOption,
+    RowsChanged,
     SchemaMismatch,
     TableChanged,
     TableNotFound,
@@ -26,8 +28,10 @@ from elasticscan.connector.options import Options
 from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
+    Clauses,
     IdempotencyKey,
     KeyCheck,
+    OutdatedLookError,
     Store,
     absent,
     check_condition,
@@ -39,6 +43,7 @@ from elasticscan.store import (
     remove_staged,
     replacing_in,
     reserve_table,
+    rows_merged,
     rows_that_meet,
     stage,
     table_to_write,
@@ -76,8 +81,9 @@ class TableWriter:
             if not overwrite and self._deletions.has_keys_alone(rows, table):
                 # Rows that delete need nothing else; one that does not is refused where it is staged.
                 rows = pa.schema([*rows, *_beside_key(table)])
-        table = _with_columns(store, table, rows, options.merge_schema)
-        self._uri, self.replaces, self._fill = options.store, overwrite, options.merge_schema
+        table = _with_columns(store, table, rows, options)
+        self._uri, self.replaces = options.store, overwrite
+        self._fill = options.merge_schema and not options.partial_update
         self.table_id, self._table_name = table.id, table.name
         self._user_metadata = options.user_metadata
         self._insert_only, self._since = options.insert_only, options.unchanged_since
@@ -87,6 +93,11 @@ class TableWriter:
                 "replaces rows whatever they are: leave them out, or write with mode append",
                 option="insertOnly" if self._insert_only else "ifUnchangedSince",
             )
+        self._given = _columns_given(table, rows, overwrite) if options.partial_update else None
+        self._reads = self._given is not None and self._since is None
+        if self._reads:
+            store.context.check_newest()
+            self._since = store.context.versions()[1]  # where tasks read what the rows keep
         self._replace_where = self._checked(options.replace_where, table)
         if self._replace_where is not None:
             self.replaces = False  # the other rows stay
@@ -116,11 +127,33 @@ class TableWriter:
         table = table.at(self._definition)
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
+        elif self._given is not None:
+            rows = self._completed(store, table, batches, self._given)
         else:
             rows = map(FromSpark(table.schema, self._fill, table), batches)
         if self._replace_where is not None:
             rows = rows_that_meet(self._replace_where, table, rows, "replaceWhere")
         return stage(store.context, table, rows, self._kind)
+
+    def _completed(
+        self, store: Store, table: TableInfo, batches: Iterator[pa.RecordBatch], given: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Whole rows: with the columns that the table has of their keys beside those that are given."""
+        assert self._since is not None, "what is kept is read at a snapshot"
+        conform = FromSpark(pa.schema([table.schema.field(name) for name in given]), table=table)
+        look = partial(store.context.look, self.table_id)
+        current = look()
+        try:
+            if current.state.table.definition != self._definition:
+                raise OutdatedLookError
+            clauses = Clauses(columns=given)
+            yield from rows_merged(store.context, look, current, self._since, map(conform, batches), clauses)
+        except OutdatedLookError:
+            raise TableChanged(
+                f"the columns of table {table.name!r} were changed while rows were written that keep some of "
+                "them; nothing was committed: write again",
+                table=table.name,
+            ) from None
 
     def publish(
         self, tasks: Sequence[Sequence[StagedFragment]], txn: IdempotencyKey | None, follows: bool = False
@@ -149,8 +182,17 @@ class TableWriter:
             selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
             publish_replacing(selection, table, staged)
             return
-        with self._check(store, table, txn) as check:
-            publish(store.context, table, staged, self._kind, txn, check, self._user_metadata)
+        try:
+            with self._check(store, table, txn) as check:
+                publish(store.context, table, staged, self._kind, txn, check, self._user_metadata)
+        except RowsChanged as error:
+            if not self._reads:
+                raise
+            raise RowsChanged(
+                f"{error.message.partition('; nothing was written')[0]}, where the columns were read that "
+                "they keep ('partialUpdate'); nothing was written: write again",
+                **error.fields,
+            ) from error
 
     @contextmanager
     def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
@@ -285,32 +327,73 @@ def _is_void(kind: pa.DataType) -> bool:
     return bool(pa.types.is_null(kind)) or any(map(_is_void, parts))
 
 
-def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, merge: bool) -> TableInfo:
-    """The table, with the columns that only the rows have added to it if `merge`.
+def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Options) -> TableInfo:
+    """The table, with the columns that only the rows have added to it if the options say so.
 
     Raises:
         SchemaMismatch, UnsupportedType: the rows do not fit; nothing was added.
     """
+    merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
     columns = {name.lower() for name in table.schema.names}
     new = [field.with_nullable(True) for field in rows if merge and field.name.lower() not in columns]
     _check_not_void(new)
     empty = [pa.array([], field.type) for field in rows]
     widened = pa.schema([*table.schema, *new])
     try:
-        FromSpark(widened, merge)(pa.RecordBatch.from_arrays(empty, schema=rows))
+        FromSpark(widened, lacking)(pa.RecordBatch.from_arrays(empty, schema=rows))
     except SchemaMismatch as error:
-        missing = error.fields.get("missing", [])
-        merges = missing or error.fields.get("unknown")
-        if merge or not merges or not all(table.schema.field(name).nullable for name in missing):
+        told = _other_columns(table, error.fields.get("missing", []), error.fields.get("unknown", []))
+        if merge or not told:
             raise
-        raise SchemaMismatch(
-            f"{error.message}; write just these, or set option 'mergeSchema' to true", **error.fields
-        ) from error
+        raise SchemaMismatch(f"{error.message}; {told}", **error.fields) from error
     if not new:
         return table
     handle = store.table(table.name)
     handle.add_columns(new)
     return handle.definition
+
+
+def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[str]) -> str:
+    """Ways to write rows that have not all columns of the table, or more."""
+    told = []
+    if missing and not set(missing) & set(table.primary_key):
+        ways = (
+            f'catalog.sql("MERGE INTO {table.name} t USING … s ON … WHEN MATCHED THEN UPDATE SET …"), or '
+            "Table.merge in Python"
+        )
+        if all(table.schema.field(name).nullable for name in missing):
+            ways = f"the option 'partialUpdate' = 'true' (mode append), {ways}"
+        told.append(
+            f"a row is written whole; to change only these columns of rows that are there, use {ways}"
+        )
+    if unknown:
+        told.append("write just the table's columns, or set the option 'mergeSchema' to true to add others")
+    return "; ".join(told)
+
+
+def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:
+    """The columns of the table that the rows have; None for all.
+
+    Raises:
+        InvalidOption: rows that are replaced keep nothing.
+        SchemaMismatch: the rows lack their key.
+    """
+    if overwrite:
+        raise InvalidOption(
+            "option 'partialUpdate' keeps columns of rows that are there, and mode overwrite removes these: "
+            "write with mode append, or leave it out",
+            option="partialUpdate",
+        )
+    names = {name.lower() for name in rows.names}
+    given = [name for name in table.schema.names if name.lower() in names]
+    lacking = [name for name in table.primary_key if name not in given]
+    if lacking:
+        raise SchemaMismatch(
+            f"the rows lack {', '.join(lacking)} of the primary key of table {table.name!r}, so nothing says "
+            "which rows they change; add it",
+            missing=lacking,
+        )
+    return given if len(given) < len(table.schema) else None
 
 
 def _beside_key(table: TableInfo) -> list[pa.Field]:

@@ -79,6 +79,7 @@ from elasticscan.store.upkeep.keeper import Kept
 from elasticscan.store.writing.by_condition import MOST_ATTEMPTS, Selection, delete_rows, update_rows
 from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.loading import Loaded
+from elasticscan.store.writing.merging import Clauses, OutdatedLookError, rows_merged
 from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.writing.replacing import (
     check_condition,
@@ -104,6 +105,7 @@ __all__ = [
     "Action",
     "Adopted",
     "BackedUp",
+    "Clauses",
     "Collected",
     "Commit",
     "Context",
@@ -116,6 +118,7 @@ __all__ = [
     "Loaded",
     "Location",
     "OnProgress",
+    "OutdatedLookError",
     "Page",
     "RepairReport",
     "Scan",
@@ -149,6 +152,7 @@ __all__ = [
     "reserve_table",
     "resolve",
     "rows_by_slot",
+    "rows_merged",
     "rows_that_meet",
     "scan_changes",
     "scan_snapshot",

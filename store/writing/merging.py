@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from elasticscan.base.errors import ChangesExpired, InvalidOption, RowsChanged, SchemaMismatch, WriteConflict
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
+from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable, TableState
 from elasticscan.store.reading.getting import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
@@ -32,7 +33,7 @@ WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
 PIECE_BYTES = 64 << 20  # about; of the rows that come, or of those that they meet
 
 
-class _OutdatedLookError(Exception):
+class OutdatedLookError(Exception):
     """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
 
 
@@ -153,7 +154,7 @@ def merge_rows(selection: Selection, look: Callable[[], CurrentTable], rows: Any
         for _ in range(MOST_ATTEMPTS):
             try:
                 return _attempt(selection, look, rereadable, clauses)
-            except _OutdatedLookError:
+            except OutdatedLookError:
                 pass
             except RowsChanged as error:
                 if selection.since is not None:
@@ -178,22 +179,38 @@ def _attempt(
         except ChangesExpired as error:
             if selection.since is not None:
                 raise
-            raise _OutdatedLookError from error
+            raise OutdatedLookError from error
 
-        def changed() -> Iterator[pa.RecordBatch]:
-            needed, is_any = clauses.needed(table), clauses.takes_others(table)
-            conformed = (_conform(batch, table, needed, is_any) for batch in rows.batches())
-            for piece in _pieces(conformed, _piece_rows(current.state)):
-                now = look()
-                if now.state.table.definition != table.definition:
-                    raise _OutdatedLookError
-                keys = piece.select(list(table.primary_key))
-                there = get_rows(context, now, keys, clauses.read(table), at, keep_missing=True)
-                yield _become(piece, there, table, clauses)
-
-        staged = stage(context, table, changed())
+        staged = stage(context, table, rows_merged(context, look, current, at, rows.batches(), clauses))
         said = selection.user_metadata
         return publish(context, table, staged, "write", selection.txn, check, said)
+
+
+def rows_merged(
+    context: Context,
+    look: Callable[[], CurrentTable],
+    current: CurrentTable,
+    at: int,
+    batches: Iterator[pa.RecordBatch],
+    clauses: Clauses,
+) -> Iterator[pa.RecordBatch]:
+    """The rows to write: what becomes of batches and of the rows that a snapshot has of their keys.
+
+    A commit of them has to require that nobody has written their keys since that snapshot.
+
+    Raises:
+        OutdatedLookError: the columns are no longer those of the `current` look.
+    """
+    table = current.state.table
+    needed, is_any = clauses.needed(table), clauses.takes_others(table)
+    conformed = (_conform(batch, table, needed, is_any) for batch in batches)
+    for piece in _pieces(conformed, _piece_rows(current.state)):
+        now = look()
+        if now.state.table.definition != table.definition:
+            raise OutdatedLookError
+        keys = piece.select(list(table.primary_key))
+        there = get_rows(context, now, keys, clauses.read(table), at, keep_missing=True)
+        yield _become(piece, there, table, clauses)
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo, needed: list[str], is_any: bool) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Writes whose columns are not the table's, as Spark calls the writer: with the option mergeSchema or not."""
+"""Writes whose columns are not the table's, as Spark calls the writer: mergeSchema, partialUpdate."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch, UnsupportedType
+from elasticscan.base.errors import InvalidOption, RowsChanged, SchemaMismatch, TableChanged, UnsupportedType
+from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
+from elasticscan.connector.options import parse_options
 from elasticscan.store import Store
 from tests.connector.conftest import SCHEMA
 from tests.connector.conftest import batch as rows
@@ -34,12 +36,23 @@ def contents(store: Store) -> dict[int, tuple[Any, ...]]:
     return {row[0]: row[1:] for row in zip(*found.to_pydict().values(), strict=True)}
 
 
-@pytest.mark.parametrize("schema", [WIDER, NARROWER, SCHEMA.remove(1)], ids=["more", "both", "fewer"])
-def test_without_the_option_other_columns_are_an_error_that_names_it(store: Store, schema: pa.Schema) -> None:
-    with pytest.raises(SchemaMismatch, match="or set option 'mergeSchema' to true"):
-        writer(store, spark_schema(schema))
-    with pytest.raises(SchemaMismatch, match="or set option 'mergeSchema' to true"):
-        writer(store, spark_schema(schema), mergeSchema="false")
+@pytest.mark.parametrize(
+    ("schema", "advice", "none"),
+    [
+        (WIDER, ["'mergeSchema' to true"], ["MERGE", "partialUpdate"]),
+        (NARROWER, ["'mergeSchema' to true", "MERGE INTO t t USING", "'partialUpdate'"], []),
+        (SCHEMA.remove(1), ["MERGE INTO t t USING", "Table.merge", "'partialUpdate'"], ["mergeSchema"]),
+    ],
+    ids=["more", "both", "fewer"],
+)
+def test_other_columns_are_an_error_with_advice_that_empties_no_row(
+    store: Store, schema: pa.Schema, advice: list[str], none: list[str]
+) -> None:
+    for options in ({}, {"mergeSchema": "false"}):
+        with pytest.raises(SchemaMismatch) as caught:
+            writer(store, spark_schema(schema), **options)
+        assert [part for part in advice if part not in caught.value.message] == []
+        assert [part for part in none if part in caught.value.message] == []
     assert store.table("t").schema == SCHEMA
 
 
@@ -106,3 +119,107 @@ def test_what_does_not_fit_adds_nothing(
 def test_the_option_is_true_or_false(store: Store) -> None:
     with pytest.raises(InvalidOption, match="mergeSchema"):
         writer(store, mergeSchema="yes")
+
+
+# partialUpdate
+
+
+FEWER = pa.schema([pa.field("ID", pa.int64(), nullable=False), ("v", pa.float64())])
+
+
+def fewer(*ids: int, v: float = 7.0) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"ID": list(ids), "v": [v] * len(ids)}, schema=FEWER)
+
+
+def test_a_partial_update_keeps_the_other_columns_of_keys_that_are_there(store: Store) -> None:
+    before = contents(store)
+    write = writer(store, spark_schema(FEWER), partialUpdate="true")
+    write.commit([staged(write, fewer(1, 2), fewer(998)), staged(write, fewer(5_000)), staged(write)])
+    changed = {i: (before[i][0], 7.0) for i in (1, 2, 998)}
+    assert contents(store) == before | changed | {5_000: (None, 7.0)}
+    assert store.table("t").history()[-1].rows == 4
+
+
+def test_a_partial_update_reads_at_one_snapshot_while_tablets_move(store: Store) -> None:
+    before = contents(store)
+    write = writer(store, spark_schema(FEWER), partialUpdate="true")
+    store.table("t").upsert(rows(990, 1_000))  # other keys
+    store.expand(["s3"])
+    first = staged(write, fewer(*range(400)))
+    store.contract("s1")
+    write.commit([first, staged(write, fewer(*range(400, 900)))])
+    found = contents(store)
+    assert {i: found[i] for i in range(900)} == {i: (before[i][0], 7.0) for i in range(900)}
+    assert found[995] == (before[995][0], 2.0)
+
+
+@pytest.mark.parametrize("when", ["before it is read", "after"])
+def test_a_partial_update_of_rows_that_others_wrote_meanwhile_writes_nothing(store: Store, when: str) -> None:
+    write = writer(store, spark_schema(FEWER), partialUpdate="true")
+    message = staged(write, fewer(1, 2)) if when == "after" else None
+    store.table("t").upsert(pa.table({"id": [2], "name": ["new"], "v": [0.0]}))
+    wanted = contents(store)
+    message = message or staged(write, fewer(1, 2))
+    with pytest.raises(RowsChanged, match=r"id = 2.*'partialUpdate'.*nothing was written: write again"):
+        write.commit([message])
+    assert contents(store) == wanted
+    asked = writer(store, spark_schema(FEWER), partialUpdate="true", ifUnchangedSince="2")
+    message = staged(asked, fewer(2))
+    with pytest.raises(RowsChanged, match="unchanged since"):
+        asked.commit([message])
+    assert contents(store) == wanted
+
+
+def test_columns_that_change_below_a_partial_update_are_not_emptied(store: Store) -> None:
+    write = writer(store, spark_schema(FEWER), partialUpdate="true")
+    store.table("t").add_columns([WIDER.field("n")])
+    store.table("t").merge([{"id": 1, "n": 5}], columns=["n"])
+    with pytest.raises(TableChanged, match="write again"):
+        staged(write, fewer(1))
+    assert contents(store)[1] == ("n1", 0.5, 5)
+
+
+def test_a_partial_update_brings_new_columns_and_is_done_once(store: Store) -> None:
+    schema = pa.schema([*FEWER, pa.field("n", pa.int32())])
+    data = pa.RecordBatch.from_pydict({"ID": [3], "v": [1.5], "n": [9]}, schema=schema)
+    options = {"partialUpdate": "true", "mergeSchema": "true", "txnAppId": "a", "txnVersion": "1"}
+    for _ in range(2):
+        write = writer(store, spark_schema(schema), **options)
+        write.commit([staged(write, data)])
+    assert contents(store)[3] == ("n3", 1.5, 9)
+    assert len(store.table("t").history()) == 3
+
+
+@pytest.mark.parametrize(
+    ("schema", "overwrite", "options", "error", "told"),
+    [
+        (FEWER, True, {}, InvalidOption, "mode overwrite removes these"),
+        (FEWER, False, {"insertOnly": "true"}, InvalidOption, "does not go with 'partialUpdate'"),
+        (FEWER, False, {"deleteColumn": "v"}, InvalidOption, "does not go with 'partialUpdate'"),
+        (SCHEMA.remove(0), False, {}, SchemaMismatch, "id"),
+        (NARROWER, False, {}, SchemaMismatch, "'mergeSchema' to true"),
+    ],
+)
+def test_a_partial_update_needs_rows_that_are_there_and_their_keys(
+    store: Store,
+    schema: pa.Schema,
+    overwrite: bool,
+    options: dict[str, str],
+    error: type[Exception],
+    told: str,
+) -> None:
+    before = contents(store)
+    with pytest.raises(error, match=told):
+        writer(store, spark_schema(schema), overwrite, partialUpdate="true", **options)
+    with pytest.raises(InvalidOption, match="foreachBatch"):
+        parse_options({"path": f"{store.uri}/t", "partialUpdate": "true"}, stream_write=True)
+    assert contents(store) == before
+
+
+def test_a_column_without_nulls_cannot_be_left_out(store: Store) -> None:
+    store.create_table(
+        "u", pa.schema([SCHEMA.field("id"), pa.field("v", pa.float64(), nullable=False)]), ["id"]
+    )
+    source = ElasticScanSource({"store": store.uri, "table": "u", "partialUpdate": "true"})
+    with pytest.raises(SchemaMismatch, match=r"missing: v.*MERGE INTO u"):
+        source.writer(spark_schema(pa.schema([SCHEMA.field("id")])), False)
