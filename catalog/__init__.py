@@ -51,6 +51,7 @@ placement      shards, tablets; topology_history: as differences
 moves          those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows
 tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
+reports        what scans say of themselves while they run
 definitions    the columns of a table, as its row keeps them
 checks         the look at all of it; dump: all of it as values, and back
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one
@@ -66,6 +67,7 @@ from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
+from elasticscan.catalog.reports import Report
 from elasticscan.catalog.seal_keys import KEYS
 from elasticscan.catalog.server import begun_again
 from elasticscan.catalog.state import Identity, Reached, StoreInfo
@@ -85,6 +87,7 @@ __all__ = [
     "OwnedMove",
     "OwnedStep",
     "Reached",
+    "Report",
     "StepsDone",
     "StoreInfo",
     "Tag",

@@ -31,6 +31,7 @@ from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.remembered import RememberedGroups
+from elasticscan.catalog.reports import ReportTx
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
 from elasticscan.catalog.server_clock import clock_of
@@ -43,7 +44,7 @@ from elasticscan.topology import Placement
 Asking = Callable[[], Sequence[Question]]
 
 
-class Tx(MoveTx, SecretTx, UpkeepTx, DumpTx):
+class Tx(MoveTx, SecretTx, UpkeepTx, ReportTx, DumpTx):
     """One catalog transaction: everything done through it becomes visible at once, or nothing."""
 
 

@@ -28,7 +28,7 @@ from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.fragments import ask_condemned
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.sealed import RowQuery, ask_group, ask_sums
-from elasticscan.catalog.tables import COMMITS, OVERWRITES, commits, indexes, leases, tables
+from elasticscan.catalog.tables import COMMITS, OVERWRITES, REPORT, commits, indexes, leases, tables
 from elasticscan.catalog.tags import TagTx
 from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
 
@@ -474,13 +474,14 @@ class CommitTx(TagTx):
                 "expires_at": row.expires_at,
             }
             for row in rows
-            if row.expires_at >= self.times.expiry
+            if row.expires_at >= self.times.expiry and not row.purpose.startswith(REPORT)
         ]
 
     def oldest_held(self, table: int) -> int | None:
         """The oldest snapshot of a table that some lease or tag holds."""
         rows = self._rows.group(leases, {"table_id": table})
-        held = [row.snapshot for row in rows if row.expires_at >= self.times.expiry]
+        lasting = (row for row in rows if row.expires_at >= self.times.expiry)
+        held = [row.snapshot for row in lasting if not row.purpose.startswith(REPORT)]
         tagged = self._oldest_tagged(table)
         return min(held if tagged is None else [*held, tagged], default=None)
 

@@ -324,6 +324,8 @@ upkeep_done = _sealed_table(
     groups=(Grouping("upkeep_done"),),
 )
 
+# Leases, and reports of scans, which keep nothing: `reports`.
+REPORT = "report:"  # how the purpose of a report begins
 leases = _sealed_table(
     "leases",
     Column("id", String(32), primary_key=True),

@@ -58,6 +58,7 @@ def picture(uri: str, status: Mapping[str, Any]) -> RenderableType:
         ("upkeep under way", _steps(status["upkeep"]["running"])),
         ("moves under way", _moves(status)),
         ("streams", stream_listing(status.get("streams", ()))),
+        ("scans in flight", _scans(status["scans"])),
         ("leases", _leases(status["leases"])),
     ):
         if shown.row_count:
@@ -155,6 +156,17 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> Table:
     shown = listing("step", "owner", "since")
     for step in steps:
         shown.add_row(escape(step["step"]), escape(step["owner"]), when(step["started_at"]))
+    return shown
+
+
+def _scans(scans: Sequence[Mapping[str, Any]]) -> Table:
+    titles = ("table", "snapshot", "tasks", "slots done", "moved", "rows", "rows/s", "pages", "virtual reads")
+    shown = listing(*titles, "since", right=titles[1:])
+    for scan in scans:
+        done = f"{scan['slots_done']:,} of {scan['slots']:,}"
+        first = (scan["table"], f"{scan['snapshot']:,}", f"{scan['parts']:,}", done)
+        counted = ("slots_moved", "rows", "rows_per_second", "pages", "virtual_reads")
+        shown.add_row(*first, *(f"{scan[name]:,}" for name in counted), when(scan["began_at"]))
     return shown
 
 

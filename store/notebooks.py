@@ -56,33 +56,41 @@ class Explanation(dict[str, Any]):
         ]
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        said = f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"
+    @property
+    def said(self) -> str:
+        """The scan that is explained, in a line."""
+        return f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"
+
+    def pictures(self) -> list[tuple[str, str]]:
+        """Bars, as titles and SVG: what each path costs, and estimates beside counts."""
+        chosen = self["access"]
         costs = [
-            (candidate["access"], candidate["cost"], int(candidate["access"] == self["access"]))
+            (candidate["access"], candidate["cost"], int(candidate["access"] == chosen))
             for candidate in self["candidates"]
             if candidate["usable"] and math.isfinite(candidate["cost"])
         ]
         rows = [
             ("rows scanned, estimated", candidate["rows_scanned"], 0)
             for candidate in self["candidates"]
-            if candidate["access"] == self["access"]
+            if candidate["access"] == chosen
         ]
         rows += [("rows scanned", self["actual"]["rows_scanned"], 1)]
         rows += [("rows returned", self["actual"]["rows_returned"], 2)]
+        drawn = [(f"cost; chosen: {chosen}", costs)] if costs else []
+        drawn += [("estimated, and counted until now", rows)]
+        return [(title, bars(title, values)) for title, values in drawn]
+
+    def listings(self) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:
+        """Tables, as titles and rows: where it reads, and the paths that cannot be used."""
+        reads = [(scan["scan"], scan["shard"], scan["slots"]) for scan in self["scans"]]
         left_out = [
             (candidate["access"], candidate["reason"])
             for candidate in self["candidates"]
             if not candidate["usable"]
         ]
-        return "<br/>".join(
-            [
-                code(said),
-                *([bars(f"cost; chosen: {self['access']}", costs)] if costs else []),
-                bars("estimated, and counted until now", rows),
-                listing(
-                    ("reads", "at", "slots"), ((s["scan"], s["shard"], s["slots"]) for s in self["scans"])
-                ),
-                *([listing(("not used", "because"), left_out)] if left_out else []),
-            ]
-        )
+        unused = [(("not used", "because"), left_out)] if left_out else []
+        return [(("reads", "at", "slots"), reads), *unused]
+
+    def _repr_html_(self) -> str:
+        pictures = (svg for _, svg in self.pictures())
+        return "<br/>".join([code(self.said), *pictures, *(listing(*each) for each in self.listings())])

@@ -12,6 +12,7 @@ from elasticscan.catalog import begun_again
 from elasticscan.metadata import Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.store import verifying
 from elasticscan.store.context import Context
+from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
 from elasticscan.topology import Placement, Shard
@@ -74,7 +75,7 @@ def status_of(context: Context, recount_seconds: float = 0.0) -> dict[str, Any]:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
         tags = {table.id: tx.tags(table.id) for table in tables}
-        indexes, streams = tx.indexes(), streams_in(tx)
+        indexes, streams, scans = tx.indexes(), streams_in(tx), scans_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
         newest = {table.id: tx.last_commit_of(table.id) for table in tables}
@@ -136,4 +137,5 @@ def status_of(context: Context, recount_seconds: float = 0.0) -> dict[str, Any]:
         "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
         "leases": [lease | {"snapshot_at": made.get(lease["snapshot"])} for lease in leases],
         "streams": streams,
+        "scans": scans,
     }

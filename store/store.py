@@ -587,7 +587,7 @@ class Store(Named):
         return [str(error) for error in verifying.verify(self._context)]
 
     def status(self, recount_seconds: float = 0.0) -> dict[str, Any]:
-        """Shards, tablets, tables, moves, leases and the newest snapshot, as plain values.
+        """Shards, tablets, tables, moves, leases, scans in flight and the newest snapshot, as plain values.
 
         Args:
             recount_seconds: where a table has no newer commit, its rows may be those that a call so recently

@@ -10,7 +10,9 @@ What it promises:
   is back; a server that goes away is one, too.
 - **It is for who sits at this machine.** The server listens on loopback, unless it is told otherwise, and
   answers nobody who came by another name (`hosts.py`: DNS rebinding). It has no routes that change
-  anything, and shows no password: it knows what `status` shows.
+  anything, and shows no password: it knows what `status` shows. Only where it is told to it explains scans,
+  in a store that is open for reading alone, one at a time and for some seconds: that tells how many rows
+  meet a condition.
 - **Text is text.** Names from the catalog reach the page as JSON and are put there as text. Its policy (CSP)
   runs the one script of the page alone, with Trusted Types, so that no markup can be made of a name, and
   loads nothing from elsewhere.
@@ -18,15 +20,15 @@ What it promises:
 How it is cut:
 
 page.html  all of the page: one file, without a build step and without anything from outside
-watching   one reader of the store for all who watch; hosts: the names that a server answers to
+watching   one reader of the store for all who watch; explaining: a scan explained, for one who asks
+hosts      the names that a server answers to
 server     routes, headers, and the socket
 
 `starlette` and `uvicorn` are optional (`pip install 'elasticscan[ui]'`), so nothing that needs them is
 imported before `make_server` runs, which says what is missing.
 
 It leaves out: passwords and TLS (put a proxy in front of it that has both), history beyond the topologies
-that the catalog keeps, and where scans stand: the catalog knows their snapshots by their leases, and not
-their pages.
+that the catalog keeps, and scans of less than two seconds: longer ones say in the catalog how far they are.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ if TYPE_CHECKING:
 EXTRA = "elasticscan[ui]"
 
 
-def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
+def make_server(uri: str, host: str = "127.0.0.1", port: int = 0, explains: bool = False) -> PageServer:
     """A server of the page of a store, bound to its address, that begins to answer when it is run.
 
     Args:
         uri: the store.
         host: the address or the name to listen at.
         port: 0 for any that is free.
+        explains: whoever reaches it may have scans explained, and so learns how many rows meet a condition.
 
     Raises:
         InvalidOption: the extra `ui` is not installed, or the address cannot be had.
@@ -64,7 +67,7 @@ def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
             f"the page needs the package {missing!r}, which is not installed here: pip install '{EXTRA}'",
             option="ui",
         ) from error
-    return PageServer(uri, host, port)
+    return PageServer(uri, host, port, explains=explains)
 
 
 __all__ = ["is_loopback", "make_server"]

@@ -43,8 +43,8 @@ class Looker(Protocol):
 class StoreLooker:
     """Looks at a store, which is opened for the first look, and anew after one that failed."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, uri: str, explains: bool = False) -> None:
+        self._uri, self._explains = uri, explains
         self._store: Store | None = None
         self._drawn: tuple[object, str] = (None, "")
 
@@ -53,7 +53,7 @@ class StoreLooker:
         try:
             self._store = self._store or Store.open(self._uri)
             documents = {
-                STORE: json_text({"uri": shown(self._store.uri)}),
+                STORE: json_text({"uri": shown(self._store.uri), "explains": self._explains}),
                 STATUS: json_text(self._store.status(RECOUNT_SECONDS)),
                 SLOT_MAP: self._slot_map(self._store),
             }

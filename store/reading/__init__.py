@@ -7,7 +7,8 @@ What this room promises:
 - **The path never changes the rows.** A scan by an index, by primary key and without either returns the same;
   the path is chosen by cost when the scan begins, and found again from its key.
 - **Memory follows the page**, for scans, folded aggregates and exports.
-- **A read changes nothing**, but for a lease where retention alone would not keep what it reads.
+- **A read changes nothing**, but for a lease where retention alone would not keep what it reads, and for
+  what a scan that lasts says of its progress.
 
 How a scan goes: it begins (`beginning`) with a snapshot, a condition and a path; pages are read by the cursor
 rule of `elasticscan.reader` at whatever shard has the slots by then (`paging`); the `Scan` hands them out as
@@ -17,7 +18,8 @@ The modules, from the bottom up:
 
 changes       scans of what commits changed
 ordering      `order_by`, and the indexes that give it; access_paths: paths, chosen and found again
-paging        pages and keys over `reader.drive`; scan: a scan as users hold it
+paging        pages and keys over `reader.drive`; progress: how far scans are, for those who watch
+scan          a scan as users hold it
 beginning     scans of rows and of changes, begun
 plain         fragments whose statistics are true of a scan; extremes: values known without a look at a row
 aggregating   aggregates, folded page by page

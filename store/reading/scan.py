@@ -28,6 +28,7 @@ from elasticscan.store.names import Named
 from elasticscan.store.notebooks import Explanation
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
 from elasticscan.store.reading.paging import Page, Pages, schema_of
+from elasticscan.store.reading.progress import Reporting
 from elasticscan.topology import SlotMap, SlotSet, Topology
 
 _DRAWN_TOPOLOGIES = 100
@@ -84,6 +85,7 @@ class Scan(Named, Iterator[Page]):
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self._choose, self.layout = choose, layout  # of a scan that begins; None of one that was resumed
         self._pages = Pages(context, table, base, access or access_of(context, table, key))
+        self._progress = Reporting(context, base, key, self._pages.stats)
         self._returned = 0
         self._reading: Iterator[Page] | None = None
         self._lock = Lock()
@@ -338,12 +340,16 @@ class Scan(Named, Iterator[Page]):
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
         """Pages from where the scan stands to its end, with these columns; with none, rows to be counted."""
+        rows = self._returned
         for page in self._pages.read(self._state, columns):
+            rows += page.rows.num_rows
             if page.standing.cursors:
                 self._renew_lease(page.standing)
+                self._progress.note(page.standing, rows)
             yield page
 
     def _let_go(self) -> None:
+        self._progress.end()
         if self._ends_lease and self._may_have_lease and os.getpid() == self._process:
             end_lease(self._context, self._state.lease)
 

@@ -20,6 +20,7 @@ from elasticscan.base.clock import SystemClock
 from elasticscan.cli.app import app
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
+from elasticscan.store.reading import progress
 from elasticscan.ui.server import PageServer
 from tests.ui.browser import CHROMIUM, Browser, started
 
@@ -84,7 +85,7 @@ def store(tmp_path: Path, clock: GatedClock, unflushed: None) -> Iterator[Store]
 
 @pytest.fixture
 def server(store: Store, browser: Browser) -> Iterator[PageServer]:
-    made = PageServer(store.uri, "127.0.0.1", 0)
+    made = PageServer(store.uri, "127.0.0.1", 0, explains=True)
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
@@ -159,6 +160,17 @@ def expected(status: dict[str, Any], store: Store) -> dict[str, Any]:
             for lease in status["leases"]
             if not lease["purpose"].startswith("stream:")
         ],
+        "scans": [
+            [
+                *(
+                    scan[name]
+                    for name in ("table", "snapshot", "parts", "slots", "slots_done", "slots_moved")
+                ),
+                *(scan[name] for name in ("rows", "rows_per_second", "pages", "virtual_reads", "began_at")),
+                None,
+            ]
+            for scan in status["scans"]
+        ],
         "debt": [
             [
                 *(t["name"], *(t["upkeep"][of] for of in ("merges_due", "bytes_due", "slot_fragments"))),
@@ -216,7 +228,7 @@ def test_the_page_shows_what_status_prints_while_tablets_move(
         moving = in_background(lambda: store.expand_with(store.elasticity(1), ["s3"], {}))
         browser.wait("document.querySelectorAll('#moves tbody tr').length")
         status = compare(browser, store)
-        assert status["moves"] and status["leases"]
+        assert status["moves"] and status["leases"] and status["scans"] == []
         assert browser.value("document.querySelectorAll('.reader').length") > 0
         assert "s3" in browser.value("document.getElementById('legend').textContent")
     moving.join(60)
@@ -233,6 +245,68 @@ def test_the_page_shows_what_status_prints_while_tablets_move(
     # A name is text, whatever it says.
     assert browser.value("document.querySelector('#streams tbody th').textContent") == HOSTILE
     assert browser.value("document.images.length") == 0
+    assert browser.value("document.title") == "watched.store · elasticscan"
+    assert browser.complaints == []
+
+
+# The slots of each kind that the bars of scans are drawn over.
+BARS = """[...document.querySelectorAll("#map .scan")].map((bar) => Object.fromEntries(["done", "moved"].map((kind) =>
+  [kind, [...bar.querySelectorAll("." + kind)].map((rect) => [+rect.getAttribute("x"), +rect.getAttribute("x") + +rect.getAttribute("width")])])))"""  # noqa: E501
+
+
+def test_a_scan_in_flight_is_a_bar_over_the_slot_map(
+    store: Store, server: PageServer, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "two seconds" in browser.value("document.querySelector('#scans').nextElementSibling.textContent")
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "SHARE_OF_TIME", 1e9)
+    scan = store.table("t").scan(page_rows=100)
+    for _ in range(3):
+        next(scan)
+    store.expand(["s3"])
+    next(scan)
+    status = compare(browser, store)
+    (told,) = status["scans"]
+    assert told["slots_done"] > 0 and told["slots_moved"] > 0
+    assert browser.value(BARS) == [{"done": told["done"], "moved": told["moved"]}]
+    label = browser.value("document.querySelector('#map .scan span').textContent")
+    assert label.startswith(f"scan of t: {100 * told['slots_done'] // told['slots']} % of its slots")
+    purposes = browser.value("[...document.querySelectorAll('#map .reader')].map((one) => one.textContent)")
+    assert purposes == [], "its lease is the same scan"
+    scan.close()
+    assert compare(browser, store)["scans"] == []
+    browser.wait("document.querySelectorAll('#map .scan').length === 0")
+    assert browser.complaints == []
+
+
+def test_a_scan_is_explained_as_in_a_notebook(store: Store, server: PageServer, browser: Browser) -> None:
+    def ask(text: str) -> None:
+        browser.value(
+            "(() => { const form = document.getElementById('ask');"
+            f" form.elements.filter.value = {json.dumps(text)};"
+            " document.getElementById('answer').replaceChildren(); form.requestSubmit(); })()"
+        )
+
+    browser.wait("!document.getElementById('explain').hidden")
+    assert browser.value("document.getElementById('ask').elements.table.value") == "empty"
+    browser.value("(() => { document.getElementById('ask').elements.table.value = 't' })()")
+    ask("km = 1.0 AND id < 10")
+    images = "[...document.querySelectorAll('#answer img')]"
+    pictures = f"{images}.map((one) => decodeURIComponent(one.src.split(',')[1]))"
+    browser.wait("document.querySelectorAll('#answer img').length")
+    scan = store.table("t").scan(filter="km = 1.0 AND id < 10")
+    assert scan.count() == 10
+    drawn = [svg for _, svg in scan.explain().pictures()]
+    browser.wait(f"{images}.every((one) => one.naturalWidth > 0)")
+    # Rows of other pages may be looked at, so numbers of the counts alone may differ.
+    assert [svg.splitlines()[0] for svg in browser.value(pictures)] == [svg.splitlines()[0] for svg in drawn]
+    assert browser.value(pictures)[0] == drawn[0]
+    ask(f"nothing = '{HOSTILE}'")
+    told = browser.wait("document.querySelector('#answer .bad')?.textContent")
+    assert told.startswith("ES_COLUMN_NOT_FOUND: ")
+    ask(f"km > 0 AND '{HOSTILE}' = '{HOSTILE}'")
+    browser.wait("document.querySelector('#answer code, #answer .bad') !== null")
+    assert HOSTILE in browser.value("document.querySelector('#answer').textContent")
     assert browser.value("document.title") == "watched.store · elasticscan"
     assert browser.complaints == []
 

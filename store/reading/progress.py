@@ -1,0 +1,145 @@
+"""The progress of scans, for those who watch a store.
+
+A scan that lasts says every few seconds, between two pages, how far it is: one small transaction of the
+catalog (`catalog/reports.py`), which takes a fiftieth of the scan's time at most and never fails it. A
+shorter one says nothing, nor does one of a store that is open for reading alone. What was said is forgotten
+when the scan ends, or half a minute after its last page.
+
+Tasks of one scan, as Spark has them, each say their part; `scans_in` puts together what they say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.catalog import Report, Tx
+from elasticscan.protocol import ContinuationKey, slots_of
+from elasticscan.reader import ScanStats
+from elasticscan.store.context import Context
+from elasticscan.topology import SlotSet, Topology
+
+REPORT_SECONDS, KEPT_SECONDS = 2.0, 30.0
+SHARE_OF_TIME = 0.02  # most that reports take of a scan's time
+MOST_RANGES = 64  # of a set of slots; of more, the blocks that it touches are told
+
+
+class Reporting:
+    """Tells how far a scan is."""
+
+    def __init__(self, context: Context, base: Topology, key: ContinuationKey, stats: ScanStats) -> None:
+        self._context, self._base, self._stats = context, base, stats
+        self._began = self._said_at = context.clock.now()
+        self._next = self._began + REPORT_SECONDS
+        self._rows_said = 0
+        self._id = self._scan = ""
+        self._process, self._ended = 0, False
+        self._shared = key.lease
+
+    def note(self, standing: ContinuationKey, rows: int) -> None:
+        """Say where a scan stands after a page, and how many rows it gave, if that was not said just now."""
+        now = self._context.clock.now()
+        if now < self._next or self._ended or self._context.catalog.read_only is not None:
+            return
+        if self._process != os.getpid():  # a forked child is a scan of its own
+            self._id, self._process = secrets.token_hex(8), os.getpid()
+        with suppress(ElasticScanError):  # nobody sees how far it is, then
+            self._say(standing, rows, now)
+        took = self._context.clock.now() - now
+        self._next = now + max(REPORT_SECONDS, took / SHARE_OF_TIME)
+
+    def _say(self, standing: ContinuationKey, rows: int, now: float) -> None:
+        pending = slots_of(standing.cursors)
+        placement, base = self._context.placement(), self._base.placement
+        moved = SlotSet.union(
+            slots - base.at(shard) for shard, slots in placement.split_by_shard(pending).items()
+        )
+        said = {
+            "scan": self._shared or self._id,
+            "kind": "scan" if standing.segments is None else "changes",
+            "base_topology": self._base.number,
+            "seconds": round(now - self._began, 3),
+            "rows": rows,
+            "rows_per_second": round((rows - self._rows_said) / max(now - self._said_at, 1e-3)),
+            "pages": self._stats.pages,
+            "virtual_reads": self._stats.virtual_reads,
+            "slots": [len(standing.slots), len(standing.slots - pending), len(moved)],
+            "sets": [str(_drawn(slots)) for slots in (standing.slots, pending, moved)],
+        }
+        with self._context.catalog.leasing() as tx:
+            tx.report(self._id, standing.table, standing.snapshot, json.dumps(said), KEPT_SECONDS)
+        self._rows_said, self._said_at = rows, now
+
+    def end(self) -> None:
+        """Take back what was said, if anything was."""
+        self._ended = True
+        if self._process == os.getpid():
+            self._process = 0
+            with suppress(ElasticScanError), self._context.catalog.leasing() as tx:
+                tx.end_report(self._id)
+
+
+def _drawn(slots: SlotSet) -> SlotSet:
+    """A set of slots, or the blocks that it touches: few ranges, as much as a picture shows."""
+    if len(slots.ranges) <= MOST_RANGES:
+        return slots
+    block = -(-slots.ranges[-1][1] // (2 * MOST_RANGES))
+    starts, ends = slots.edges[::2] // block * block, -(-slots.edges[1::2] // block) * block
+    return SlotSet.of(list(zip(starts.tolist(), ends.tolist(), strict=True)))
+
+
+def scans_in(tx: Tx) -> list[dict[str, Any]]:
+    """The scans in flight that say how far they are, the oldest first, as plain values.
+
+    Returns:
+        For each `id`, `kind` ("scan" or "changes"), `table`, `snapshot`, `snapshot_at`, `base_topology`,
+        `began_at` and `said_at` (seconds since 1970), `parts` (tasks that read it now), and of these parts
+        together `rows`, `rows_per_second` (since they said so before), `pages`, `virtual_reads`, `slots`,
+        `slots_done`, `slots_moved` (that are not done, and lie elsewhere than when the scan began), and
+        ranges of slots, for a picture: `done`, `pending` and `moved`.
+    """
+    reports = tx.reports()
+    made = tx.commit_times(report.snapshot for report in reports)
+    parts = defaultdict[str, list[tuple[Report, dict[str, Any]]]](list)
+    for report in reports:
+        said = json.loads(report.said)
+        parts[said["scan"]].append((report, said))
+    scans = [_scan(scan, of, made) for scan, of in parts.items()]
+    return sorted(scans, key=lambda scan: (scan["began_at"], scan["id"]))
+
+
+def _scan(
+    scan: str, parts: Sequence[tuple[Report, dict[str, Any]]], made: dict[int, float]
+) -> dict[str, Any]:
+    first, said = parts[0][0], [said for _, said in parts]
+    slots, pending, moved = (_together(part["sets"][place] for part in said) for place in range(3))
+    drawn = {"done": slots - pending - moved, "pending": pending - moved, "moved": moved}
+    counts = {
+        name: sum(part["slots"][place] for part in said)
+        for place, name in enumerate(("slots", "slots_done", "slots_moved"))
+    }
+    counted = ("rows", "rows_per_second", "pages", "virtual_reads")
+    return {
+        "id": scan,
+        "kind": said[0]["kind"],
+        "table": first.table,
+        "snapshot": first.snapshot,
+        "snapshot_at": made.get(first.snapshot),
+        "base_topology": said[0]["base_topology"],
+        "began_at": min(report.said_at - part["seconds"] for report, part in parts),
+        "said_at": max(report.said_at for report, _ in parts),
+        "parts": len(parts),
+        **{name: sum(part[name] for part in said) for name in counted},
+        **counts,
+        **{name: list(map(list, of)) for name, of in drawn.items()},
+    }
+
+
+def _together(texts: Iterable[str]) -> SlotSet:
+    return SlotSet.union(map(SlotSet.parse, texts))
