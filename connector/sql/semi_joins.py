@@ -3,7 +3,9 @@
 Of `a JOIN b ON a.k = b.k` only those rows of a meet anything whose k is one of b's: if b's rows are few, and
 at hand, their keys go to where a is read. That holds for each condition by which a join, or the WHERE, may
 remove rows of a (`Condition.free`): where it is true, b.k is of a row that b's relation gives, since nulls
-that an outer join fills in are equal to nothing. `a.k IN (SELECT b.k FROM …)` and `USING` are left to Spark.
+that an outer join fills in are equal to nothing. So it is with `a.k IN (SELECT b.k FROM b …)`, and with
+`EXISTS (SELECT … FROM b WHERE b.k = a.k …)`, where the keys of a tell which rows of b are needed. `USING`
+is left to Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from sqlglot import exp
 
 from elasticscan.connector.sql.conditions import owners_of
 from elasticscan.connector.sql.joins import Condition, SelectBlock
+from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
+
+# Clauses of a sub-query that only leave out rows of its table; and those beside which it has no row where no
+# row meets its WHERE.
+_FEWER_ROWS = frozenset({"expressions", "distinct", "from_", "where", "order", "limit", "offset"})
+_ONLY_ROWS = frozenset({"expressions", "distinct", "from_", "where"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +47,20 @@ def key_joins(
     query: Query, blocks: Sequence[SelectBlock], schemas: Mapping[str, pa.Schema], session: Session
 ) -> list[KeyJoin]:
     """All of a query, in the order of its text; what is not certain is left out."""
-    found = []
+    found: list[KeyJoin | None] = []
+    by_select = {id(block.select): block for block in blocks}
     for block in blocks:
+        look = _Sides(query, block, schemas, session)
         for condition in block.conditions:
-            look = _Sides(query, block, schemas, session)
             node = condition.node
             if isinstance(node, exp.EQ):
                 sides = [look.side(condition, side) for side in (node.this, node.expression)]
                 found += [look.join(condition, *sides), look.join(condition, *reversed(sides))]
+            elif isinstance(node, exp.In | exp.Exists):
+                asked = node.args.get("query") if isinstance(node, exp.In) else node.this
+                inner = by_select.get(id(asked.unnest() if isinstance(asked, exp.Subquery) else asked))
+                if inner is not None:
+                    found += look.of_subquery(condition, inner)
     return [join for join in found if join is not None]
 
 
@@ -86,6 +100,44 @@ class _Sides:
         if kinds[0] != kinds[1] or not _is_key(kinds[0]):
             return None
         return KeyJoin(*needed, *given)
+
+    def of_subquery(self, condition: Condition, inner: SelectBlock) -> list[KeyJoin | None]:
+        """Those of `k IN (SELECT …)` or `EXISTS (SELECT …)` with a sub-query that reads one table."""
+        reference, select = inner.references[0], inner.select
+        is_in = isinstance(condition.node, exp.In)
+        understood = _FEWER_ROWS if is_in else _ONLY_ROWS
+        if not reads_alone(select, reference, understood) or reference in inner.unfiltered:
+            return []
+        if is_in:
+            shown = [node.this if isinstance(node, exp.Alias) else node for node in select.expressions]
+            given = self._own(reference, shown[0]) if len(shown) == 1 else None
+            return [self.join(condition, self.side(condition, condition.node.this), given)]
+        if not all(isinstance(node, PLAIN_NODES) for shown in select.expressions for node in shown.walk()):
+            return []  # an aggregate gives a row, whatever the WHERE
+        found = []
+        for equal in inner.conditions:
+            if isinstance(equal.node, exp.EQ):
+                for one, other in ((equal.node.this, equal.node.expression),
+                                   (equal.node.expression, equal.node.this)):  # fmt: skip
+                    own, outer = self._own(reference, one), self._outer(condition, reference, other)
+                    found += [self.join(condition, outer, own), self.join(equal, own, outer)]
+        return found
+
+    def _own(self, reference: Reference, node: exp.Expr) -> _Side:
+        """The column of the table of a sub-query that reads no other."""
+        if not isinstance(node, exp.Column) or not is_of(node, reference, self._session):
+            return None
+        name = self._session.folded(node.name)
+        same = [one for one in self._schemas[reference.table].names if self._session.folded(one) == name]
+        return (reference, same[0]) if len(same) == 1 else None
+
+    def _outer(self, condition: Condition, reference: Reference, node: exp.Expr) -> _Side:
+        """The column of a table around a sub-query, by whose name nothing inside can be meant."""
+        if not isinstance(node, exp.Column) or len(node.parts) != 2:
+            return None
+        inside = {self._session.folded(name) for name in self._schemas[reference.table].names}
+        inside.add(self._session.folded(reference.alias))
+        return None if self._session.folded(node.parts[0].name) in inside else self.side(condition, node)
 
 
 def _is_key(kind: pa.DataType) -> bool:

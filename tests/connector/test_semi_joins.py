@@ -36,6 +36,29 @@ EQUAL = {"flights": ["id", "a", "s", "d"], "ports": ["id", "a", "code", "name"],
 WHOLE = {name: TableShape(shape.schema, shape.key, (shape.key,)) for name, shape in SHAPES.items()}
 
 
+def among(draw: random.Random, alias: str, name: str) -> list[str]:
+    """A condition with a sub-query, if there is a column of the type."""
+    key, inner = draw.choice(EQUAL[name]), draw.choice(list(EQUAL))
+    kind = WHOLE[name].schema.field(key).type
+    others = [other for other in EQUAL[inner] if WHOLE[inner].schema.field(other).type == kind]
+    if not others:
+        return []
+    outer, other = f"{alias}.{key}", draw.choice(others)
+    rows = f"FROM {inner} y WHERE {draw.choice(['true', 'y.a > 3', 'y.id < 12'])}"
+    return [
+        draw.choice(
+            [
+                f"{outer} IN (SELECT y.{other} {rows})",
+                f"{outer} NOT IN (SELECT {other} {rows} AND y.id > 2)",
+                f"EXISTS (SELECT 1 {rows} AND {outer} = y.{other})",
+                f"NOT EXISTS (SELECT * {rows} AND {outer} = y.{other})",
+                f"{outer} IN (SELECT {other} FROM {inner} ORDER BY id LIMIT 5)",
+                f"EXISTS (SELECT max(y.a) {rows} AND {outer} = y.{other})",
+            ]
+        )
+    ]
+
+
 def joined(seed: int) -> str:
     """The query of a seed: two or three tables, joined by columns of the same type."""
     draw = random.Random(seed)
@@ -74,6 +97,9 @@ def joined(seed: int) -> str:
         where.append(condition(draw.choice(shown)))
     if draw.random() < 0.3 and len(shown) > 1:
         where.append(equal(*draw.sample(shown, 2)))
+    if draw.random() < 0.4:
+        at = draw.choice(shown)
+        where += among(draw, f"x{at}", names[at])
     where_text = f" WHERE {' AND '.join(where)}" if where else ""
     columns = ", ".join(f"x{at}.id AS i{at}, x{at}.a AS a{at}" for at in shown)
     if draw.random() < 0.3:
@@ -177,7 +203,19 @@ def test_keys_go_where_a_join_lets_them() -> None:
         "SELECT 1 FROM flights f JOIN ports p ON f.st.x = p.a": set(),
         "SELECT 1 FROM flights TABLESAMPLE (50 PERCENT) f JOIN ports p ON f.a = p.a": set(),
         "SELECT 1 FROM flights AS f(a, id, b, s, d, g, st, arr, at, c) JOIN tiny t ON f.a = t.a": set(),
-        "SELECT 1 FROM ports p WHERE EXISTS (SELECT 1 FROM flights f WHERE f.a = p.a)": set(),
+        "SELECT 1 FROM ports p WHERE EXISTS (SELECT 1 FROM flights f WHERE f.a = p.a)": both,
+        "SELECT 1 FROM ports p WHERE NOT EXISTS (SELECT 1 FROM flights f WHERE f.a = p.a)": set(),
+        "SELECT 1 FROM ports p WHERE EXISTS (SELECT max(f.a) FROM flights f WHERE f.a = p.a)": set(),
+        "SELECT 1 FROM ports p WHERE EXISTS (SELECT 1 FROM flights f WHERE f.a = p.a LIMIT 1)": set(),
+        "SELECT 1 FROM ports p WHERE EXISTS (SELECT 1 FROM flights f WHERE f.a = a)": set(),
+        "SELECT 1 FROM ports p WHERE EXISTS (SELECT 1 FROM flights p WHERE p.a = p.id)": set(),
+        "SELECT 1 FROM ports p WHERE p.a IN (SELECT f.a FROM flights f)": {"0.a < 1.a"},
+        "SELECT 1 FROM ports p WHERE (a IN (SELECT a AS b FROM flights ORDER BY id LIMIT 3))": {"0.a < 1.a"},
+        "SELECT 1 FROM ports p WHERE p.a NOT IN (SELECT f.a FROM flights f)": set(),
+        "SELECT 1 FROM ports p WHERE p.a IN (SELECT f.a + 0 FROM flights f)": set(),
+        "SELECT 1 FROM ports p WHERE p.a IN (SELECT f.a FROM flights f JOIN tiny t)": set(),
+        "SELECT 1 FROM ports p WHERE p.a IN (SELECT a FROM flights GROUP BY a)": set(),
+        "SELECT 1 FROM ports p WHERE p.a IN (SELECT a FROM flights) OR p.a = 3": set(),
     }.items():
         assert directions(text) == expected, text
 
@@ -215,11 +253,20 @@ def _a_row_of_the_given_is_lost(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _what_an_aggregate_gives_are_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(semi_joins, "PLAIN_NODES", (object,))
+
+
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (
         _every_side_may_be_reduced,
         "SELECT f.id, p.id FROM flights f LEFT JOIN ports p ON f.id = p.id AND p.a > 3",
     ),
+    (
+        _what_an_aggregate_gives_are_rows,
+        "SELECT f.id FROM flights f WHERE EXISTS (SELECT max(a) FROM ports p WHERE f.id = p.id AND p.a > 3)",
+    ),
+    (_a_row_of_the_given_is_lost, "SELECT f.id FROM flights f WHERE f.id IN (SELECT id FROM ports)"),
     (_a_row_of_the_given_is_lost, "SELECT f.id FROM flights f LEFT SEMI JOIN ports p ON f.id = p.id"),
 ]
 
