@@ -76,6 +76,7 @@ import pwd
 from typing import Any, ClassVar
 
 from elasticscan.base.redaction import redact, redacted
+from elasticscan.base.showing import printable
 
 # What one line of a log may take: messages quote filters, names and values, of whatever size they are.
 _MESSAGE_CHARACTERS = 4_000
@@ -152,7 +153,7 @@ class ElasticScanError(Exception):
 
     def __init__(self, message: str, **fields: Any) -> None:
         # Whoever made the text: no URI's password gets into a log by way of an error.
-        message = _shortened(redact(message))
+        message = _shortened(printable(redact(message)))
         if self.names_its_host and "host" not in fields:  # one that was sent here keeps its own
             fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)

@@ -1,6 +1,7 @@
 """URIs as they may be shown: without passwords, tokens and keys.
 
-Catalog URLs and roots of shards may hold credentials. They pass through errors, logs, `status`, the
+Catalog URLs and roots of shards may hold credentials, and so may what was meant for one: a URL that
+lacks a slash, "host=db password=x". They pass through errors, logs, `status`, the
 command line and Spark's event log, which more people read than may know them. So whatever puts a
 URI into a text calls `shown`; and every error of ours goes through `redact`, whoever made its text.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from urllib.parse import quote, unquote
+
+from elasticscan.base.showing import printable
 
 HIDDEN = "***"
 
@@ -44,33 +47,95 @@ _HARMLESS = frozenset(
         "uri",
     ]
 )
+# Schemes whose paths may have any character in them, behind three slashes.
+_OF_PATHS = frozenset(["file", "sqlite", "sqlite+pysqlite"])
+_DATABASES = (
+    "postgresql|postgres|pg|mysql|mariadb|sqlite|oracle|mssql|"
+    "cockroachdb|redshift|duckdb|snowflake|mongodb|redis"
+)
+# What begins like the URL of a database, whatever follows; `word+word` names a driver.
+_DATABASE = rf"(?:(?:{_DATABASES})(?:\+[\w.\-]*)?|[A-Za-z][\w.\-]*\+[\w.\-]+)"
+_URL = re.compile(r"([^\s:/@=]*):(/*)(.*)", re.DOTALL)
+_SHORT_URL = re.compile(rf"(?i:{_DATABASE}):(?!//)")
+# "ann:hunter2@db": a user and a password, and before them perhaps a scheme.
+_USERINFO = re.compile(r"[^\s:/@]*:(?:/*[^\s:/@]*:.*|[^/]*)@", re.DOTALL)
+# Names of what is secret. A key is, where its name says whose it is: rows have keys, and there are keyspaces.
+_SECRETIVE = (
+    r"passw|passphrase|pwd|secret|token|credential|signature|"
+    r"(?:access|account|api|auth|client|encryption|master|private|shared|signing|ssl|storage)[_.\-]?key"
+)
+_NAME = r"[\w.\-]"
+_BEGIN = r"(?<![\w.\-/])"  # behind a slash it is a directory, of a partition
+# A text may quote what quotes a value: it ends with the line's last quote or, without any, at a blank.
+_VALUE = r"(?:\\*(?P<quote>['\"])[^\n]*(?P=quote)\S*|\\*['\"][^\n]*|(?:\\.|\S)+)"
+_PAIR = rf"{_BEGIN}(?={_NAME}*(?i:{_SECRETIVE}))({_NAME}++\s*+=\s*+){_VALUE}"
+_SECRET_PAIR = re.compile(_PAIR)
+_QUOTED = r"'(?:[^'\\]|\\.)*'"
+_ANY_PAIR = re.compile(
+    rf"{_BEGIN}(?:(?P<fine>(?i:{'|'.join(sorted(_HARMLESS))})\s*=\s*(?:{_QUOTED}|[^\s;&']+))|"
+    rf"({_NAME}++\s*+=\s*+)(?:{_QUOTED}\S*|'.*|(?:\\.|\S)+))",
+    re.DOTALL,
+)
+# "host=db password=x", which drivers take as well as URLs, and "Server=db;Password=x".
+_PAIRS = re.compile(rf"\s*{_NAME}+\s*=.*[\s;&]{_NAME}+\s*=", re.DOTALL)
 # A password may have blanks in it: a URI reaches to the last `@` of its line, but not into another URI.
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://(?:(?:(?!://)[^\n])*@)?\S*")
+_IN_TEXT = re.compile(
+    r"(?P<uri>(?<![A-Za-z0-9+.\-])[A-Za-z0-9+.\-]++://(?:(?:(?!://)[^\n])*@)?\S*)"
+    rf"|(?<![\w+.\-])(?P<short>(?i:{_DATABASE}):(?=\S)[^\n]*@\S*|[A-Za-z][\w+.\-]*+:/?[^\s:/@]+:\S+@\S*)"
+    rf"|(?P<pair>{_PAIR})"
+)
 _NO_PART = "'\"`()<>,;"  # characters that stand around a URI in a sentence
 
 
 def shown(uri: object) -> str:
-    """A URI without its password and without parameters that may be secret. Paths stay as they are.
+    """A place without its password and without parameters that may be secret. Paths stay as they are.
 
     Where a password has `@` or `/` in it, its end is not certain, and more is hidden than need be.
 
     >>> shown("postgresql+psycopg://ann:pa/ss@db:5432/flights?sslmode=require&sslpassword=x")
     'postgresql+psycopg://ann:***@db:5432/flights?sslmode=require&sslpassword=***'
+    >>> shown("host=db port=5432 user=ann password='x y'")
+    'host=db port=5432 user=*** password=***'
     """
     text = str(uri)
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        return text
+    match = _URL.match(text)
+    if match is not None and (match[2] or _SHORT_URL.match(text) or _USERINFO.match(text)):
+        return _shown_url(*match.groups())
+    if _PAIRS.match(text):
+        return _ANY_PAIR.sub(lambda pair: pair["fine"] or f"{pair[2]}{HIDDEN}", text)
+    return redact(text) if "://" in text else _SECRET_PAIR.sub(rf"\1{HIDDEN}", text)
+
+
+def is_address(text: str) -> bool:
+    """True if a text without `://` was meant for the address of a server, which may have a password in it."""
+    if _SHORT_URL.match(text) or _USERINFO.match(text) or _SECRET_PAIR.search(text):
+        return True
+    return bool(_PAIRS.match(text)) and shown(text) != text
+
+
+def _shown_url(scheme: str, slashes: str, rest: str) -> str:
+    if not slashes:  # which of the parts is the password is anybody's guess
+        return f"{scheme}:{HIDDEN}"
     head, question, query = rest.partition("?")
+    before = f"{scheme}:{slashes}"
     if "@" in query and ":" in head:  # is that `?` in a password, or the `@` in a parameter?
-        return f"{scheme}://{HIDDEN}"
-    named, at, place = head.rpartition("@")
-    if at and not head.startswith("/"):
-        user, colon, _ = named.partition(":")
-        # Without a colon there is no password: the user stands there alone, in some URIs a container.
-        head = f"{user}:{HIDDEN}@{place}" if colon else head
+        return f"{before}{HIDDEN}"
     query = "&".join(_parameter(part) for part in query.split("&"))
-    return f"{scheme}://{head}{question}{query}"
+    named, at, place = head.rpartition("@")
+    if len(slashes) != 2 and (not at or scheme.lower() in _OF_PATHS):
+        return f"{before}{head}{question}{query}"
+    user, colon, _ = named.partition(":")
+    # Without a colon there is no password: the user stands there alone, in some URIs a container.
+    named = f"{user}:{HIDDEN}" if colon else named
+    return f"{before}{named}{at}{_shown_host(place)}{question}{query}"
+
+
+def _shown_host(place: str) -> str:
+    """A host and what follows it; behind a colon stands a port, or else a password that lacks its `@`."""
+    name, colon, port = place.partition("/")[0].rpartition(":")
+    if not colon or port.isdigit() or not port or port.endswith("]"):
+        return place
+    return f"{name}:{HIDDEN}"
 
 
 def _parameter(part: str) -> str:
@@ -92,22 +157,26 @@ def _hide_parts(value: str) -> str:
 
 
 def redact(text: str) -> str:
-    """A text with every URI in it as it may be shown."""
-    return _URI.sub(_redact_uri, text) if "://" in text else text
+    """A text with every URI and every password in it as it may be shown."""
+    return _IN_TEXT.sub(_redact, text) if "=" in text or ":" in text else text
 
 
-def _redact_uri(match: re.Match[str]) -> str:
-    uri = match.group()
-    core = uri.rstrip(_NO_PART + ".")
-    return shown(core) + uri[len(core) :]
+def _redact(match: re.Match[str]) -> str:
+    found = match.group()
+    if match["uri"] is not None:
+        core = found.rstrip(_NO_PART + ".")
+        return shown(core) + found[len(core) :]
+    if match["short"] is not None:
+        return f"{found.partition(':')[0]}:{HIDDEN}"
+    return f"{found.partition('=')[0]}={HIDDEN}"
 
 
 def redacted(value: object) -> object:
-    """A value of an error's fields with every text in it redacted, also inside of lists and dicts."""
+    """A value of an error's fields with its texts redacted and printable, also inside of lists and dicts."""
     if isinstance(value, str):
-        return redact(value)
+        return printable(redact(value))
     if isinstance(value, dict):
-        return {key: redacted(item) for key, item in value.items()}
+        return {redacted(key): redacted(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(redacted(item) for item in value) if type(value) in (list, tuple) else value
     return value
@@ -140,7 +209,7 @@ def _secrets(uri: str) -> Iterable[str]:
     """The parts of a URI that may be secret, as they are written and decoded."""
     if shown(uri) == uri:
         return ()
-    rest = uri.partition("://")[2]
+    rest = uri.partition(":")[2].lstrip("/")
     raw = {uri, rest.rpartition("@")[0].partition(":")[2]}
     raw.add(rest.partition("?")[0].rpartition("@")[0].partition(":")[2])
     for part in rest.partition("?")[2].split("&"):

@@ -15,6 +15,20 @@ def brief(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def is_whole(text: str) -> bool:
+    """False for a text with half a character (a lone surrogate) in it, which no file or database takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """A text that every stream and log takes: of half a character, its number stands there."""
+    return text if is_whole(text) else text.encode("utf-8", "backslashreplace").decode()
+
+
 def utc(seconds: float) -> str:
     """A moment with its zone, to the microsecond: `2026-11-22T19:30:56.735123Z`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -18,12 +18,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.redaction import HIDDEN, as_cause, shown, without
+from elasticscan.base.redaction import as_cause, is_address, shown, without
 
 # Parameters of a URI that say who asks, not which place is meant.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
-# What drivers of databases take besides URLs: "host=db password=x".
-_PASSWORD = re.compile(r"\b(password|passwd|pwd)\s*=", re.IGNORECASE)
 # Text that may be meant for a URI, but lacks its two slashes.
 _SHORT = re.compile(r"(file):(?!//)|([a-z][a-z0-9+.-]+):(?=/(?!/))", re.IGNORECASE)
 
@@ -95,26 +93,27 @@ def whole_uri(text: str) -> str:
     """A path or URI as it was given; `file:/a`, another way to write `file:///a`, is written out.
 
     Raises:
-        InvalidOption: any other `scheme:` that lacks its slashes, or what names a password: it would become
-            a directory of that name.
+        InvalidOption: any other `scheme:` that lacks its slashes, or what may hold a password: it would
+            become a directory of that name.
     """
-    if "://" not in text and _PASSWORD.search(text):
+    if "://" in text.partition("?")[0].partition("=")[0]:
+        return text
+    match = _SHORT.match(text)
+    if match is not None and match[1] and text.startswith("/", match.end()):
+        return f"file://{text[match.end() :]}"
+    if is_address(text):
         raise InvalidOption(
-            "what has 'password=' in it is taken for the address of a database, not for a directory: write "
-            "postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE, or leave the password to PGPASSFILE",
+            "what begins like the URL of a database, or has a user and a password in it, is taken for an "
+            "address, not for a directory: write postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE, and "
+            "leave the password to PGPASSFILE if you can (a directory of such a name is written ./NAME)",
             option="uri",
         )
-    match = _SHORT.match(text)
     if match is None:
         return text
-    scheme, rest = match[1] or match[2], text[match.end() :]
-    if scheme.lower() == "file" and rest.startswith("/"):
-        return f"file://{rest}"
-    if "@" in rest:  # of a name and a password
-        text = f"{scheme}:/{HIDDEN}@{rest.rpartition('@')[2]}"
+    scheme = match[1] or match[2]
     raise InvalidOption(
-        f"{text} begins like a URI, but lacks the slashes after {scheme!r}: write {scheme}://… (or ./{text} "
-        "for a directory of that name)",
+        f"{shown(text)} begins like a URI, but lacks the slashes after {scheme!r}: write {scheme}://… (or "
+        f"./{shown(text)} for a directory of that name)",
         option="uri",
     )
 

@@ -14,6 +14,7 @@ from elasticscan.base.errors import (
     DiskFull,
     ElasticScanError,
     FragmentMissing,
+    InvalidOption,
     OutOfResources,
     ReadOnlyStore,
     ShardUnavailable,
@@ -77,3 +78,11 @@ def test_an_error_that_quotes_something_long_stays_short_and_tells_what_to_do() 
         assert str(told).endswith("list them with `elasticscan tables`")
         assert "96,0" in str(told)
         assert told.fields["table"] == "x" * 100_000
+
+
+def test_an_error_about_a_text_that_cannot_be_encoded_can_be_printed_and_logged() -> None:
+    error = InvalidOption("'a\ud800' is no text", option="a\ud800", more={"\udfff": ["\ud800", ("\ud800",)]})
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        f"{each} {each!r} {each.args} {each.fields['option']} {each.fields['more']}".encode()
+        assert "\\ud800" in str(each)
+        assert each.fields["more"]["\\udfff"][0] == "\\ud800"

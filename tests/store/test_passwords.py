@@ -6,17 +6,22 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
+from elasticscan.base.redaction import redact, shown
 from elasticscan.catalog import engine
 from elasticscan.cli.upkeep import adopt
 from elasticscan.connector.sql.attached import TableRead
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
+from elasticscan.store.roots.aliases import whole_uri
 from elasticscan.store.roots.location import Location
 
 SECRET = "hunter2"
@@ -33,7 +38,15 @@ CATALOGS = [
 ODD = [  # no URLs, or none that a driver reads as it was meant
     f"postgresql+psycopg://ann:a@{SECRET}@127.0.0.1:1/x",
     f"postgresql+psycopg:/ann:{SECRET}@127.0.0.1:1/x",
+    f"postgresql+psycopg:ann:{SECRET}@127.0.0.1:1/x",
+    f"postgresql+psycopg:ann:{SECRET}",
+    f"postgresql+psycopg:///ann:{SECRET}@127.0.0.1:1/x",
+    f"PostgreSQL:ann:{SECRET}@127.0.0.1:1/x",
+    f"ann:{SECRET}@127.0.0.1:1/x",
     f"host=127.0.0.1 port=1 password={SECRET}",
+    f"host=127.0.0.1 port=1 sslpassword={SECRET}",
+    f"host=127.0.0.1 port=1 key={SECRET}",
+    f"Server=127.0.0.1;AccountKey={SECRET}",
 ]
 ROOTS = [
     f"wat://KEY:{SECRET}@bucket/x",
@@ -72,6 +85,66 @@ def test_no_error_of_a_catalog_shows_its_password(
     with suppress(InvalidOption):  # of what holds no catalog
         assert SECRET not in repr(Location.of(uri))
     assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
+
+
+NOISE = st.text(st.sampled_from("ab1 :/@?&=;%+'\"\\"), max_size=4)
+NAMES_OF_SECRETS = ["password", "sslpassword", "PASSWD", "pwd", "client_secret", "token", "api_key", "sslkey"]
+
+
+@st.composite
+def places(draw: st.DrawFn) -> str:
+    """A URL, or what somebody took for one, with a password or another secret in it."""
+    secret = draw(NOISE) + SECRET + draw(NOISE)
+    if draw(st.integers(0, 3)) == 0:
+        quote = draw(st.sampled_from(["", "'"]))
+        if quote:
+            secret = secret.replace("\\", "").replace("'", "\\'")
+        else:
+            secret = "".join(secret.replace("\\", "").split())
+        pairs = [
+            "host=127.0.0.1",
+            "port=1",
+            f"{draw(st.sampled_from(NAMES_OF_SECRETS))}={quote}{secret}{quote}",
+        ]
+        return draw(st.sampled_from([" ", ";", "  "])).join(draw(st.permutations(pairs)))
+    scheme = draw(
+        st.sampled_from(["postgresql+psycopg", "postgresql", "mysql", "wat", "wat+x", "POSTGRES", "s3"])
+    )
+    slashes = "/" * draw(st.integers(0, 4))
+    if draw(st.booleans()):
+        if "+" not in scheme and len(slashes) < 2:  # where that ends is anybody's guess
+            secret = "".join(secret.split())
+        return f"{scheme}:{slashes}ann:{secret}@127.0.0.1:1/x"
+    value = "".join(secret.replace("&", "").split())
+    name = draw(st.sampled_from(NAMES_OF_SECRETS))
+    return f"{scheme}:{slashes}127.0.0.1:1/x?{name}={value}{draw(st.sampled_from(['', '&x=y']))}"
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=places())
+def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert SECRET not in shown(place)
+    assert shown(shown(place)) == shown(place)
+    assert SECRET not in redact(f"there is nothing at {place}")
+    assert SECRET not in redact(str({"uri": place}))
+    assert SECRET not in told(lambda: Store.open(place))
+    assert SECRET not in told(lambda: Store.create(place, {"a": str(tmp_path / "a")}))
+    here = Path(mkdtemp(dir=tmp_path))
+    with suppress(InvalidOption), Store.create(here, {"a": place}, disks=lambda _: MemoryDisk()) as store:
+        assert SECRET not in f"{store.status()} {store!r}"
+    assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
+
+
+@settings(deadline=None, max_examples=2_000)
+@given(places())
+def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
+    assert SECRET not in shown(place)
+    assert shown(shown(place)) == shown(place)
+    assert SECRET not in redact(f"there is nothing at {place}")
+    assert SECRET not in redact(str({"uri": place}))
+    if "://" not in place:
+        assert SECRET not in told(lambda: whole_uri(place))
 
 
 @pytest.mark.parametrize("root", [*ROOTS, *ODD])
