@@ -15,6 +15,7 @@ from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
+from elasticscan.base.showing import is_whole
 from elasticscan.connector.option_values import (
     LATEST,
     PartialAggregates,
@@ -228,6 +229,9 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             or contradicts another.
     """
     texts = _by_name(spark_options)
+    for name, text in texts.items():
+        if not is_whole(text):
+            raise bad_value(name, text, "text, without half a character (a lone surrogate) in it")
     texts["store"], texts["table"] = _where(texts)
     options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
     for first, second, subject in _ONE_OF_TWO:

@@ -18,6 +18,7 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
+from elasticscan.base.showing import is_whole
 from elasticscan.filters import typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
@@ -93,7 +94,7 @@ def parse_value(text: str, schema: pa.Schema) -> Expression:
 def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
     if not isinstance(text, str):
         raise FilterError(f"a filter is SQL text, not {type(text).__name__}")
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if not is_whole(text):
         raise FilterError("the filter holds half a character (a lone surrogate), which is no text")
     size = len(text.encode())
     if size > MAX_FILTER_BYTES:

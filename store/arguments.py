@@ -34,7 +34,7 @@ from elasticscan.base.limits import (
     MAX_USER_METADATA_BYTES,
     NAME_PATTERN,
 )
-from elasticscan.base.showing import brief
+from elasticscan.base.showing import brief, is_whole
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import sql_of_expression, with_parameters
 
@@ -80,7 +80,7 @@ def file_form(option: str, value: Any) -> str | None:
 
 def text(option: str, value: Any) -> str:
     """Text that can be stored: UTF-8 has no lone surrogates."""
-    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+    if not isinstance(value, str) or not is_whole(value):
         raise _refusal(option, value, "text")
     return str(value)
 

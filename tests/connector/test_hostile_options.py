@@ -39,7 +39,22 @@ WORDS = [
         "latest",
         "t",
     ),
-    *("true", "no", "id", "id,id", "id,", ",", "id,v", "id = 1", f"id = {NINES}", "map( 1", "\0", "é", "s1"),
+    *(
+        "true",
+        "no",
+        "id",
+        "id,id",
+        "id,",
+        ",",
+        "id,v",
+        "id = 1",
+        f"id = {NINES}",
+        "map( 1",
+        "\0",
+        "é",
+        "\ud800",
+        "s1",
+    ),
     *(
         "/",
         "//",
@@ -79,9 +94,18 @@ def test_hostile_options_are_refused_with_a_code(store: Store, seed: int) -> Non
         }
         try:
             dice.choice(WAYS)(ElasticScanSource(given))
-        except ElasticScanError:
+        except ElasticScanError as error:
+            str(error).encode()
             refused += 1
     assert refused > 50
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_that_cannot_be_encoded_is_refused(store: Store, name: str) -> None:
+    given = {"store": store.uri, "table": "t", name: '{"a": "b\ud800"}'}
+    with pytest.raises(InvalidOption) as refused:
+        parse_options(given)
+    str(refused.value).encode()
 
 
 def nested(levels: int) -> Any:
@@ -121,14 +145,7 @@ def test_hostile_offsets_are_refused_with_a_code(store: Store) -> None:
 
 
 def test_an_offset_of_a_store_is_read_by_its_own_format_only(store: Store) -> None:
-    class Anything:
-        def verify(self, *_: object) -> bool:
-            return False
-
-        def of(self, _: str) -> str:
-            return "0" * 16
-
-    form = OffsetFormat("s", 4, Anything())  # type: ignore[arg-type]
+    form = OffsetFormat("s", 4, lambda _: "0" * 16, lambda *_: False)
     with pytest.raises(InvalidOffset, match="altered"):
         form.read(form.write(Offset(1, InChanges(3, 0), None)))
 

@@ -122,6 +122,7 @@ def test_hostile_arguments_are_refused_with_a_code(store: Store, seed: int) -> N
             call(*given[: dice.randint(1, most)])
             outcomes["fine"] += 1
         except ElasticScanError as error:
+            str(error).encode()
             outcomes[error.code] += 1
         except TypeError as error:
             if "positional argument" not in str(error):
@@ -155,6 +156,12 @@ def test_filters_that_a_parser_stumbles_over_are_refused(text: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("s", pa.string())])
     with pytest.raises(FilterError):
         Predicate.parse(text, schema)
+
+
+def test_a_parameter_whose_name_cannot_be_encoded_is_told_in_a_text_that_can(store: Store) -> None:
+    with pytest.raises(FilterError) as refused:
+        store.table("t").scan(filter="id = :p", parameters={"a\ud800": 1})
+    str(refused.value).encode()
 
 
 _WORDS = r"""
