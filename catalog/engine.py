@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
+from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import shown, without
 from elasticscan.catalog.connections import (
     follow_forks,
@@ -117,16 +118,16 @@ def file_of(url: str | Path) -> Path | None:
 
 
 def make_file(path: Path, like_directory: bool) -> None:
-    """An empty file for a new catalog: its owner's, or also of those who may read its directory.
+    """An empty file for a new catalog: its owner's, or also that of a group that its directory was opened to.
 
     Whatever the umask is. What SQLite puts beside it gets its mode.
     """
     try:
-        mode = path.parent.stat().st_mode & 0o666 if like_directory else 0
+        mode = mode_within(path.parent.stat().st_mode) if like_directory else 0o600
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError:  # the file is there already, or SQLite raises why it cannot be made
         return
-    os.fchmod(made, mode | 0o600)
+    os.fchmod(made, mode)
     os.close(made)
 
 

@@ -81,7 +81,7 @@ from elasticscan.storage.conform import batches_of, conform, rows_instead_of
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import count_rows, most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
-from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk
+from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, keep_from_group
 from elasticscan.storage.fragment import (
     DELETED,
     FragmentReader,
@@ -155,6 +155,7 @@ __all__ = [
     "is_fragment_path",
     "most_rows",
     "open_disk",
+    "keep_from_group",
     "read_changes",
     "read_index_page",
     "read_listed",

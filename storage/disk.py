@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 from elasticscan.base.errors import RESTORE, FragmentDamaged
 from elasticscan.base.forks import Birthplace, ChildSafeLock
 from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES, OPEN_FILES
+from elasticscan.base.permissions import mode_within
 from elasticscan.storage.disk_errors import (
     cut_file,
     disk_error,
@@ -153,7 +154,7 @@ class _WholeFile(io.FileIO):
 class LocalDisk:
     """A directory. Files are written under a temporary name, flushed, renamed.
 
-    Files and directories below the root are for whom the root is: nobody else may read them.
+    Files and directories below the root are its owner's, and its group's where the root was opened to one.
     """
 
     is_far = False
@@ -174,7 +175,7 @@ class LocalDisk:
             root = self.root.stat()
             _make_directories(self.root, target.parent, root)
             with _WholeFile(unfinished, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-                _give(file.fileno(), root, 0o666)
+                _give(file.fileno(), root)
                 yield file
                 birthplace.check()
                 file.flush()
@@ -212,7 +213,7 @@ class LocalDisk:
             try:
                 state = os.fstat(handle)
                 if not state.st_size:
-                    _give(handle, self.root.stat(), 0o666)
+                    _give(handle, self.root.stat())
                 if state.st_nlink == 1:
                     os.pwrite(handle, content, 0)  # in one piece: a reader sees the old or the new one
                     os.ftruncate(handle, len(content))
@@ -245,11 +246,17 @@ class LocalDisk:
             raise missing_root(str(self.root))
 
 
-def _give(handle: int, root: os.stat_result, mask: int) -> None:
-    """Give a file the mode of its root and, where this user may, the owner: root acts for whoever that is."""
+def _give(handle: int, root: os.stat_result, is_directory: bool = False) -> None:
+    """Give a file its root's mode and, where this user may, the owner: root acts for whoever that is."""
     if os.geteuid() == 0:
         os.fchown(handle, root.st_uid, root.st_gid)
-    os.fchmod(handle, root.st_mode & mask)
+    os.fchmod(handle, mode_within(root.st_mode, is_directory))
+
+
+def keep_from_group(file: Any) -> None:
+    """Let nobody but its owner read a file that is being written, whoever may read others at its root."""
+    with suppress(AttributeError, io.UnsupportedOperation):  # it is none of this system
+        os.fchmod(file.fileno(), 0o600)
 
 
 def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None:
@@ -260,7 +267,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
         directory.mkdir(0o700)
         handle = os.open(directory, os.O_RDONLY)
         try:
-            _give(handle, like, 0o777)  # whatever the umask is
+            _give(handle, like, is_directory=True)
         finally:
             os.close(handle)
 

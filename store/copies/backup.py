@@ -42,7 +42,7 @@ from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, Dump, begun_again, holds_store
 from elasticscan.metadata import Seal
-from elasticscan.storage import Disk, find_seal, is_fragment_path, verify_file
+from elasticscan.storage import Disk, find_seal, is_fragment_path, keep_from_group, verify_file
 from elasticscan.store.context import Context
 from elasticscan.store.copies.disks import disk_at
 from elasticscan.store.copies.making import Disks, take_back_on_error
@@ -172,6 +172,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
                 raise
     name = _later_name(name, there)
     with disk.create(name + SUFFIX) as file:
+        keep_from_group(file)  # it holds the store's secrets
         file.write(_pack(backup))
     removed = 0 if keep is None else _drop_older(disk, keep, name + SUFFIX)
     return BackedUp(name, backup.snapshot, len(backup.files), len(copied), sum(copied.values()), removed)

@@ -18,6 +18,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreReadableByAll,
 )
+from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
 from elasticscan.store.roots.aliases import directory_of, place_of, whole_uri, with_home
@@ -144,7 +145,7 @@ class Location:
 
     def _mode(self) -> int:
         """Return the mode of directories made for this store: that of its own, or the owner's alone."""
-        return PRIVATE if self.directory is None else self.directory.stat().st_mode & 0o2777
+        return PRIVATE if self.directory is None else mode_within(self.directory.stat().st_mode, True)
 
     def make(self) -> list[Path]:
         """Make the store's directory, for this user alone, if it is not there; returns the new ones."""

@@ -77,6 +77,40 @@ def test_a_shards_root_elsewhere_is_as_private_as_its_store(tmp_path: Path, umas
     assert modes(Path(roots["b"])) == {"directories": {"0o750"}, "files": {"0o640"}}  # made so before
 
 
+def test_directories_that_all_may_read_get_files_of_their_owner_alone(tmp_path: Path, umask: int) -> None:
+    """`mkdir` makes such directories by itself, so that nobody chose it."""
+    places = {name: tmp_path / name for name in ("store", "root", "backups", "restored", "copy")}
+    for place in places.values():
+        place.mkdir()
+        place.chmod(0o755)
+    with Store.create(places["store"], {"a": str(places["root"]), "b": str(places["store"] / "b")}) as store:
+        fill(store)
+        store.backup(places["backups"])
+        store.table("t").upsert(pa.table({"id": [1], "v": [1]}))
+        store.backup(places["backups"])
+        store.collect_garbage()
+        for place in (places["store"], places["root"], places["backups"]):
+            assert modes(place)["files"] == {"0o600"}, place
+    roots = {"a": str(places["copy"]), "b": str(tmp_path / "copy_of_b")}
+    with Store.from_backup(places["backups"], places["restored"], roots=roots) as store:
+        store.table("t").upsert(pa.table({"id": [1], "v": [1]}))
+        for place in (places["restored"], places["copy"]):
+            assert modes(place)["files"] == {"0o600"}, place
+
+
+def test_a_backup_that_a_group_may_read_keeps_the_secrets_in_its_lists(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "backups").mkdir()
+    (tmp_path / "backups").chmod(0o750)
+    with Store.create(tmp_path / "s", ["a"]) as store:
+        fill_one(store)
+        store.backup(tmp_path / "backups")
+    found = {
+        path.suffix: oct(stat.S_IMODE(path.stat().st_mode)) for path in (tmp_path / "backups").rglob("*")
+    }
+    assert found[".backup"] == "0o600"
+    assert found[".arrow"] == "0o640"
+
+
 def test_an_sqlite_catalog_by_url_is_its_owners_alone_wherever_it_is(tmp_path: Path, umask: int) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x").chmod(0o777)
@@ -98,11 +132,6 @@ def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "s" / "catalog.db").chmod(0o644)
     with pytest.warns(StoreReadableByAll, match="every user of this machine") as told:
         Store.open(tmp_path / "s").close()
-    assert [warning.filename for warning in told] == [__file__]
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o755)
-    with pytest.warns(StoreReadableByAll, match="every user of this machine") as told:
-        Store.create(tmp_path / "shared", ["a"]).close()
     assert [warning.filename for warning in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -18,7 +18,6 @@ from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
 
 IDS = list(range(200))
-pytestmark = pytest.mark.filterwarnings("ignore::elasticscan.base.errors.StoreReadableByAll")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
@@ -37,10 +36,12 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def uri(place: Path) -> str:
-    """A store that was made readable for all, on purpose."""
+    """A store that was opened to the group of nobody, on purpose."""
     uri = place / "s"
     uri.mkdir()
-    uri.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(uri, 0, NOBODY)
+    uri.chmod(0o2750)
     with Store.create(uri, ["a", "b"], tablets=4, slots=16) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
         store.table("t").upsert(ids(0, 200))
