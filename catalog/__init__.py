@@ -68,7 +68,7 @@ from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.reports import Report
-from elasticscan.catalog.seal_keys import KEYS
+from elasticscan.catalog.seal_keys import KEYS, OFFSETS
 from elasticscan.catalog.server import begun_again
 from elasticscan.catalog.state import Identity, Reached, StoreInfo
 from elasticscan.catalog.tags import Tag
@@ -76,6 +76,7 @@ from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
 __all__ = [
     "KEYS",
+    "OFFSETS",
     "Catalog",
     "Commit",
     "DroppedFile",

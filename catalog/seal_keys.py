@@ -14,8 +14,8 @@ from elasticscan.catalog.tables import seal_keys, tables
 SECRET_BYTES = 32
 MAX_SECRET = 2**16 - 1  # its number takes two bytes of every sealed scan
 
-# The purposes of secrets. Those of keys are replaced. The one of offsets stays for the store's life: a
-# checkpoint may be picked up after years, and whoever forges an offset only makes his own stream skip.
+# The purposes of secrets. Old ones of keys go when no key can have them. Those of offsets stay until they are
+# revoked: a checkpoint may be picked up after years.
 KEYS, OFFSETS = "keys", "offsets"
 
 
@@ -34,7 +34,7 @@ class SecretTx(PlacementTx):
         return {number: secret for number, (secret, _) in self._live(self.now).items()}
 
     def offset_keys(self) -> dict[int, bytes]:
-        """The secrets that sign streams' offsets; they outlive those of keys."""
+        """The secrets of streams' offsets, by their number; the highest signs."""
         return {number: secret for number, (secret, _) in self._secrets(OFFSETS).items()}
 
     def add_secrets(self, *purposes: str) -> int:
@@ -66,12 +66,14 @@ class SecretTx(PlacementTx):
         self._rows.delete(seal_keys, old)
 
     def forget_secrets(self, revoke: bool = False) -> int:
-        """Delete secrets of keys that no key in use can have, or (`revoke`) all but the newest."""
-        by_number = self._secrets(KEYS)
-        # By the believed time, not this machine's clock: a deleted secret is gone for everybody.
-        retained = {max(by_number)} if revoke else self._live(self.times.expiry).keys()
+        """Delete secrets that no key in use can have, or (`revoke`) all but the newest of each purpose."""
         rows = self._rows.all(seal_keys)
-        return self._rows.delete(seal_keys, [r for r in rows if r.id in by_number and r.id not in retained])
+        if revoke:
+            retained = {max(self._secrets(purpose)) for purpose in (KEYS, OFFSETS)}
+        else:
+            # By the believed time, not this machine's clock: a deleted secret is gone for everybody.
+            retained = self._live(self.times.expiry).keys() | self._secrets(OFFSETS).keys()
+        return self._rows.delete(seal_keys, [row for row in rows if row.id not in retained])
 
     def _live(self, now: float) -> dict[int, tuple[bytes, float]]:
         by_number = self._secrets(KEYS)

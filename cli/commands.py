@@ -130,7 +130,7 @@ COMMANDS = (
         "Make a store anew from its files; the damaged one is only read. Exit code 5 if something is "
         "lost."),
     Command(CARE, "rotate-secret", "upkeep:rotate_secret",
-        "Replace the secret that seals continuation keys; keys in use go on until their time is up."),
+        "Replace the secrets of continuation keys and of streams' offsets; those in use go on."),
 )  # fmt: skip
 
 # What people would type, by the place of a command; its help shows them.

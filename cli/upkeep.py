@@ -216,13 +216,19 @@ def rotate_secret(
     uri: Uri,
     revoke: Annotated[
         bool,
-        typer.Option("--revoke", help="End all keys that were given out: somebody may have seen the old."),
+        typer.Option(
+            "--revoke", help="End all keys and streams' checkpoints: somebody may have seen the old."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Replace the secret that seals continuation keys; keys in use go on until their time is up."""
+    """Replace the secrets of continuation keys and of streams' offsets; those in use go on."""
     with Store.open(uri) as store:
         number = store.rotate_secret(revoke)
-    ended = "keys given out until now have ended" if revoke else "keys given out until now still open"
+    ended = (
+        "keys given out until now have ended, and streams need new checkpoints"
+        if revoke
+        else "keys given out until now still open, and streams go on"
+    )
     text = f"Keys are sealed with secret {number} from now on; {ended}."
     answer(json, {"secret": number, "revoked": revoke}, text)

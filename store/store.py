@@ -26,7 +26,7 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import KEYS, Catalog, NewStore, begun_again
+from elasticscan.catalog import KEYS, OFFSETS, Catalog, NewStore, begun_again
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
@@ -335,20 +335,20 @@ class Store(Named):
 
     @begun_again
     def rotate_secret(self, revoke: bool = False) -> int:
-        """Replace the secret that seals continuation keys; returns its number.
+        """Replace the secrets of continuation keys and of streams' offsets; returns the first one's number.
 
         Keys that were given out go on until their time is up (30 days, or as long as snapshots are kept where
-        that is longer); then the old secret is deleted. Other processes seal with the new one within a
-        minute. Checkpoints of streams are signed with another secret, which stays.
+        that is longer); then the old secret is deleted. Streams go on from any checkpoint. Other processes
+        use the new secrets within a minute.
 
         Args:
-            revoke: delete the old secrets at once, as when somebody may have read them. Keys that were
-                given out before, and Spark reads that were planned, then end with
-                `ContinuationKeyError`; elsewhere within a minute.
+            revoke: delete the old secrets at once, as when somebody may have read them. Keys given out
+                before, and planned Spark reads, then end with `ContinuationKeyError`, checkpoints of streams
+                with `InvalidOffset`; elsewhere within a minute.
         """
         revoke = arguments.flag("revoke", revoke)
         with self._context.catalog.writing() as tx:
-            number = tx.add_secrets(KEYS)
+            number = tx.add_secrets(OFFSETS, KEYS)
             tx.forget_secrets(revoke)
         self._context.sealer.forget()
         return number

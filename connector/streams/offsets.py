@@ -16,13 +16,14 @@ initial offset again, which may have become another one. So that offset names it
 the end of the first batch carries it on, and what the end says counts.
 
 Spark stores offsets as plain JSON. `mac`, an HMAC over everything else with a key derived from the
-store's secrets, makes sure that what comes back is what was handed out.
+store's secrets, makes sure that what comes back is what was handed out. The newest secret signs; those that
+were replaced still count, for a checkpoint may be picked up after years, until they are revoked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ import numpy as np
 
 from elasticscan.base.errors import InvalidOffset, TableChanged
 from elasticscan.base.showing import brief
-from elasticscan.protocol import Macs, Segment
+from elasticscan.protocol import Segment
 
 OFFSET_VERSION = 1
 
@@ -93,11 +94,14 @@ class OffsetFormat:
     Args:
         store_id: the store's id.
         slots: how many slots it has.
-        macs: its codes for offsets.
+        sign: gives the code of an offset's text.
+        is_signed: says whether a text has this code, by the secret of now or an older one.
     """
 
-    def __init__(self, store_id: str, slots: int, macs: Macs) -> None:
-        self._store_id, self._slots, self._macs = store_id, slots, macs
+    def __init__(
+        self, store_id: str, slots: int, sign: Callable[[str], str], is_signed: Callable[[str, str], bool]
+    ) -> None:
+        self._store_id, self._slots, self._sign, self._is_signed = store_id, slots, sign, is_signed
 
     def write(self, offset: Offset) -> dict[str, Any]:
         content = {
@@ -110,7 +114,7 @@ class OffsetFormat:
         if offset.since is not None:
             assert offset.since.slot == 0, "a stream begins with whole commits or a whole snapshot"
             content["since"] = _number(offset.since)
-        return content | {"mac": self._macs.of(canonical(content))}
+        return content | {"mac": self._sign(canonical(content))}
 
     def read(self, offset: Any) -> Offset:
         """The inverse of `write`.
@@ -128,11 +132,14 @@ class OffsetFormat:
             )
         content = {name: value for name, value in offset.items() if name != "mac"}
         try:
-            signed = self._macs.verify(canonical(content), offset["mac"])
+            signed = self._is_signed(canonical(content), offset["mac"])
         except (TypeError, ValueError, RecursionError):  # a value that is no JSON
             signed = False
         if not signed:
-            raise _refusal("it was altered since it was handed out")
+            raise _refusal(
+                "it was altered since it was handed out, or the secret that signed it was revoked "
+                f"(rotate-secret --revoke){_going_on(offset)}"
+            )
         return self._parse(offset)
 
     def _parse(self, offset: dict[str, Any]) -> Offset:
@@ -147,6 +154,14 @@ class OffsetFormat:
         assert type(value) is int and value >= 0, f"{name} of an offset is {value!r}"
         assert name != "slot" or value < self._slots, f"an offset stands at slot {value} of {self._slots}"
         return value
+
+
+def _going_on(offset: Mapping[str, Any]) -> str:
+    """Say how a new stream goes on where one stood whose offset may be right."""
+    commit, slot = offset.get("commit"), offset.get("slot")
+    if type(commit) is not int or slot != 0:
+        return ""
+    return f", in which case a new stream goes on from here with 'startingVersion' = {commit + 1}"
 
 
 def _number(position: Position) -> dict[str, int]:

@@ -385,7 +385,8 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 def _format(store: Store) -> OffsetFormat:
     """The store's format, made anew each time: readers travel to tasks and must not carry secrets."""
     info = store.context.info
-    return OffsetFormat(info.store_id, info.slots, store.context.sealer.offset_macs())
+    sealer = store.context.sealer
+    return OffsetFormat(info.store_id, info.slots, sealer.sign_offset, sealer.is_signed)
 
 
 def _commit_held(position: Position) -> int:

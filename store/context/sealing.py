@@ -44,9 +44,16 @@ class StoreSealer:
             cached = self._cached = self._look()
         return cached.sealer.open(text, self._clock.now())
 
-    def offset_macs(self) -> Macs:
-        """Codes that sign streams' offsets; with a secret of their own, which stays."""
-        return self._recent().offsets
+    def sign_offset(self, text: str) -> str:
+        """The code of a stream's offset, by the newest secret for these."""
+        return self._recent().offsets.of(text)
+
+    def is_signed(self, text: str, mac: str) -> bool:
+        """True if a code is that of an offset, by any secret that was not revoked."""
+        if self._recent().offsets.verify(text, mac):
+            return True
+        self._cached = self._look()  # another process may have a newer one
+        return self._cached.offsets.verify(text, mac)
 
     def forget(self) -> None:
         """Look secrets up again before the next key."""

@@ -39,7 +39,8 @@ OFFSETS = st.builds(Offset, NUMBERS, POSITIONS, st.none() | BEGINNINGS)
 def form(
     store: str = "st0re", secrets: dict[int, bytes] | None = None, use: str = "stream offset"
 ) -> OffsetFormat:
-    return OffsetFormat(store, SLOTS, Macs(secrets or SECRETS, use))
+    macs = Macs(secrets or SECRETS, use)
+    return OffsetFormat(store, SLOTS, macs.of, macs.verify)
 
 
 def at(position: Position, since: Position | None = None) -> Offset:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from elasticscan.base.errors import (
     ContinuationKeyError,
     ContinuationKeyExpired,
     ElasticScanError,
+    InvalidOffset,
     InvalidOption,
     ReadOnlyStore,
 )
@@ -186,18 +189,38 @@ def stream(uri: str, **options: str) -> dict[str, object]:
     return end
 
 
-def test_a_checkpoint_goes_on_after_all_keys_were_revoked(store: Store) -> None:
-    end = stream(store.uri)
-    store.rotate_secret(revoke=True)
-    store.table("t").upsert(pa.table({"id": range(120, 130)}))
-    source = ElasticScanSource({"store": store.uri, "table": "t"})
+def next_batch(store: Store, start: Any, **options: str) -> tuple[Any, list[int]]:
+    """What a stream reads that goes on from an offset, or begins, in a process that opens the store anew."""
+    with access._lock:
+        access._open.clear()
+    source = ElasticScanSource({"store": store.uri, "table": "t", **options})
     reader = source.streamReader(source.schema())
     assert isinstance(reader, ElasticScanStreamReader)
-    later = reader.latestOffset(end, reader.getDefaultReadLimit())
-    parts = reader.partitions(end, later)
-    assert sorted(i for p in parts for b in reader.read(p) for i in b.column(0).to_pylist()) == list(
-        range(120, 130)
-    )
+    start = reader.initialOffset() if start is None else start
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    parts = reader.partitions(start, end)
+    return end, sorted(i for p in parts for b in reader.read(p) for i in b.column(0).to_pylist())
+
+
+def test_checkpoints_go_on_after_secrets_were_replaced(store: Store) -> None:
+    first = stream(store.uri)
+    store.rotate_secret()
+    store.table("t").upsert(pa.table({"id": range(120, 130)}))
+    second, ids = next_batch(store, first)
+    assert ids == list(range(120, 130))
+    store.rotate_secret()
+    assert next_batch(store, second)[1] == []
+    assert next_batch(store, first)[1] == ids
+
+
+def test_a_checkpoint_whose_secret_was_revoked_says_where_a_new_stream_goes_on(store: Store) -> None:
+    end = stream(store.uri)
+    store.table("t").upsert(pa.table({"id": range(120, 130)}))
+    store.rotate_secret(revoke=True)
+    with pytest.raises(InvalidOffset, match=r"revoked .*'startingVersion' = (\d+)") as refused:
+        next_batch(store, end)
+    after = re.findall(r"'startingVersion' = (\d+)", str(refused.value))[0]
+    assert next_batch(store, None, startingVersion=after)[1] == list(range(120, 130))
 
 
 @pytest.mark.parametrize("options", [{}, FEED], ids=["rows", "changes"])

@@ -136,7 +136,7 @@ def test_garbage_collection_deletes_secrets_that_no_key_can_have(store: Store, c
     store.collect_garbage()
     with store.context.catalog.writing() as tx:
         assert tx.forget_secrets() == 0
-        assert tx.forget_secrets(revoke=True) == 0
+        assert tx.forget_secrets(revoke=True) == 1  # that of offsets
 
 
 def test_a_revoked_secret_opens_nothing_here_at_once_and_elsewhere_within_a_minute(
@@ -163,17 +163,28 @@ def test_a_scan_under_way_goes_on_when_its_secret_is_revoked(store: Store) -> No
     assert ends_whole(store, got + page.rows["id"].to_pylist(), page.key)
 
 
-def test_the_secret_of_offsets_stays_when_that_of_keys_goes(store: Store) -> None:
-    def secrets() -> tuple[dict[int, bytes], dict[int, bytes]]:
-        with store.context.catalog.reading() as tx:
-            return tx.seal_keys(), tx.offset_keys()
-
-    (before, signs) = secrets()
+def test_old_secrets_of_offsets_count_until_they_are_revoked(store: Store, clock: ManualClock) -> None:
+    signed = store.context.sealer.sign_offset("x")
+    store.rotate_secret()
+    clock.advance(YEAR)
+    store.collect_garbage()
+    clock.advance(CLAIM_SECONDS)
+    store.collect_garbage()
+    sealer = store.context.sealer
+    assert sealer.is_signed("x", signed)
+    assert sealer.sign_offset("x") != signed
     store.rotate_secret(revoke=True)
-    (after, still) = secrets()
-    assert signs == still
-    assert not before.items() & after.items()
-    assert not signs.items() & after.items()
+    assert not sealer.is_signed("x", signed)
+    assert sealer.is_signed("x", sealer.sign_offset("x"))
+
+
+def test_another_process_knows_an_offset_that_a_new_secret_signed_at_once(
+    store: Store, clock: ManualClock
+) -> None:
+    with Store.open(store.uri, clock=clock) as other:
+        assert not store.context.sealer.is_signed("x", "0" * 16)
+        other.rotate_secret()
+        assert store.context.sealer.is_signed("x", other.context.sealer.sign_offset("x"))
 
 
 def test_a_key_that_would_be_refused_is_not_given_out_and_the_scan_goes_on(
