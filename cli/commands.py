@@ -125,7 +125,7 @@ COMMANDS = (
         "Make this catalog the owner of its shards: after a backup of it was put back, or of a copied "
         "store."),
     Command(CARE, "verify", "upkeep:verify",
-        "Compare every fragment with its checksum; exit code 5 if one is damaged."),
+        "Read every file; exit code 5 if one is damaged, with the rows, slots and commits that it had."),
     Command(CARE, "repair", "upkeep:repair",
         "Make a store anew from its files; the damaged one is only read. Exit code 5 if something is "
         "lost."),

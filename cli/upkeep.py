@@ -173,14 +173,14 @@ def adopt(uri: Uri, json: Json = False) -> None:
 
 
 def verify(uri: Uri, json: Json = False) -> None:
-    """Compare every fragment with its checksum; exit code 5 if one is damaged."""
+    """Read every file; exit code 5 if one is damaged, with the rows, slots and commits that it had."""
     with Store.open(uri) as store:
         damaged = store.verify()
     if json or not damaged:
-        answer(json, {"damaged": damaged}, "Every fragment is as it was written.")
+        answer(json, {"damaged": [asdict(each) for each in damaged]}, "Every file is as it was written.")
     else:
-        for text in damaged:
-            warn(text, "red")
+        for each in damaged:
+            warn(str(each), "red")
     if damaged:
         raise typer.Exit(DAMAGE_FOUND)
 

@@ -108,7 +108,7 @@ from elasticscan.storage.pages import (
 )
 from elasticscan.storage.places import OBJECT_SCHEMES, open_disk
 from elasticscan.storage.ranges import read_ranges
-from elasticscan.storage.sealed_file import find_seal, read_manifest, verify_file
+from elasticscan.storage.sealed_file import FileDamage, find_damage, find_seal, read_manifest, verify_file
 from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.spool import Spool
 from elasticscan.storage.view import View
@@ -127,6 +127,7 @@ __all__ = [
     "Copied",
     "Destination",
     "Disk",
+    "FileDamage",
     "FragmentReader",
     "Hashing",
     "IndexSource",
@@ -150,12 +151,13 @@ __all__ = [
     "count_rows",
     "described_columns",
     "discard",
+    "find_damage",
     "find_seal",
     "gather",
     "is_fragment_path",
+    "keep_from_group",
     "most_rows",
     "open_disk",
-    "keep_from_group",
     "read_changes",
     "read_index_page",
     "read_listed",

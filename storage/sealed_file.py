@@ -21,8 +21,8 @@ checks and kernels then find in the processor's cache.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,13 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import RESTORE, FragmentDamaged, FragmentMissing, ShardUnavailable
+from elasticscan.base.errors import (
+    RESTORE,
+    FragmentDamaged,
+    FragmentMissing,
+    OperatorNeeded,
+    ShardUnavailable,
+)
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
 from elasticscan.storage.disk import Disk, OpenFile
@@ -298,12 +304,43 @@ class SealedFile:
                     "they were written (their checksum differs)"
                 )
 
-    def verify(self) -> None:
-        """Read the whole file, also what was read before. Raises `FragmentDamaged`."""
+    def damages(self) -> Iterator[tuple[int, int, OperatorNeeded]]:
+        """Read the whole file, also what was read before; yields [start, end) of what cannot be, and why.
+
+        Where nothing of a longer piece can be read, as when a disk is away, the rest is not tried.
+        """
         self._whole = None
         step = 128 * SEGMENT_BYTES
         for start in range(0, self._data_bytes, step):
-            self.read(start, min(step, self._data_bytes - start))
+            end = min(start + step, self._data_bytes)
+            try:
+                self.read(start, end - start)
+                continue
+            except OperatorNeeded:
+                sound, last = 0, None
+            for at in range(start, end, SEGMENT_BYTES):
+                try:
+                    self.read(at, min(SEGMENT_BYTES, end - at))
+                    sound += 1
+                except OperatorNeeded as error:
+                    yield at, min(at + SEGMENT_BYTES, end), error
+                    last = error
+            if not sound and end < self._data_bytes and isinstance(last, ShardUnavailable):
+                yield end, self._data_bytes, last
+                return
+
+    def verify(self) -> None:
+        """Read the whole file, also what was read before. Raises what is wrong first."""
+        for _, _, error in self.damages():
+            raise error
+
+    def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
+        """What was kept with the file of the record batches in, or partly in, bytes [start, end)."""
+        begin = 0
+        for number, (*facts, stop) in enumerate(self.more["batches"]):
+            if begin < end and stop > start:
+                yield number, *facts
+            begin = stop
 
     def as_arrow_file(self) -> pa.NativeFile:
         """The file as Arrow's readers take it."""
@@ -408,6 +445,33 @@ def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Man
 def read_manifest(disk: Disk, path: str, written_as: str | None = None) -> Manifest:
     """Read a file's manifest; raises as `find_seal` does."""
     return find_seal(disk, path, written_as)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class FileDamage:
+    """What is wrong with a file.
+
+    Attributes:
+        error: the first thing.
+        batches: what was kept of each record batch that cannot be read, by its number; None where none can.
+    """
+
+    error: OperatorNeeded
+    batches: Mapping[int, Sequence[Any]] | None
+
+
+def find_damage(disk: Disk, path: str, seal: Seal, label: str = "") -> FileDamage | None:
+    """Read all of a file, also behind what is damaged; None where it is as it was written."""
+    first: OperatorNeeded | None = None
+    try:
+        file = SealedFile(disk.uncached, path, seal, label)
+        lost: dict[int, Sequence[Any]] = {}
+        for start, end, error in file.damages():
+            first = first or error
+            lost |= {number: facts for number, *facts in file.batches_in(start, end)}
+    except OperatorNeeded as error:
+        return FileDamage(first or error, None)
+    return None if first is None else FileDamage(first, lost)
 
 
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:

@@ -582,9 +582,9 @@ class Store(Named):
         """
         return adopt(self._context)
 
-    def verify(self) -> list[str]:
-        """Look at every root's marker, and read every file; returns what is wrong, one text each."""
-        return [str(error) for error in verifying.verify(self._context)]
+    def verify(self) -> list[verifying.Finding]:
+        """Look at the catalog and every root's marker, and read every file; returns what is wrong."""
+        return list(verifying.verify(self._context))
 
     def status(self, recount_seconds: float = 0.0) -> dict[str, Any]:
         """Shards, tablets, tables, moves, leases, scans in flight and the newest snapshot, as plain values.

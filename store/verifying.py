@@ -1,16 +1,64 @@
-"""Verification, counting."""
+"""Verification: what is damaged, and what of each table cannot be read for it. Counting."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import OperatorNeeded
-from elasticscan.metadata import Bounds, Fragment, TableInfo
-from elasticscan.storage import PageSource, count_rows, most_rows, verify_file
+from elasticscan.metadata import Bounds, Fragment, IndexRun, Seal, TableInfo
+from elasticscan.storage import FileDamage, PageSource, count_rows, find_damage, find_seal, most_rows
 from elasticscan.store.context import Context
+from elasticscan.store.upkeep.garbage import trashed_places
+from elasticscan.topology import SlotSet
 
 
-def verify(context: Context) -> Iterator[OperatorNeeded]:
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that `verify` found wrong. As a text it is all that people need.
+
+    Attributes:
+        error: what is wrong, with its code.
+        shard, path: the damaged file; None for what is no file: the catalog, a root.
+        table, index: what it is of; `index` is None for a table's own rows.
+        slots: ranges [start, end) of the slots of which rows cannot be read.
+        rows, of_rows: how many rows (of an index: entries) cannot be read, and how many the file has:
+            versions of rows, and deletions, each counted.
+        commits: the first and the last that wrote rows of the file.
+        copy: where an intact copy of the file lies at the same shard, which `gc` puts back.
+    """
+
+    error: str
+    shard: str | None = None
+    path: str | None = None
+    table: str | None = None
+    index: str | None = None
+    slots: tuple[tuple[int, int], ...] = ()
+    rows: int = 0
+    of_rows: int = 0
+    commits: tuple[int, int] | None = None
+    copy: str | None = None
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return self.error
+        if self.index is not None:
+            lost = f"{self.rows:,} of its {self.of_rows:,} entries; no row is lost: make the index again"
+        elif not self.rows:
+            lost = "no row that the table still has: compact it"
+        else:
+            lost = f"{self.rows:,} of its {self.of_rows:,} rows, in slots {SlotSet.of(self.slots)}"
+        if self.commits is not None:
+            lost += f", of {_commits(*self.commits)}"
+        there = "no other copy is known here" if self.copy is None else f"`gc` puts back the copy {self.copy}"
+        return f"{self.error}. Not readable: {lost}. At shard {self.shard!r}, {there}"
+
+
+def _commits(first: int, last: int) -> str:
+    return f"commit {first}" if first == last else f"commits {first} to {last}"
+
+
+def verify(context: Context) -> Iterator[Finding]:
     """Look at the whole catalog and every root's marker, read every file and compare checksums.
 
     Yields what is wrong instead of raising it. In a damaged catalog no file is looked up.
@@ -25,27 +73,84 @@ def verify(context: Context) -> Iterator[OperatorNeeded]:
             runs = [run for table in names for run in tx.runs(table)]
             indexes = {index.id: index.name for index in tx.indexes()}
     except OperatorNeeded as error:
-        yield error
+        yield Finding(str(error))
         return
     for shard in shards:
         try:
             context.check_root(shard.id)
         except OperatorNeeded as error:
-            yield error
-    files = [(f.shard, f.path, f.seal, _label(names, f)) for f in fragments.values()]
+            yield Finding(str(error), shard=shard.name)
+    look = _Look(context, {shard.id: shard.name for shard in shards}, names)
+    for fragment in fragments.values():
+        yield from look.at_fragment(fragment)
     for run in runs:
-        fragment = fragments[run.fragment]
-        label = f"{_label(names, fragment)[:-1]}, index {indexes.get(run.index)!r})"
-        files.append((fragment.shard, run.path, run.seal, label))
-    for at, path, seal, label in files:
+        yield from look.at_run(run, fragments[run.fragment], indexes.get(run.index))
+
+
+class _Look:
+    """The look at files, one after another; of each, what is damaged is told and nothing else is kept."""
+
+    def __init__(self, context: Context, shards: Mapping[int, str], tables: Mapping[int, str]) -> None:
+        self._context, self._shards, self._tables = context, shards, tables
+        self._trashed: dict[int, dict[str, str]] = {}  # by shard, by their former paths, as far as asked for
+
+    def at_fragment(self, fragment: Fragment) -> Iterator[Finding]:
+        damage = self._damage(fragment.shard, fragment.path, fragment.seal, f"{self._label(fragment)})")
+        if damage is None:
+            return
+        slots, rows = fragment.slots, fragment.rows
+        if damage.batches is not None:
+            lost = [
+                (count, SlotSet.span(first, last + 1) & fragment.slots)
+                for count, first, last in damage.batches.values()
+            ]
+            slots = SlotSet.of(span for _, of in lost for span in of)
+            rows = sum(count for count, of in lost if of)
+        finding = self._finding(damage, fragment, fragment.path, fragment.seal)
+        commits = (fragment.min_commit, fragment.max_commit)
+        yield replace(finding, slots=slots.ranges, rows=rows, of_rows=fragment.rows, commits=commits)
+
+    def at_run(self, run: IndexRun, fragment: Fragment, index: str | None) -> Iterator[Finding]:
+        label = f"{self._label(fragment)}, index {index!r})"
+        damage = self._damage(fragment.shard, run.path, run.seal, label)
+        if damage is None:
+            return
+        rows = run.rows
+        if damage.batches is not None:
+            rows = sum(count for count, _ in damage.batches.values())
+        finding = self._finding(damage, fragment, run.path, run.seal)
+        yield replace(finding, index=index or "", slots=fragment.slots.ranges, rows=rows, of_rows=run.rows)
+
+    def _damage(self, shard: int, path: str, seal: Seal, label: str) -> FileDamage | None:
         try:
-            verify_file(context.disk_of(at), path, seal, label)
+            return find_damage(self._context.disk_of(shard), path, seal, label)
         except OperatorNeeded as error:
-            yield error
+            return FileDamage(error, None)
 
+    def _finding(self, damage: FileDamage, fragment: Fragment, path: str, seal: Seal) -> Finding:
+        return Finding(
+            str(damage.error),
+            self._shards[fragment.shard],
+            path,
+            self._tables.get(fragment.table),
+            copy=self._copy(fragment.shard, path, seal),
+        )
 
-def _label(names: Mapping[int, str], fragment: Fragment) -> str:
-    return f" (table {names.get(fragment.table)!r}, slots {fragment.slots})"
+    def _label(self, fragment: Fragment) -> str:
+        return f" (table {self._tables.get(fragment.table)!r}, slots {fragment.slots}"
+
+    def _copy(self, shard: int, path: str, seal: Seal) -> str | None:
+        """The place of the whole file in the shard's trash, if a collection took it there."""
+        try:
+            disk = self._context.disk_of(shard)
+            if shard not in self._trashed:
+                self._trashed[shard] = trashed_places(file for file, _ in disk.list())
+            place = self._trashed[shard].get(path)
+            if place is None or find_seal(disk, place, path)[1] != seal:
+                return None
+        except OperatorNeeded:
+            return None
+        return place
 
 
 def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[int, bool]:

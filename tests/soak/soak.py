@@ -201,7 +201,7 @@ class Check:
         if self.store.status()["moves"]:
             yield "moves were left behind"
         self.store.collect_garbage(grace_seconds=0)
-        yield from self.store.verify()
+        yield from map(str, self.store.verify())
 
     def _feed(self, counts: dict[str, object]) -> Iterator[str]:
         ends = oracle.offsets(self.place / "checkpoints" / "feed")

@@ -135,7 +135,7 @@ def test_verify_tells_of_a_damaged_catalog(template: Template, tmp_path: Path) -
         fragment = store.context.table_state(1, store.status()["snapshot"]).fragments[0].path
     flip(path, 8 * path.read_bytes().index(fragment.encode()))
     with opened(tmp_path / "store") as store:
-        assert any("ES_STORE_DAMAGED" in said and "fragments" in said for said in store.verify())
+        assert any("ES_STORE_DAMAGED" in f.error and "fragments" in f.error for f in store.verify())
         with pytest.raises(StoreDamaged):
             store.table("big").scan().to_table()
 

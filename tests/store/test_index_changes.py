@@ -372,7 +372,7 @@ def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
     victim = runs_of(store)[0]
     harm(victim)
     with Store.open(store.uri, clock=ManualClock(START)) as opened:
-        assert [victim.name in text for text in opened.verify()] == [True]
+        assert [victim.name in str(found) for found in opened.verify()] == [True]
         with pytest.raises(FragmentDamaged, match="index 'by_k', which can be dropped and made again"):
             read(opened.table("t").scan(index="by_k"))
         with pytest.raises(FragmentDamaged):

@@ -185,7 +185,7 @@ def test_a_tag_whose_snapshot_is_gone_is_damage(store: Store, table: Table) -> N
     newest = table.upsert(rows(range(5), "b"))
     with store.context.catalog.writing() as tx:
         tx.set_oldest_snapshot(table.definition.id, newest)
-    assert ["its tag says" in text for text in store.verify()] == [True]
+    assert ["its tag says" in str(found) for found in store.verify()] == [True]
 
 
 def test_tags_outlive_an_adoption(store: Store, table: Table) -> None:

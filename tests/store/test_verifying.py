@@ -1,0 +1,141 @@
+"""`verify` goes on behind damage, and tells what it costs: rows, slots, commits, and where a copy is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.metadata import Fragment
+from elasticscan.storage.sealed_file import SEGMENT_BYTES
+from elasticscan.store import Store
+from elasticscan.store.verifying import Finding
+from tests.base.manual_clock import ManualClock
+
+START = 1_000_000.0
+ROWS = 300_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "s", ["a"], tablets=4, slots=16, clock=ManualClock(START)) as made:
+        table = made.create_table("t", pa.schema({"id": pa.int64(), "v": pa.int64()}), ["id"])
+        table.upsert({"id": np.arange(ROWS), "v": np.arange(ROWS)})
+        yield made
+
+
+def file_of(store: Store) -> Path:
+    fragment = max(fragments(store), key=lambda fragment: fragment.rows)
+    return Path(store.uri) / "shards" / "a" / fragment.path
+
+
+def fragments(store: Store) -> list[Fragment]:
+    with store.context.catalog.reading() as tx:
+        return list(tx.fragments())
+
+
+def flip(path: Path, *places: int) -> None:
+    with path.open("r+b") as file:
+        for at in places:
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
+
+
+def unreadable(store: Store, slots: range) -> set[int]:
+    """The slots of which a scan that reads them alone fails."""
+    failed = set()
+    for slot in slots:
+        with Store.open(store.uri, clock=ManualClock(START)) as fresh:
+            try:
+                reader = fresh.context.readers.opener(fresh.table("t").definition)
+                (fragment,) = fresh.context.table_state(1, fresh.status()["snapshot"]).fragments
+                opened = reader(fragment, ("id", "v"))
+                for number in range(opened.batch_count):
+                    first, last = opened.slot_range(number)
+                    if first <= slot <= last:
+                        opened.batch(number)
+            except ElasticScanError:
+                failed.add(slot)
+    return failed
+
+
+def test_two_damages_of_a_file_are_told_with_the_rows_and_slots_between_left_out(store: Store) -> None:
+    path = file_of(store)
+    flip(path, 5, path.stat().st_size - 3 * SEGMENT_BYTES)
+    (found,) = store.verify()
+    assert (found.shard, found.table, found.index, found.commits) == ("a", "t", None, (2, 2))
+    assert found.path is not None and path.as_posix().endswith(found.path)
+    assert 0 < found.rows < found.of_rows == ROWS
+    lost = {slot for start, end in found.slots for slot in range(start, end)}
+    assert {0, 15} <= lost < set(range(16))
+    assert lost == unreadable(store, range(16))
+    assert f"{found.rows:,} of its 300,000 rows, in slots 0" in str(found)
+    assert "commit 2" in str(found) and "no other copy is known here" in str(found)
+
+
+def test_a_file_that_is_gone_is_all_of_its_rows_of_all_of_its_commits(store: Store) -> None:
+    table = store.table("t")
+    table.upsert({"id": np.arange(10), "v": np.zeros(10, np.int64)})
+    table.compact()
+    path = file_of(store)
+    content = path.read_bytes()
+    path.unlink()
+    (found,) = store.verify()
+    assert (found.slots, found.rows, found.commits) == (((0, 16),), found.of_rows, (2, 3))
+    trashed = Path(store.uri) / "shards" / "a" / "trash" / "7" / found.path  # type: ignore[operator]
+    trashed.parent.mkdir(parents=True)
+    trashed.write_bytes(content)
+    (found,) = store.verify()
+    assert found.copy == f"trash/7/{found.path}"
+    assert "puts back the copy trash/7" in str(found)
+    flip(trashed, len(content) - 100)
+    assert store.verify()[0].copy is None
+    trashed.write_bytes(content)
+    store.collect_garbage()
+    assert store.verify() == []
+
+
+def test_damage_of_slots_that_moved_away_costs_no_row(store: Store) -> None:
+    store.expand(["b"])
+    (left,) = (fragment for fragment in fragments(store) if fragment.shard == 1)
+    assert 0 < len(left.slots) < 16
+    path = Path(store.uri) / "shards" / "a" / left.path
+    flip(path, *range(5, path.stat().st_size - 2 * SEGMENT_BYTES, SEGMENT_BYTES))
+    (found,) = store.verify()
+    assert found.slots == left.slots.ranges
+    assert 0 < found.rows < found.of_rows == ROWS
+
+
+def test_damage_of_an_index_costs_no_row(store: Store) -> None:
+    store.table("t").create_index("by_v", ["v"])
+    with store.context.catalog.reading() as tx:
+        (run,) = tx.runs(1)
+    flip(Path(store.uri) / "shards" / "a" / run.path, 5)
+    (found,) = store.verify()
+    assert (found.index, found.of_rows, found.commits) == ("by_v", ROWS, None)
+    assert 0 < found.rows < ROWS
+    assert "no row is lost: make the index again" in str(found)
+
+
+def test_what_is_no_file_is_told_too(store: Store) -> None:
+    (Path(store.uri) / "shards" / "a" / "elasticscan-shard").unlink()
+    found = store.verify()
+    assert found[0].shard == "a"
+    assert found[0].path is None
+    assert str(found[0]) == found[0].error
+
+
+def test_a_finding_is_all_that_its_text_says() -> None:
+    some = Finding(
+        "[ES_X] broken", "a", "t1/x.arrow", "t", slots=((0, 3), (5, 6)), rows=7, of_rows=9, commits=(4, 8)
+    )
+    assert str(some) == (
+        "[ES_X] broken. Not readable: 7 of its 9 rows, in slots 0-3,5-6, of commits 4 to 8. At shard 'a', "
+        "no other copy is known here"
+    )
