@@ -362,12 +362,12 @@ def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[s
             "Table.merge in Python"
         )
         if all(table.schema.field(name).nullable for name in missing):
-            ways = f"the option 'partialUpdate' = 'true' (mode append), {ways}"
+            ways = f"the option 'partialUpdate' = 'true' (mode append; of a stream in foreachBatch), {ways}"
         told.append(
             f"a row is written whole; to change only these columns of rows that are there, use {ways}"
         )
     if unknown:
-        told.append("write just the table's columns, or set the option 'mergeSchema' to true to add others")
+        told.append("write just the table's columns, or set option 'mergeSchema' to true to add others")
     return "; ".join(told)
 
 
