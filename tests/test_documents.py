@@ -16,7 +16,7 @@ from elasticscan.base import errors
 from elasticscan.base.errors import ElasticScanError, FilterError, FragmentMissing
 from elasticscan.cli.app import app
 from scripts import errors_page
-from tests.pages import ROOT, promised, run, statements, steps, stripped
+from tests.pages import ROOT, blocks, promised, run, statements, steps, stripped
 
 SPARK = ("spark.", "SparkSession", "shop.sql", "frame.", "attach(")  # blocks that need a session
 SHELLS = ("cookbook.md",)  # pages whose commands are run, too
@@ -68,6 +68,18 @@ def test_the_blocks_of_a_page_do_what_it_says(
     names["store"].close()
     assert wrong == []
     assert sum(not promised(remark, object()) for remark in told) >= remarks
+
+
+def test_the_block_of_object_storage_makes_a_store_in_a_bucket(postgres_url: str, bucket: str) -> None:
+    page = (ROOT / "docs" / "object-storage.md").read_text(encoding="utf-8")
+    ((code, _),) = blocks(page)
+    here = code.replace("postgresql+psycopg://…", postgres_url).replace("s3://flights/", f"s3://{bucket}/")
+    assert here.count(bucket) == 2 and postgres_url in here
+    names: dict[str, Any] = {"elasticscan": elasticscan}
+    assert run(here, names) == []
+    with names["store"] as store:
+        roots = [shard["root"] for shard in store.status()["shards"]]
+    assert roots == [f"s3://{bucket}/s1", f"s3://{bucket}/s2"]
 
 
 def test_the_page_of_errors_is_made_of_their_classes() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+import elasticscan
 from elasticscan.cli.app import app
 from elasticscan.connector import register
-from tests.pages import ROOT, run, steps, stripped
+from tests.pages import ROOT, blocks, run, steps, stripped
 
 PLACES = re.compile(r'"(\w+\.store)')
 
@@ -58,3 +62,33 @@ def test_the_blocks_of_a_page_do_what_it_says(
             spark.catalog.dropTempView(table.name)
     assert wrong == []
     assert shown == 0
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_block_of_security_finds_the_store_that_a_variable_names(tmp_path: Path) -> None:
+    """In a process of its own: Spark's own processes have the variables with which it was started."""
+    with elasticscan.create(tmp_path / "flights.store", shards=["s1"]) as store:
+        store.create_table("flights", {"id": [1, 2]}, primary_key="id")
+    ((code, _),) = blocks((ROOT / "docs" / "security.md").read_text(encoding="utf-8"))
+    opened, read = code.splitlines()
+    script = f"""
+import elasticscan
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+with {opened} as store:
+    print("opened", store.table("flights").scan().count())
+print("read", {read}.count())
+"""
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=os.environ | python | {"FLIGHTS": str(tmp_path / "flights.store")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["opened 2", "read 2"]
