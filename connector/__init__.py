@@ -69,7 +69,7 @@ partial_rows    what tasks fold, for Spark to add up
 reading         batch reads; explaining: the option `explain`
 deletions       rows that delete, apart from rows that upsert
 writing         batch writes; stream_writing: micro-batches, each a commit
-streams         Structured Streaming's source
+streams         Structured Streaming's source; refused_streams: those that cannot begin, with their reason
 source          the entry: what Spark asks for a schema, a reader, a writer
 sql             conditions and columns, taken out of queries, and statements about tables of a store
 """

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.connector.open_stores import store_of_table
 from elasticscan.connector.options import (
     Options,
@@ -23,6 +23,7 @@ from elasticscan.connector.options import (
     with_location,
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
+from elasticscan.connector.refused_streams import RefusedStream
 from elasticscan.connector.sql.attached import AttachedStore
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
@@ -57,7 +58,10 @@ class ElasticScanSource(DataSource):
         return ElasticScanReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ElasticScanStreamReader(check_for_stream(self._options()), schema)
+        try:
+            return ElasticScanStreamReader(check_for_stream(self._options()), schema)
+        except ElasticScanError as error:
+            return RefusedStream(error)  # Spark loses an error that is raised here
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)
@@ -80,7 +84,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
-def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> AttachedStore:
+def attach(spark: SparkSession, uri: str = "", prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
@@ -97,8 +101,10 @@ def attach(spark: SparkSession, uri: str, prefix: str | None = None) -> Attached
 
     Raises:
         StoreNotFound: there is no store at `uri`.
-        InvalidOption: a view's name would not be one.
+        InvalidOption: a view's name would not be one, or no session or store is given.
     """
+    if not uri or isinstance(spark, str):
+        raise InvalidOption("attach takes a Spark session and a store: attach(spark, 'uri')", option="uri")
     if prefix is not None and not prefix.replace("_", "a").isalnum():
         raise InvalidOption(
             f"prefix={prefix!r} cannot begin the name of a view; use letters, digits and underscores",

@@ -31,7 +31,10 @@ def check_not_for_a_spark_table() -> None:
         return
     if task.getLocalProperty(_STREAM):
         if ".toTable(" in (task.getLocalProperty(_CALLED) or "").split("\n")[0]:
-            raise _refusal("toTable", "start('uri/table')")
+            raise _refusal(
+                "toTable",
+                "df.writeStream.format('elasticscan').option('checkpointLocation', '...').start('uri/table')",
+            )
         return
     query, outermost = task.getLocalProperty(_QUERY), task.getLocalProperty(_OUTERMOST)
     if query and outermost and query != outermost:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from sqlglot import Token, TokenType
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import SqlglotError, TokenError
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.showing import brief
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ
 from elasticscan.filters.expression import Literal, decimal_literal_type, to_sql
-from elasticscan.filters.parser import FilterSql
+from elasticscan.filters.parser import FilterSql, not_closed
 
 
 def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
@@ -31,6 +31,8 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
     """
     try:
         tokens = FilterSql().tokenize(text)
+    except TokenError:
+        raise not_closed(text) from None
     except SqlglotError as error:
         raise FilterError(f"cannot read the filter: {error}", filter=text) from None
     pieces, end, used = [], 0, set()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from sqlglot import exp, parse_one
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
@@ -123,10 +123,20 @@ def _parse(text: str) -> exp.Expr:
         if why.startswith("Required keyword"):  # the parser's own classes follow
             why = "something is missing here"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
+    except TokenError:
+        raise not_closed(text) from None
     except SqlglotError as error:
         raise FilterError(f"cannot read the filter: {error}", filter=text) from None
     except STUMBLES:
         raise FilterError("cannot read the filter: not a SQL condition", filter=text) from None
+
+
+def not_closed(text: str) -> FilterError:
+    """The error of a text that ends within quotes."""
+    shown = text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
+    return FilterError(
+        f"cannot read the filter: a quote or a comment is not closed in {shown!r}", filter=text
+    )
 
 
 def _piece(node: exp.Expr) -> str:

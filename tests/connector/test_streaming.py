@@ -937,13 +937,31 @@ def test_options_that_a_stream_cannot_have_are_refused(
     history: History, options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(InvalidOption, match=told) as caught:
-        query(history, **options).source().streamReader(StructType([StructField("id", LongType())]))
+        opened(query(history, **options)).initialOffset()
     assert caught.value.fields["option"] == told
 
 
 def test_a_wrong_filter_is_told_when_the_stream_begins(history: History) -> None:
     with pytest.raises(FilterError):
-        query(history, filter="id =").source().streamReader(StructType([StructField("id", LongType())]))
+        opened(query(history, filter="id =")).initialOffset()
+
+
+def test_a_stream_that_cannot_begin_says_why_whatever_it_is_asked(history: History) -> None:
+    reader = opened(query(history, versionAsOf="1"))
+    for asked in (
+        reader.initialOffset,
+        reader.getDefaultReadLimit,
+        lambda: reader.latestOffset({}, ReadAllAvailable()),
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(InputPartition(None)),
+    ):
+        with pytest.raises(InvalidOption, match="versionAsOf"):
+            asked()
+    reader.stop()
+
+
+def opened(asked: Query) -> DataSourceStreamReader:
+    return asked.source().streamReader(StructType([StructField("id", LongType())]))
 
 
 # ------------------------------------------------------------------------ batch reads of changes
