@@ -71,6 +71,7 @@ from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.rows.sources import read_files
+from elasticscan.store.status import status_of
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
@@ -158,6 +159,7 @@ __all__ = [
     "scan_snapshot",
     "slots_of_filter",
     "stage",
+    "status_of",
     "streams_of",
     "table_to_write",
     "tombstones_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -38,6 +38,20 @@ def _rows(
     return rows, exact, None
 
 
+def _rows_and_size(
+    context: Context, table: TableInfo, newest: int, recount_seconds: float, fragments: Sequence[Fragment]
+) -> dict[str, Any]:
+    rows, exact, problem = _rows(context, table, newest, recount_seconds)
+    return {
+        "name": table.name,
+        "rows": rows,
+        "rows_exact": exact,
+        **({"problem": problem} if problem else {}),
+        "bytes": sum(fragment.serving_bytes for fragment in fragments),
+        "fragments": len(fragments),
+    }
+
+
 def _why_outdated(context: Context) -> str | None:
     """The reason why the newest snapshot cannot be the newest; None when nothing says so."""
     try:
@@ -69,8 +83,11 @@ def _index(index: IndexInfo, runs: Iterable[IndexRun]) -> dict[str, Any]:
 
 
 @begun_again
-def status_of(context: Context, recount_seconds: float = 0.0) -> dict[str, Any]:
-    """Describe a store, as `Store.status` returns it: row counts apart, from one look at the catalog."""
+def status_of(context: Context, recount_seconds: float = 0.0, only: str | None = None) -> dict[str, Any]:
+    """Describe a store, as `Store.status` returns it: row counts apart, from one look at the catalog.
+
+    With `only`, of its tables this one alone.
+    """
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
@@ -84,17 +101,11 @@ def status_of(context: Context, recount_seconds: float = 0.0) -> dict[str, Any]:
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
         upkeep, steps = upkeep_of(tx, tables, fragments, runs, Policy()), steps_of(tx, tables, names)
     described = []
-    for table in tables:
-        rows, exact, problem = _rows(context, table, newest[table.id], recount_seconds)
+    for table in (table for table in tables if only in (None, table.name)):
         own = [fragment for fragment in fragments if fragment.table == table.id]
         described.append(
             {
-                "name": table.name,
-                "rows": rows,
-                "rows_exact": exact,
-                **({"problem": problem} if problem else {}),
-                "bytes": sum(fragment.serving_bytes for fragment in own),
-                "fragments": len(own),
+                **_rows_and_size(context, table, newest[table.id], recount_seconds, own),
                 "retention_seconds": context.retention_of(table),
                 "indexes": [_index(index, runs[table.id]) for index in indexes if index.table == table.id],
                 "tags": [asdict(tag) for tag in tags[table.id]],

@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import InvalidOption, TableNotFound, UnknownName
+from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
@@ -30,6 +31,7 @@ from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
+from elasticscan.connector.sql.inserting import insert, insertions
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
@@ -43,6 +45,7 @@ from elasticscan.connector.sql.statements import (
     other_name,
     other_words,
     statement_about,
+    tables_there,
     unknown_table,
 )
 from elasticscan.connector.sql.tokens import NotUnderstoodError
@@ -339,22 +342,44 @@ class AttachedStore(Sequence[str]):
     ) -> DataFrame:
         """Spark's own answer, over the newest rows of these views, or of all that the text may mention."""
         words, (live, _) = text.lower(), self._shapes()
-        self._views.make(view for view in live if (view.lower() in words if views is None else view in views))
+        mentioned = [view for view in live if (view.lower() in words if views is None else view in views)]
+        self._views.make(mentioned)
+        session = _session(self._spark)
+        found = insertions(text, {view: live[view].schema.names for view in mentioned}, session)
         try:
-            return self._spark.sql(text, args)
+            if not found:
+                return self._spark.sql(text, args)
+
+            def target(view: str, names: Sequence[str]) -> DataFrame | None:
+                return self._target(view, live[view].schema, {session.folded(name) for name in names})
+
+            return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
         except AnalysisException as error:
             told = self._told(text, error)
             if told is error:
                 raise
             raise told from error
 
+    def _target(self, view: str, schema: pa.Schema, names: Collection[str]) -> DataFrame | None:
+        """Some columns of a table, to be written into; None where they are all, or one is none of it."""
+        folded = _session(self._spark).folded
+        fields = [field for field in schema if folded(field.name) in names]
+        if len(fields) != len(names) or len(fields) == len(schema):
+            return None
+        options = {"store": self._uri, "table": self._tables[view], "partialUpdate": "true"}
+        reader = self._spark.read.format(FORMAT).schema(spark_schema(pa.schema(fields)))
+        return reader.options(**options).load()
+
     def _told(self, text: str, error: AnalysisException) -> Exception:
         """Spark's error, or one that says how its statement is written for tables of the store."""
-        session = _session(self._spark)
+        session, condition, name = _session(self._spark), error.getCondition() or "", _name_in(error)
+        note = tables_there(condition, name, self._tables)
+        if note is not None:
+            error.add_note(note)
         return (
             unknown_table(text, self._tables, session)
             or other_words(text, self._tables, session)
-            or other_name(error.getCondition() or "", _name_in(error), self._tables, session)
+            or other_name(condition, name, self._tables, session)
             or error
         )
 

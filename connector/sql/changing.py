@@ -26,7 +26,17 @@ ACTION = f"{OWN}action"
 _SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
 _TIMES_PAST = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
-_NO_ALIAS = frozenset({"SET", "WHERE", "USING", "ON", "WHEN"})
+_FROM = "write MERGE INTO {name} USING … ON … WHEN MATCHED THEN UPDATE SET …, or a sub-query in SET and WHERE"
+_LIMIT = "choose the rows by a condition, as in WHERE id IN (SELECT id FROM {name} … LIMIT …)"
+# What other databases have behind a change, with what to write instead.
+_ELSEWHERE = {
+    "FROM": _FROM,
+    "USING": "write MERGE INTO {name} USING … ON … WHEN MATCHED THEN DELETE, or a sub-query in WHERE",
+    "LIMIT": _LIMIT,
+    "ORDER": _LIMIT,
+    "RETURNING": "read the rows before, or the changes of its commit (Table.changes)",
+}
+_NO_ALIAS = frozenset({"SET", "WHERE", "ON", "WHEN", "JOIN", *_ELSEWHERE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,9 @@ def read_change(statement: str, reader: StatementReader, target: Target) -> RowC
         NotUnderstoodError: it is not such a statement, or does what cannot be done.
     """
     change = CHANGES[statement](reader, target)
+    for word, told in _ELSEWHERE.items():
+        if reader.sees(word):
+            raise NotUnderstoodError(f"{statement} takes no {word}: {told.format(name=target.view)}")
     reader.expect_end()
     return change
 
@@ -92,6 +105,8 @@ def _delete(reader: StatementReader, target: Target) -> RowChange:
 
 def _update(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
+    if reader.sees("JOIN"):
+        raise NotUnderstoodError(f"UPDATE takes no JOIN: {_FROM.format(name=target.view)}")
     reader.expect("SET")
     new = _assignments(reader, target, alias, "WHERE", "FROM")
     _check_keys_stay(new, target, {})
@@ -104,7 +119,7 @@ def _update(reader: StatementReader, target: Target) -> RowChange:
 
 
 def _where(reader: StatementReader) -> str | None:
-    return reader.until() if reader.takes("WHERE") else None
+    return reader.until_last("LIMIT") if reader.takes("WHERE") else None
 
 
 def _assignments(reader: StatementReader, target: Target, alias: str, *stops: str) -> dict[str, str]:
@@ -114,7 +129,12 @@ def _assignments(reader: StatementReader, target: Target, alias: str, *stops: st
         if name in new:
             raise NotUnderstoodError(f"column {name} is set twice")
         reader.expect("=")
-        new[name] = reader.until(",", *stops)
+        at = reader.at
+        reader.until(",", *stops)
+        while reader.sees("FROM") and reader.follows("DISTINCT"):
+            reader.expect("FROM")
+            reader.until(",", *stops)
+        new[name] = reader.text_since(at)
         if not reader.takes(","):
             return new
 
@@ -261,6 +281,7 @@ def _merge_query(
     choice = " ".join(f"WHEN {clause.of} THEN {number}" for number, clause in enumerate(clauses))
     columns = []
     only_deletes = all(clause.action == DELETE for clause in clauses)
+    once = only_deletes and len(clauses) == 1  # whichever row of the source it is that deletes
     for name in target.key if only_deletes else target.columns:
         own = f"{quoted(alias)}.{quoted(name)}"
         values = [
@@ -276,7 +297,7 @@ def _merge_query(
         any(not clause.joins_target for clause in clauses), any(not clause.joins_source for clause in clauses)
     ]
     return (
-        f"SELECT CASE {choice} END AS {ACTION}, {', '.join(columns)}\n"
+        f"SELECT {'DISTINCT ' if once else ''}CASE {choice} END AS {ACTION}, {', '.join(columns)}\n"
         f"FROM {quoted(target.view)} AS {quoted(alias)} {kind} JOIN {beside} ON {_value(on)}"
     )
 

@@ -1,4 +1,4 @@
-"""CREATE TABLE ... USING elasticscan: a table of the store, empty or with the rows of a query."""
+"""CREATE TABLE ... [USING elasticscan]: a table of the store, empty or with the rows of a query."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def read_creation(reader: StatementReader) -> Creation:
     if not keys["primaryKey"]:
         raise NotUnderstoodError(
             "every table has a primary key: write PRIMARY KEY (…) behind the columns, or TBLPROPERTIES "
-            "('primaryKey' = '…')"
+            "('primaryKey' = '…') before AS; a table of Spark's own needs USING parquet, or the like"
         )
     if (columns is None) == (query is None):
         raise NotUnderstoodError("give it either columns or a query")
@@ -159,7 +159,7 @@ def properties_of(reader: StatementReader) -> dict[str, str]:
     properties = {}
     reader.expect("(")
     while True:
-        name = reader.string()
+        name = reader.string() if reader.sees_string else ".".join(reader.name())
         reader.takes("=")
         properties[name] = reader.string()
         if not reader.takes(","):

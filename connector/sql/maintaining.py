@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.connector.sql.creating import COMPRESSION, columns_of, properties_of
+from elasticscan.connector.sql.describing import DESCRIPTIONS
 from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
 from elasticscan.store import Action, Store, Table
@@ -77,7 +78,10 @@ def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementR
                 f"a time has ISO's form, as '2026-01-31 12:00:00' in UTC: {error}"
             ) from None
     else:
-        reader.expect("VERSION", "AS", "OF")
+        if not reader.takes("VERSION", "AS", "OF"):
+            raise NotUnderstoodError(
+                "RESTORE goes TO VERSION AS OF a commit number or a tag in quotes, or TO TIMESTAMP AS OF '…'"
+            )
         to = reader.number_or_string()
     reader.expect_end()
     return spark.createDataFrame([(table.restore(to),)], "version BIGINT")
@@ -104,7 +108,11 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
         table.rename_column(_spelt(table, old), new)
     elif reader.takes_one("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
         name = _spelt(table, reader.identifier())
-        reader.expect("TYPE")
+        if not reader.takes("TYPE"):
+            raise NotUnderstoodError(
+                f"ALTER COLUMN {name} changes the TYPE alone: whether a column allows nulls is said when a "
+                "table is made, and it has no DEFAULT, COMMENT or place"
+            )
         (field,) = columns_of(spark, f"c {reader.until()}")
         table.widen_column(name, field.type)
     elif reader.takes("SET", "TBLPROPERTIES"):
@@ -141,6 +149,7 @@ def nothing(spark: SparkSession) -> DataFrame:
 
 
 _STATEMENTS: Mapping[str, Callable[[SparkSession, Store, Table, StatementReader], DataFrame]] = {
+    **DESCRIPTIONS,
     "ALTER TABLE": _alter,
     "DESCRIBE HISTORY": _history,
     "OPTIMIZE": _optimize,

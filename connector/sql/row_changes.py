@@ -97,7 +97,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
-            ours = _own_error(error) or _no_such_column(error, kind, store.table(table).schema.names)
+            ours = own_error(error) or _no_such_column(error, kind, store.table(table).schema.names)
             if ours is None:
                 raise
             if isinstance(ours, InvalidKey) and kind == "MERGE":
@@ -115,7 +115,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
     )
 
 
-def _own_error(error: PySparkException) -> ElasticScanError | None:
+def own_error(error: PySparkException) -> ElasticScanError | None:
     """The error of this package that a task met: only its text survives between Spark's processes."""
     met = _OWN_ERROR.search(str(error))
     kind = getattr(errors, met["kind"], None) if met else None

@@ -7,6 +7,7 @@ statement and the name that it is about are read from the text; all else is Spar
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +46,10 @@ _STATEMENTS = (
         "list them with store.table(name).indexes(), or `elasticscan index list`"),
     ("INSERT with REPLACE", rf"INSERT INTO (?:TABLE )?(?={_A_NAME}REPLACE (?:WHERE|USING|ON) )",
         "write a frame of the rows in mode overwrite with the option 'replaceWhere'"),
-    ("DESCRIBE DETAIL", r"(?:DESCRIBE|DESC) DETAIL ",
-        "write DESCRIBE TABLE {name} or DESCRIBE HISTORY {name}; store.status() tells its size"),
+    ("DESCRIBE DETAIL", r"(?:DESCRIBE|DESC) DETAIL ", None),
+    ("DESCRIBE EXTENDED", r"(?:DESCRIBE|DESC) (?:TABLE )?(?:EXTENDED|FORMATTED) ", None),
+    ("SHOW TBLPROPERTIES", r"SHOW TBLPROPERTIES ", None),
+    ("SHOW CREATE TABLE", r"SHOW CREATE TABLE ", None),
     ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) ", "leave it out"),
     ("ANALYZE", r"ANALYZE TABLE ", "leave it out"),
     ("REPAIR", r"(?:MSCK )?REPAIR TABLE ", "leave it out"),
@@ -64,7 +67,10 @@ _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
 _AS_OF = re.compile(r"(?:FOR )?(?P<what>VERSION|SYSTEM_VERSION|TIMESTAMP|SYSTEM_TIME) AS OF ")
 _CHANGES = "TABLE_CHANGES"
 _NEW_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
-_KEYED_TABLE = re.compile(r"CREATE (?:OR REPLACE )?TABLE .*\bPRIMARY KEY ")
+_NEW = re.compile(rf"CREATE (?:OR REPLACE )?TABLE {_IF}")
+# What stands behind the name of a table that is Spark's own.
+_OF_SPARK = frozenset({"USING", "STORED", "ROW", "LIKE"})
+_QUERY = frozenset({"AS", "SELECT", "WITH", "FROM", "VALUES", "TABLE"})
 # Words of other databases for what an INSERT does here.
 _UPSERT = re.compile(
     r"(?:UPSERT|REPLACE|INSERT OR (?:REPLACE|IGNORE)) INTO |INSERT INTO (?=.*ON (?:CONFLICT|DUPLICATE) )"
@@ -83,6 +89,8 @@ _PROCEDURES = {
     **dict.fromkeys(("REWRITE_DATA_FILES", "REWRITE_MANIFESTS"), "write OPTIMIZE {name}"),
     "CREATE_CHANGELOG_VIEW": "read its changes with the options 'readChangeFeed' and 'startingVersion'",
 }
+_BY_DEFAULT = ["spark_catalog", "default"]  # where Spark seeks some names without a schema
+_MOST_NAMED = 20  # tables in an error
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -126,7 +134,7 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
         behind = tokens[explained.group().count(" ") :]
         _check_no_change_explained(line[explained.end() :], behind, by_name, session)
         return None
-    if _NEW_TABLE.match(line):
+    if _NEW_TABLE.match(line) or _is_of_no_format(line, tokens):
         return Statement("CREATE TABLE", "", False, StatementReader(text, tokens))
     for kind, beginning, instead in _STATEMENTS:
         match = re.match(beginning, line)
@@ -137,7 +145,7 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
             name = reader.name()
         except NotUnderstoodError:
             break
-        view = _view_of(name, by_name, session)
+        view = view_of(name, by_name, session)
         verb, _, what = kind.lower().partition(" ")
         if view is None:
             continue
@@ -154,6 +162,22 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
     _check_no_drop_inside(text, line, tokens, by_name, session)
     _check_no_change_behind(tokens, by_name, session)
     return None
+
+
+def _is_of_no_format(line: str, tokens: Sequence[Token]) -> bool:
+    """True for a CREATE TABLE of a plain name that says nothing of whose table it is: it is the store's."""
+    match = _NEW.match(line)
+    if match is None:
+        return False
+    begin, depth = match.group().count(" "), 0
+    name, rest = _name(tokens[begin:])
+    if len(name) != 1 or (name[0].upper() == "IDENTIFIER" and rest[:1] == ["("]):
+        return False
+    for token in tokens[begin + 1 :]:
+        depth += (token.upper == "(") - (token.upper == ")")
+        if depth == 0 and token.upper in _OF_SPARK | _QUERY:
+            return token.upper in _QUERY
+    return True
 
 
 def unknown_table(text: str, views: Iterable[str], session: Session) -> TableNotFound | None:
@@ -179,22 +203,19 @@ def other_words(text: str, views: Iterable[str], session: Session) -> Unsupporte
     by_name = {session.folded(view): view for view in views}
     tokens = tokens_of(text)
     line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
-    if _KEYED_TABLE.match(line) and " USING " not in line:
-        return UnsupportedStatement(
-            "CREATE TABLE with a primary key was refused by Spark; for a table of the store write USING "
-            "elasticscan behind the columns",
-            statement="CREATE TABLE",
-            table="",
-        )
+    for at in range(len(tokens)):
+        changes = _told_changes(tokens[at : at + 3], by_name, session)
+        if changes is not None:
+            return changes
     upsert = _UPSERT.match(line)
     if upsert is not None:
-        view = _view_of(_name(tokens[upsert.group().count(" ") :])[0], by_name, session)
+        view = view_of(_name(tokens[upsert.group().count(" ") :])[0], by_name, session)
         return None if view is None else _told_upsert(view)
     if not line.startswith("CALL "):
         return None
     for token in tokens:
         name = token.word[1:-1].replace("`", "").split(".") if token.kind == "text" else []
-        view = _view_of(name, by_name, session)
+        view = view_of(name, by_name, session)
         if view is not None:
             instead = next(
                 (told for word, told in _PROCEDURES.items() if f" {word} " in line), _NO_PROCEDURES
@@ -253,6 +274,17 @@ def other_name(
     )
 
 
+def tables_there(condition: str, relation: str, views: Iterable[str]) -> str | None:
+    """A note about a table that is nowhere, beside Spark's error of it: the tables that there are."""
+    name, there = _name(tokens_of(relation))[0], sorted(views)
+    if condition != _NO_RELATION or not (len(name) == 1 or name[:-1] == _BY_DEFAULT):
+        return None
+    near = difflib.get_close_matches(name[-1].lower(), [view.lower() for view in there], n=1)
+    hint = "".join(f"did you mean {view!r}? " for view in there if near and view.lower() == near[0])
+    listed = ", ".join(there[:_MOST_NAMED]) + (", …" if len(there) > _MOST_NAMED else "")
+    return f"{hint}The store has the tables {listed}" if there else "The store has no tables yet"
+
+
 def check_no_times_past(text: str, views: Iterable[str], session: Session, why: str = "") -> None:
     """Refuse what asks for another snapshot of one of the views' tables, or for its changes.
 
@@ -265,13 +297,14 @@ def check_no_times_past(text: str, views: Iterable[str], session: Session, why: 
     tokens = tokens_of(text)
     words = [token.word.upper() for token in tokens]
     for at, before in enumerate(words):
-        if before == _CHANGES and tokens[at].kind == "word" and words[at + 1 : at + 2] == ["("]:
-            _refuse_changes(tokens[at + 2 : at + 3], by_name, session)
+        changes = _told_changes(tokens[at : at + 3], by_name, session)
+        if changes is not None:
+            raise changes
         if before not in _BEFORE_NAMES or tokens[at].kind in ("text", "quoted"):
             continue
         name, rest = _name(tokens[at + 1 :])
         asked = _AS_OF.match(" ".join(rest[:5]) + " ")
-        if asked is not None and (view := _view_of(name, by_name, session)) is not None:
+        if asked is not None and (view := view_of(name, by_name, session)) is not None:
             raise UnsupportedStatement(
                 f"{asked['what']} AS OF does not work here on {view!r}, a table of an elasticscan store"
                 f"{why and f' ({why})'}: it "
@@ -283,17 +316,22 @@ def check_no_times_past(text: str, views: Iterable[str], session: Session, why: 
             )
 
 
-def _refuse_changes(tokens: Sequence[Token], by_name: Mapping[str, str], session: Session) -> None:
-    """Refuse `table_changes('t', …)`, by the tokens of its first argument."""
-    text = tokens[0].word if tokens and tokens[0].kind == "text" else ""
+def _told_changes(
+    tokens: Sequence[Token], by_name: Mapping[str, str], session: Session
+) -> UnsupportedStatement | None:
+    """The error of `table_changes('t', …)`, where that is what the first three tokens are."""
+    if [token.upper for token in tokens[:2]] != [_CHANGES, "("]:
+        return None
+    text = tokens[2].word if len(tokens) > 2 and tokens[2].kind == "text" else ""
     view = by_name.get(session.folded(text[1:-1].strip("`")))
-    if view is not None:
-        raise UnsupportedStatement(
-            f"table_changes does not work on {view!r}, a table of an elasticscan store: read its changes "
-            "with the options 'readChangeFeed' = 'true' and 'startingVersion', or with Table.changes",
-            statement="table_changes",
-            table=view,
-        )
+    if view is None:
+        return None
+    return UnsupportedStatement(
+        f"table_changes does not work on {view!r}, a table of an elasticscan store: read its changes "
+        "with the options 'readChangeFeed' = 'true' and 'startingVersion', or with Table.changes",
+        statement="table_changes",
+        table=view,
+    )
 
 
 def _name(tokens: Sequence[Token]) -> tuple[list[str], list[str]]:
@@ -309,7 +347,7 @@ def _name(tokens: Sequence[Token]) -> tuple[list[str], list[str]]:
     return parts, [token.word.upper() for token in tokens[at:]]
 
 
-def _view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
+def view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
     """The view that a name means, if it is one."""
     if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
         return None
@@ -324,7 +362,7 @@ def _check_no_change_explained(
         match = re.match(beginning, line)
         if match is None:
             continue
-        view = _view_of(_name(tokens[match.group().count(" ") :])[0], by_name, session)
+        view = view_of(_name(tokens[match.group().count(" ") :])[0], by_name, session)
         if view is not None:
             raise UnsupportedStatement(
                 f"EXPLAIN of a change of {view!r}, a table of an elasticscan store, does not work: it takes "
@@ -343,7 +381,7 @@ def _check_no_change_behind(tokens: Sequence[Token], by_name: dict[str, str], se
         depth += (token.upper == "(") - (token.upper == ")")
         if depth == 0 and token.upper in ("MERGE", "UPDATE", "DELETE"):
             begin = at + 1 + (at + 1 < len(tokens) and tokens[at + 1].upper in ("INTO", "FROM"))
-            view = _view_of(_name(tokens[begin:])[0], by_name, session)
+            view = view_of(_name(tokens[begin:])[0], by_name, session)
             if view is not None:
                 raise UnsupportedStatement(
                     f"{token.upper} of {view!r}, a table of an elasticscan store, cannot follow a WITH; "

@@ -82,6 +82,10 @@ class StatementReader:
     def at_end(self) -> bool:
         return self._at >= len(self._tokens)
 
+    @property
+    def sees_string(self) -> bool:
+        return not self.at_end and self._tokens[self._at].kind == "text"
+
     def sees(self, *words: str) -> bool:
         """True if these words, in upper case, come next."""
         following = self._tokens[self._at : self._at + len(words)]
@@ -136,6 +140,23 @@ class StatementReader:
             names.append(self.identifier())
         return names
 
+    def follows(self, word: str) -> bool:
+        """True if the word that was read last is this one."""
+        return self._at > 0 and self._tokens[self._at - 1].upper == word
+
+    def until_last(self, word: str) -> str:
+        """The text up to this word and a number, if both end the statement; else to the end."""
+        tail = self._tokens[-2:]
+        if (
+            len(tail) == 2
+            and tail[0].upper == word
+            and tail[1].word.isdecimal()
+            and self._at < len(self._tokens) - 2
+        ):
+            first, self._at = self._at, len(self._tokens) - 2
+            return self.text_since(first)
+        return self.until()
+
     def list_text(self) -> str:
         """The rest of the text, without parentheses around it."""
         if not self.takes("("):
@@ -160,8 +181,11 @@ class StatementReader:
         return int(self._tokens[self._at - 1].word)
 
     def number_or_string(self) -> int | str:
-        is_text = not self.at_end and self._tokens[self._at].kind == "text"
-        return self.string() if is_text else self.number()
+        if not self.at_end and self._tokens[self._at].kind == "word":
+            word = self._tokens[self._at].word
+            if not word.isdecimal():
+                raise NotUnderstoodError(f"a tag stands in quotes: '{word}'")
+        return self.string() if self.sees_string else self.number()
 
     def string(self) -> str:
         """The value of a string without escapes."""

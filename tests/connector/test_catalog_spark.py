@@ -90,7 +90,7 @@ def parquet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 def rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where a query is given to Spark as it is: then nothing would be tested."""
 
-    def refused(_: AttachedStore, text: str, args: object = None) -> DataFrame:
+    def refused(_: AttachedStore, text: str, *others: object) -> DataFrame:
         raise AssertionError(f"not rewritten: {text}")
 
     monkeypatch.setattr(AttachedStore, "_run_unchanged", refused)

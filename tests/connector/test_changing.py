@@ -106,9 +106,15 @@ def test_a_merge_may_write_the_key_that_on_has_compared() -> None:
         ("UPDATE trips SET trips.km.x = 1", "fields of structs are not assigned to"),
         ("UPDATE trips t SET trips.km = 1", "trips.km is no column"),
         ("UPDATE trips SET id = 1", "column id belongs to the primary key, which stays what it is"),
-        ("UPDATE trips SET km = 1 FROM x WHERE a = 1", "its end was expected at 'FROM'"),
+        ("UPDATE trips SET km = 1 FROM x WHERE a = 1", "UPDATE takes no FROM: write MERGE INTO trips"),
+        ("UPDATE trips t JOIN x ON a = b SET km = 1", "UPDATE takes no JOIN: write MERGE INTO trips"),
+        ("UPDATE trips SET km = 1 WHERE a = 1 LIMIT 3", "UPDATE takes no LIMIT: choose the rows"),
+        ("DELETE FROM trips WHERE id > 1 LIMIT 10", "DELETE takes no LIMIT: choose the rows by a condition"),
+        ("DELETE FROM trips WHERE id > 1 ORDER BY km LIMIT 10", "DELETE takes no LIMIT: choose"),
+        ("DELETE FROM trips LIMIT 10", "DELETE takes no LIMIT: choose the rows by a condition"),
+        ("DELETE FROM trips RETURNING id", "DELETE takes no RETURNING: read the rows before"),
         ("DELETE FROM trips t u WHERE id = 1", "its end was expected at 'u'"),
-        ("DELETE FROM trips USING x", "its end was expected at 'USING'"),
+        ("DELETE FROM trips USING x", "DELETE takes no USING: write MERGE INTO trips USING"),
         ("MERGE INTO trips USING s", "it ends where ON was expected"),
         ("MERGE INTO trips USING (SELECT 1) ON a", "a name for the source was expected at 'ON'"),
         ("MERGE INTO trips USING s ON a = b", "it ends where WHEN was expected"),
@@ -136,3 +142,21 @@ def test_a_merge_may_write_the_key_that_on_has_compared() -> None:
 def test_what_is_no_such_statement_is_refused_with_what_was_expected(text: str, why: str) -> None:
     with pytest.raises(NotUnderstoodError, match=why):
         read(text)
+
+
+def test_words_of_refused_clauses_may_be_names_and_operators() -> None:
+    change = read(
+        "UPDATE trips SET km = CAST(id IS DISTINCT FROM 3 AS INT), to = id IS DISTINCT FROM 4 WHERE true"
+    )
+    assert change.set is not None and change.set["to"] == "id IS DISTINCT FROM 4"
+    assert "limit > 3" in read("DELETE FROM trips WHERE limit > 3 AND id IN (SELECT id FROM x LIMIT 2)").query
+    assert "`trips`.limit < 4" in read("DELETE FROM trips WHERE `trips`.limit < 4").query
+
+
+def test_rows_that_a_merge_only_deletes_may_be_met_several_times() -> None:
+    once = read(f"MERGE INTO trips t USING s {ON} WHEN MATCHED THEN DELETE").query
+    assert once.startswith("SELECT DISTINCT CASE")
+    more = read(
+        f"MERGE INTO trips t USING s {ON} WHEN MATCHED AND km > 3 THEN DELETE WHEN MATCHED THEN DELETE"
+    )
+    assert "DISTINCT" not in more.query

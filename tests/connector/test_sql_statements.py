@@ -12,6 +12,7 @@ from elasticscan.connector.sql.statements import (
     other_name,
     other_words,
     statement_about,
+    tables_there,
     unknown_table,
 )
 from elasticscan.connector.sql.tokens import NotUnderstoodError
@@ -54,7 +55,6 @@ def test_a_drop_may_be_of_what_may_be_gone() -> None:
             "MERGE WITH SCHEMA EVOLUTION INTO trips t USING s ON true WHEN MATCHED THEN DELETE",
             "MERGE WITH SCHEMA EVOLUTION",
         ),
-        ("CREATE TABLE trips AS SELECT 1", "CREATE"),
         ("CREATE TABLE IF NOT EXISTS trips (id INT) USING parquet", "CREATE"),
         ("CREATE OR REPLACE TEMP VIEW trips AS SELECT 1", "CREATE"),
         ("create or replace temporary view `Trips` as select 1", "CREATE"),
@@ -67,7 +67,6 @@ def test_a_drop_may_be_of_what_may_be_gone() -> None:
         ("create index if not exists `by km` on table session.trips (km)", "CREATE INDEX"),
         ("DROP INDEX IF EXISTS by_km ON trips", "DROP INDEX"),
         ("SHOW INDEXES FROM trips", "SHOW INDEXES"),
-        ("DESCRIBE DETAIL trips", "DESCRIBE DETAIL"),
         ("INSERT INTO trips REPLACE WHERE km > 1 SELECT * FROM s", "INSERT with REPLACE"),
         (
             "INSERT INTO TABLE system.session.`trips` REPLACE USING (id) SELECT * FROM s",
@@ -100,6 +99,11 @@ def test_what_would_change_a_table_otherwise_is_refused_by_name(text: str, what:
         ("VACUUM trips", "VACUUM"),
         ("RESTORE TABLE trips TO VERSION AS OF 2", "RESTORE TABLE"),
         ("RESTORE trips TO VERSION AS OF 2", "RESTORE TABLE"),
+        ("DESCRIBE DETAIL trips", "DESCRIBE DETAIL"),
+        ("desc extended `trips`", "DESCRIBE EXTENDED"),
+        ("DESCRIBE TABLE FORMATTED trips", "DESCRIBE EXTENDED"),
+        ("SHOW TBLPROPERTIES trips ('primaryKey')", "SHOW TBLPROPERTIES"),
+        ("SHOW CREATE TABLE session.trips", "SHOW CREATE TABLE"),
     ],
 )
 def test_what_is_carried_out_is_known(text: str, kind: str) -> None:
@@ -111,6 +115,12 @@ def test_what_is_carried_out_is_known(text: str, kind: str) -> None:
     [
         "CREATE TABLE u (id bigint) USING elasticscan",
         "create or replace table if not exists a.`u` using ElasticScan options (path 'x/t')",
+        "CREATE TABLE trips2 AS SELECT * FROM trips JOIN x USING (id)",
+        "CREATE TABLE IF NOT EXISTS trips (id BIGINT PRIMARY KEY)",
+        "CREATE OR REPLACE TABLE u TBLPROPERTIES ('primaryKey' = 'id') AS WITH x AS (SELECT 1) TABLE x",
+        "CREATE TABLE u (id BIGINT PRIMARY KEY, km DOUBLE)",
+        "CREATE TABLE u (id BIGINT, PRIMARY KEY (id)) TBLPROPERTIES ('a' = 'b')",
+        "CREATE TABLE `u`",
     ],
 )
 def test_a_table_of_the_store_is_made(text: str) -> None:
@@ -182,7 +192,16 @@ def test_a_column_of_a_table_called_history_is_described() -> None:
         "DROP TABLE spark_catalog.default.trips",
         "DELETE FROM other WHERE id IN (SELECT id FROM trips)",
         "CREATE TEMP VIEW long AS SELECT * FROM trips",
-        "CREATE TABLE trips2 AS SELECT * FROM trips",
+        "CREATE TABLE trips2 USING parquet AS SELECT * FROM trips",
+        "CREATE TABLE default.trips2 AS SELECT * FROM trips",
+        "CREATE TABLE trips2 (id INT) STORED AS ORC",
+        "CREATE TABLE trips2 ROW FORMAT DELIMITED STORED AS TEXTFILE AS SELECT 1",
+        "CREATE TABLE trips2 LIKE other",
+        "CREATE EXTERNAL TABLE trips2 (id INT) LOCATION '/x'",
+        "CREATE TABLE IDENTIFIER('trips2') AS SELECT 1",
+        "CREATE TABLE",
+        "DESCRIBE EXTENDED other",
+        "SHOW CREATE TABLE other",
         "CREATE TEMPORARY VIEW u USING elasticscan OPTIONS (path 'x/t')",
         "ALTER TABLE other RENAME TO trips",
         "DESCRIBE TABLE trips",
@@ -231,8 +250,8 @@ def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is
         ("CALL x.system.expire_snapshots(table => 'session.Trips')", "write VACUUM trips"),
         ('call system.rewrite_data_files("trips")', "write OPTIMIZE trips"),
         ("CALL system.other('trips')", "there are no procedures"),
-        ("CREATE TABLE u (id BIGINT PRIMARY KEY, km DOUBLE)", "write USING elasticscan behind the columns"),
-        ("CREATE TABLE u (id BIGINT, PRIMARY KEY (id)) TBLPROPERTIES ('a' = 'b')", "USING elasticscan"),
+        ("SELECT * FROM table_changes('trips', 2)", "'readChangeFeed'"),
+        ('SELECT a.* FROM x JOIN TABLE_CHANGES("Trips") a', "'readChangeFeed'"),
         (
             "UPSERT INTO trips VALUES (1)",
             "every INSERT INTO trips, a table of an elasticscan store, is an",
@@ -246,9 +265,9 @@ def test_what_spark_refused_is_told_with_what_to_write(text: str, told: str) -> 
     error = other_words(text, VIEWS, Session())
     assert error is not None
     assert told in error.message
-    for other in (text.replace("'trips'", "'db.trips'"), text.replace("TABLE u (", "TABLE u USING delta (")):
-        if other != text:
-            assert other_words(other, VIEWS, Session()) is None
+    other = text.replace("'trips'", "'db.trips'")
+    if other != text:
+        assert other_words(other, VIEWS, Session()) is None
 
 
 @pytest.mark.parametrize(
@@ -268,6 +287,22 @@ def test_a_name_that_spark_cannot_follow_is_told_with_the_table_s(
     assert told in error.message
     for other in ("`nope`", "`default`.`nope`", "parquet", ""):
         assert other_name(condition, other, VIEWS, Session()) is None
+
+
+def test_a_name_that_is_nowhere_is_told_with_the_tables_that_there_are() -> None:
+    missing = "TABLE_OR_VIEW_NOT_FOUND"
+    listed = "The store has the tables odd`name, trips, update"
+    for name in ("`Tirps`", "tirps", "`spark_catalog`.`default`.`tirps`"):
+        assert tables_there(missing, name, VIEWS) == f"did you mean 'trips'? {listed}"
+    assert tables_there(missing, "`nope`", VIEWS) == listed
+    assert tables_there(missing, "`nope`", []) == "The store has no tables yet"
+    assert str(tables_there(missing, "nope", [f"t{i}" for i in range(99)])).endswith(", …")
+    for condition, name in (
+        (missing, "`a`.`trip`"),
+        (missing, ""),
+        ("UNSUPPORTED_FEATURE.TIME_TRAVEL", "trip"),
+    ):
+        assert tables_there(condition, name, VIEWS) is None
 
 
 @pytest.mark.parametrize(

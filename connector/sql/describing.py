@@ -1,0 +1,121 @@
+"""Statements that tell what a table is: its keys, indexes and size, which Spark's own know nothing of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from elasticscan.base.redaction import shown
+from elasticscan.connector.conversion import spark_schema
+from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted
+from elasticscan.store import Store, Table, status_of
+
+DETAIL = (
+    "format STRING, name STRING, location STRING, snapshot BIGINT, lastModified TIMESTAMP, rows BIGINT, "
+    "rowsExact BOOLEAN, bytes BIGINT, fragments BIGINT, primaryKey ARRAY<STRING>, shardKey ARRAY<STRING>, "
+    "indexes ARRAY<STRING>, tags ARRAY<STRING>, compression STRING, retentionSeconds DOUBLE"
+)
+
+
+def _facts(store: Store, table: Table) -> dict[str, Any]:
+    """Facts about a table, by the columns of `DETAIL`."""
+    (status,) = status_of(store.context, only=table.name)["tables"]
+    newest = next(iter(table.history(1)), None)
+    return {
+        "format": "elasticscan",
+        "name": table.name,
+        "location": f"{shown(store.uri)}/{table.name}",
+        "snapshot": newest and newest.number,
+        "lastModified": newest and datetime.fromtimestamp(newest.created_at, UTC),
+        "rows": status["rows"],
+        "rowsExact": status["rows_exact"],
+        "bytes": status["bytes"],
+        "fragments": status["fragments"],
+        "primaryKey": list(table.primary_key),
+        "shardKey": list(table.shard_key),
+        "indexes": [_index(index) for index in status["indexes"]],
+        "tags": [tag["name"] for tag in status["tags"]],
+        "compression": status["compression"] or "none",
+        "retentionSeconds": float(status["retention_seconds"]),
+    }
+
+
+def _index(index: Mapping[str, Any]) -> str:
+    include = f" INCLUDE ({', '.join(index['include'])})" if index["include"] else ""
+    unready = "" if index["ready"] else ", not ready"
+    return f"{index['name']}: {index['kind']} ({', '.join(index['columns'])}){include}{unready}"
+
+
+def _detail(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    reader.expect_end()
+    return spark.createDataFrame([tuple(_facts(store, table).values())], DETAIL)
+
+
+def _extended(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    if not reader.at_end:
+        raise NotUnderstoodError(f"it tells of the whole table: write DESCRIBE EXTENDED {table.name}")
+    rows = [(field.name, field.dataType.simpleString(), None) for field in spark_schema(table.schema)]
+    rows += [("", "", None), ("# Detailed Table Information", "", None)]
+    rows += [(name, _text(value), None) for name, value in _facts(store, table).items()]
+    return spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+
+
+def _properties(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    asked = None
+    if reader.takes("("):
+        asked = reader.string() if reader.sees_string else ".".join(reader.name())
+        reader.expect(")")
+    reader.expect_end()
+    facts = _facts(store, table)
+    known = {
+        name: _text(facts[name]) for name in ("primaryKey", "shardKey", "compression", "retentionSeconds")
+    }
+    for index in facts["indexes"]:
+        name, _, definition = index.partition(": ")
+        known[f"index.{name}"] = definition
+    if asked is not None:
+        by_name = {name.lower(): name for name in known}
+        name = by_name.get(asked.lower(), asked)
+        known = {name: known.get(name, f"table {table.name} has no property {asked}")}
+    return spark.createDataFrame(list(known.items()), "key STRING, value STRING")
+
+
+def _creation(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
+    """The statement that makes an equal table; what only Python makes stands behind it in comments."""
+    reader.expect_end()
+    info = table.definition
+    columns = [
+        f"  {quoted(field.name)} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+        for field in spark_schema(info.schema)
+    ]
+    columns.append(f"  PRIMARY KEY ({', '.join(map(quoted, info.primary_key))})")
+    properties = {"compression": info.compression or "none"}
+    if info.shard_key != info.primary_key:
+        properties["shardKey"] = ",".join(info.shard_key)
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    lines = [f"CREATE TABLE {quoted(info.name)} (", ",\n".join(columns) + ")"]
+    lines += ["USING elasticscan", f"TBLPROPERTIES ({listed})"]
+    for index in table.indexes():
+        rest = f", include={list(index.include)!r}" if index.include else ""
+        lines.append(
+            f"-- store.table({info.name!r}).create_index({index.name!r}, {list(index.columns)!r}, "
+            f"{index.kind!r}{rest})"
+        )
+    return spark.createDataFrame([("\n".join(lines),)], "createtab_stmt STRING")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+DESCRIPTIONS: Mapping[str, Callable[[SparkSession, Store, Table, StatementReader], DataFrame]] = {
+    "DESCRIBE DETAIL": _detail,
+    "DESCRIBE EXTENDED": _extended,
+    "SHOW CREATE TABLE": _creation,
+    "SHOW TBLPROPERTIES": _properties,
+}

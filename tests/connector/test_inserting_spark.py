@@ -1,0 +1,296 @@
+"""INSERTs through `catalog.sql`, and what tables are told to be: in Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidOption,
+    TableNotFound,
+    UnsupportedStatement,
+    WriteConflict,
+)
+from elasticscan.connector import AttachedStore, attach
+from elasticscan.store import Store
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("v", pa.float64())])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store.create(tmp_path / "s.store", ["s1", "s2"], tablets=4, slots=64)
+    made.create_table("t", SCHEMA, ["id"])
+    made.table("t").upsert([{"id": i, "name": f"n{i}", "v": i / 2} for i in range(10)])
+    return made
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, store: Store) -> AttachedStore:
+    return attach(spark, store.uri)
+
+
+def rows(store: Store, *keys: int) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in store.table("t").get(list(keys)).to_pylist()]
+
+
+# INSERT that leaves columns out
+
+
+def test_an_insert_that_leaves_columns_out_keeps_them(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    before = len(spark.catalog.listTables())
+    catalog.sql("INSERT INTO t (v, id) VALUES (7, 1), (8, 100)")
+    assert rows(store, 1, 100) == [(1, "n1", 7.0), (100, None, 8.0)]
+    catalog.sql(
+        "INSERT INTO t (id, name) SELECT id + 1, upper(name) FROM t WHERE id IN (1, 2) AND v > :v", {"v": 0}
+    )
+    assert rows(store, 2, 3) == [(2, "N1", 1.0), (3, "N2", 1.5)]
+    catalog.sql("INSERT INTO TABLE t BY NAME SELECT 'by name' AS name, 4L AS id")
+    catalog.sql("WITH x AS (SELECT 5 AS k) INSERT INTO t (id, v) SELECT k, ? FROM x", [0.5])
+    assert rows(store, 4, 5) == [(4, "by name", 2.0), (5, "n5", 0.5)]
+    catalog.sql("INSERT INTO t BY NAME SELECT 6L AS id, 1D AS v, 'all' AS name")
+    catalog.sql("INSERT INTO t (name, v, id) VALUES ('all', NULL, 7)")
+    assert rows(store, 6, 7) == [(6, "all", 1.0), (7, "all", None)]
+    assert len(spark.catalog.listTables()) == before
+    assert store.table("t").scan().to_table().num_rows == 11
+
+
+def test_an_insert_of_some_columns_is_wrong_in_sparks_words(store: Store, catalog: AttachedStore) -> None:
+    before = store.table("t").history()[-1].number
+    for text in (
+        "INSERT INTO t (id, nope) VALUES (1, 2)",
+        "INSERT INTO t (id, v) VALUES (1, 2, 3)",
+        "INSERT INTO t (id, v) VALUES (1, 'x')",
+        "INSERT INTO t (id, v) SELECT id, v FROM nowhere",
+        "INSERT INTO t BY NAME SELECT 1L AS id, 2 AS nope",
+    ):
+        with pytest.raises((PySparkException, TableNotFound)) as refused:
+            catalog.sql(text)
+        assert "UnboundLocalError" not in str(refused.value)
+    assert store.table("t").history()[-1].number == before
+
+
+def test_an_insert_of_some_columns_beside_a_writer_of_its_keys_is_done_again(
+    spark: SparkSession, store: Store, catalog: AttachedStore, tmp_path: Path
+) -> None:
+    uri, flag = store.uri, tmp_path / "was here"
+
+    def meddle(name: str) -> str:
+        if not flag.exists():
+            flag.touch()
+            Store.open(uri).table("t").upsert([{"id": 1, "name": "theirs", "v": 99.0}])
+        return name
+
+    spark.udf.register("meddle", meddle)
+    catalog.sql("INSERT INTO t (id, name) SELECT 1L, meddle('ours')")
+    assert rows(store, 1) == [(1, "ours", 99.0)]
+    assert [commit.rows for commit in store.table("t").history()[-2:]] == [1, 1]
+
+
+def test_an_insert_of_some_columns_gives_up_where_others_write_each_time(
+    spark: SparkSession, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, tried = spark.sql, list[str]()
+
+    def sql(text: str, *args: Any, **frames: Any) -> Any:
+        if not text.startswith("INSERT"):
+            return usual(text, *args, **frames)
+        tried.append(text)
+        raise PySparkException("elasticscan.base.errors.RowsChanged: [ES_ROWS_CHANGED] id = 1; write again")
+
+    monkeypatch.setattr(spark, "sql", sql)
+    with pytest.raises(WriteConflict, match="each of the 10 times"):
+        catalog.sql("INSERT INTO t (id, name) VALUES (1, 'new')")
+    assert len(set(tried)) == 10
+
+
+def test_an_append_of_some_columns_keeps_the_others(spark: SparkSession, store: Store) -> None:
+    some = spark.createDataFrame([(i, -1.0) for i in range(5, 15)], "id long, v double").repartition(3)
+    write = some.write.format("elasticscan").mode("append")
+    with pytest.raises(PySparkException, match="partialUpdate"):
+        write.save(f"{store.uri}/t")
+    write.option("partialUpdate", "true").save(f"{store.uri}/t")
+    assert rows(store, 4, 5, 14) == [(4, "n4", 2.0), (5, "n5", -1.0), (14, None, -1.0)]
+
+
+def test_an_insert_of_a_table_into_itself_reads_the_newest_rows(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    assert spark.table("t").count() == 10  # the plain view stays there
+    store.table("t").delete([3])
+    catalog.sql("INSERT INTO t SELECT * FROM t")
+    assert rows(store, 3) == []
+    catalog.sql("INSERT INTO t (id, v) SELECT id, v + 1 FROM t")
+    assert rows(store, 3, 4) == [(4, "n4", 3.0)]
+
+
+def test_a_plain_view_brings_back_what_it_was_first_read_with(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    """A limit that the guide tells: where Spark ceases to have it, the guide can, too."""
+    assert spark.table("t").count() == 10
+    before = store.table("t").history()[-1].number
+    store.table("t").delete([3])
+    spark.sql("INSERT INTO t SELECT * FROM t")
+    assert rows(store, 3) == [(3, "n3", 1.5)]
+    store.table("t").delete([3])
+    guarded = spark.table("t").write.format("elasticscan").mode("append").option("ifUnchangedSince", before)
+    with pytest.raises(PySparkException, match="ES_ROWS_CHANGED"):
+        guarded.save(f"{store.uri}/t")
+    assert rows(store, 3) == []
+
+
+# Tables that are made
+
+
+def test_a_table_of_no_format_is_the_stores(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    for wrong in ("CREATE TABLE x AS SELECT * FROM t", "CREATE TABLE x (id BIGINT, v DOUBLE)"):
+        with pytest.raises(
+            UnsupportedStatement, match=r"TBLPROPERTIES \('primaryKey' = '…'\).*USING parquet"
+        ):
+            catalog.sql(wrong)
+    catalog.sql("CREATE TABLE x TBLPROPERTIES ('primaryKey' = 'id') AS SELECT id, v FROM t WHERE id < 4")
+    assert store.table("x").scan().to_table().num_rows == 4
+    catalog.sql("CREATE TABLE IF NOT EXISTS y (id BIGINT PRIMARY KEY, v DOUBLE)")
+    catalog.sql("CREATE TABLE IF NOT EXISTS y (id BIGINT PRIMARY KEY, v DOUBLE)")
+    with pytest.raises(AlreadyExists):
+        catalog.sql("CREATE TABLE y (id BIGINT PRIMARY KEY)")
+    catalog.sql("CREATE TABLE z OPTIONS (primaryKey 'id', compression = 'none') AS SELECT id FROM t")
+    assert store.table("z").definition.compression is None
+    assert [table.name for table in store.tables()] == ["t", "x", "y", "z"]
+    assert [table.name for table in spark.catalog.listTables() if not table.isTemporary] == []
+
+
+# What tables are
+
+
+def test_a_table_tells_its_keys_indexes_and_size(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    table = store.create_table(
+        "trips",
+        pa.schema(
+            [
+                pa.field("day", pa.int32(), nullable=False),
+                pa.field("id", pa.string(), nullable=False),
+                ("x", SCHEMA.field("v").type),
+            ]
+        ),
+        ["day", "id"],
+        shard_key=["day"],
+        compression="zstd",
+    )
+    table.create_index("by_x", ["x"])
+    table.upsert([{"day": 1, "id": "a", "x": 1.0}])
+    table.tag("first")
+    table.set_retention(60)
+    catalog.sql("SELECT 1")
+    (detail,) = catalog.sql("DESCRIBE DETAIL trips").collect()
+    assert (detail.format, detail.name, detail.location) == ("elasticscan", "trips", f"{store.uri}/trips")
+    assert (detail.rows, detail.rowsExact, detail.fragments) == (1, True, 1)
+    assert (detail.primaryKey, detail.shardKey, detail.tags) == (["day", "id"], ["day"], ["first"])
+    assert detail.indexes == ["by_x: sorted (x)"]
+    assert (detail.compression, detail.retentionSeconds, detail.snapshot) == (
+        "zstd",
+        60.0,
+        table.history()[-1].number,
+    )
+    assert detail.bytes > 0 and detail.lastModified is not None
+    told = {row.col_name: row.data_type for row in catalog.sql("DESCRIBE TABLE EXTENDED trips").collect()}
+    assert (told["day"], told["x"]) == ("int", "double")
+    assert (told["primaryKey"], told["rows"], told["indexes"]) == ("day, id", "1", detail.indexes[0])
+    properties = dict(catalog.sql("SHOW TBLPROPERTIES trips").collect())
+    assert properties == {
+        "primaryKey": "day, id",
+        "shardKey": "day",
+        "compression": "zstd",
+        "retentionSeconds": "60.0",
+        "index.by_x": "sorted (x)",
+    }
+    assert catalog.sql("SHOW TBLPROPERTIES trips (PrimaryKey)").collect() == [("primaryKey", "day, id")]
+    ((_, none),) = catalog.sql("SHOW TBLPROPERTIES trips ('nope')").collect()
+    assert "no property nope" in none
+    with pytest.raises(TableNotFound, match="'tripz'"):
+        catalog.sql("DESCRIBE DETAIL tripz")
+
+
+def test_what_makes_a_table_makes_an_equal_one(
+    spark: SparkSession, store: Store, catalog: AttachedStore, tmp_path: Path
+) -> None:
+    text = (
+        "CREATE TABLE odd (`a day` DATE NOT NULL, id BIGINT NOT NULL, x DECIMAL(9, 2), "
+        "y ARRAY<STRUCT<a: INT, b: MAP<STRING, DOUBLE>>>, PRIMARY KEY (`a day`, id)) "
+        "TBLPROPERTIES ('shardKey' = 'a day', 'compression' = 'none')"
+    )
+    catalog.sql(text)
+    store.table("odd").create_index("by_x", ["x"])
+    ((statement,),) = catalog.sql("SHOW CREATE TABLE odd").collect()
+    assert "-- store.table('odd').create_index('by_x', ['x'], 'sorted')" in statement
+    other = Store.create(tmp_path / "other.store", ["s1"])
+    attach(spark, other.uri).sql(statement)
+    made, remade = store.table("odd").definition, other.table("odd").definition
+    assert made.schema == remade.schema
+    assert (made.primary_key, made.shard_key, made.compression) == (
+        remade.primary_key,
+        remade.shard_key,
+        remade.compression,
+    )
+
+
+# What is refused
+
+
+def test_mistakes_are_answered_with_what_to_write(store: Store, catalog: AttachedStore) -> None:
+    catalog.sql("SELECT 1")
+    for text, told in (
+        ("SELECT * FROM table_changes('t', 2)", "'readChangeFeed'"),
+        ("SELECT * FROM t JOIN table_changes('t', 2) c ON t.id = c.id", "'readChangeFeed'"),
+        ("DELETE FROM t WHERE id > 3 LIMIT 2", "takes no LIMIT"),
+        ("UPDATE t SET v = s.v FROM s WHERE t.id = s.id", "write MERGE INTO t USING"),
+        ("ALTER TABLE t ALTER COLUMN v SET NOT NULL", "changes the TYPE alone"),
+        ("RESTORE TABLE t TO VERSION AS OF before", "a tag stands in quotes: 'before'"),
+        ("RESTORE TABLE t TO before", "TO VERSION AS OF a commit number or a tag in quotes"),
+        (
+            "CREATE TABLE x USING elasticscan OPTIONS (path 'a/b') AS SELECT 1 AS id",
+            "there is no property path",
+        ),
+    ):
+        with pytest.raises(UnsupportedStatement) as refused:
+            catalog.sql(text)
+        assert told in refused.value.message, refused.value.message
+    for text in ("SELECT * FROM tt", "UPDATE tt SET v = 1", "DROP TABLE tt", "INSERT INTO tt VALUES (1)"):
+        with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND") as missing:
+            catalog.sql(text)
+        assert missing.value.__notes__ == ["did you mean 't'? The store has the tables t"]
+    with pytest.raises(InvalidOption, match=r"attach\(spark, 'uri'\)"):
+        attach(store.uri)  # type: ignore[arg-type]
+
+
+def test_a_merge_that_only_deletes_may_have_several_rows_for_one(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    source = "(SELECT explode(array(3, 3, 4, 99)) AS id)"
+    done = catalog.sql(f"MERGE INTO t USING {source} s ON t.id = s.id WHEN MATCHED THEN DELETE").collect()
+    assert [tuple(row) for row in done] == [(2, 0, 2, 0)]
+    assert rows(store, 2, 3, 4) == [(2, "n2", 1.0)]
+
+
+def test_a_stream_that_cannot_begin_says_why(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    frame = spark.readStream.format("elasticscan").option("versionAsOf", "2").load(f"{store.uri}/t")
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(PySparkException) as refused:
+        query.awaitTermination(60)
+    assert "option 'versionAsOf' is not for a stream" in str(refused.value)
+    assert "UnboundLocalError" not in str(refused.value)
