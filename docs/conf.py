@@ -46,6 +46,7 @@ CONTENTS = {
         "tour",
         "notebooks/python",
         "notebooks/spark",
+        "notebooks/flights",
         "cookbook",
         "coming-from",
         "options",

@@ -32,6 +32,16 @@ def test_the_notebook_with_spark_gives_what_it_says(spark: SparkSession) -> None
         spark.catalog.dropTempView(view)
 
 
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_notebook_of_flights_gives_what_it_says(spark: SparkSession) -> None:
+    for package in ("duckdb", "polars", "uvicorn"):
+        pytest.importorskip(package)
+    assert differences(notebook("flights.ipynb")) == []
+    for view in ("flights", "corrections"):
+        spark.catalog.dropTempView(view)
+
+
 def test_a_cell_that_gives_something_else_is_found() -> None:
     def cell(source: str, value: str, *tags: str) -> dict[str, Any]:
         shown = {"output_type": "execute_result", "data": {"text/plain": [value]}}
