@@ -41,6 +41,10 @@ _FROM_SPARK = frozenset(
 )
 _FROM_SPARK_PREFIXES = ("option.", "spark.")
 
+# Another name of the option `store`. Where options are shown (in plans, in event logs), Spark hides the value
+# of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
+URL = "url"
+
 # Options that say the same thing in two ways.
 _ONE_OF_TWO = (
     ("versionAsOf", "timestampAsOf", "the snapshot"),
@@ -125,7 +129,8 @@ class Options:
     """Options as values. Built by `parse_options`, which checks each and all together."""
 
     store: str = _option("store", some_text, MISSING, _READS + _WRITES,
-        "the store's directory or URL, or `env:` and the name of a variable that holds it", shown=False)
+        "the store's directory or URL, or `env:` and the name of a variable that holds it; `url` says the "
+        "same, and Spark hides its value", shown=False)
     table: str = _option("table", some_text, MISSING, _READS + _WRITES,
         'the table; or both as `.load("store/table")`')
     columns: tuple[str, ...] | None = _option("columns", column_list, None, _READS,
@@ -314,7 +319,7 @@ _ELSEWHERE = {
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options by their proper names."""
-    names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path"}
+    names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: URL}
     texts: dict[str, str] = {}
     for key, text in options.items():
         lower = key.lower()
@@ -456,8 +461,14 @@ def _only_path(text: str) -> str:
 
 
 def _where(values: Mapping[str, str]) -> tuple[str, str]:
-    """Store and table, from `store` and `table` or from `path`, which is "uri/table"."""
-    store, table, path = (values.get(name) for name in ("store", "table", "path"))
+    """Store and table, from `store` (or `url`) and `table` or from `path`, which is "uri/table"."""
+    store, table, path, url = (values.get(name) for name in ("store", "table", "path", URL))
+    if url is not None:
+        if store not in (None, url):
+            raise InvalidOption(
+                "options 'store' and 'url' both choose the store; give one of them", option=URL
+            )
+        store = url
     if path is not None:
         head, _, tail = path.rstrip("/").rpartition("/")
         if not head and store is None:

@@ -332,7 +332,7 @@ class AttachedStore(Sequence[str]):
         most: int | None = None,
     ) -> DataFrame:
         options = options_of(columns, condition, snapshot, most)
-        return self._spark.read.format(FORMAT).options(store=self._uri, table=table, **options).load()
+        return self._spark.read.format(FORMAT).options(url=self._uri, table=table, **options).load()
 
     def _run_unchanged(
         self,
@@ -454,7 +454,7 @@ class TableRead:
         """
         if name.lower() == "filter":
             return self.where(str(value))
-        if name.lower() in ("store", "table", "path"):
+        if name.lower() in ("store", "url", "table", "path"):
             raise InvalidOption(
                 f"option {name!r} is set already, by the table that the read began with", option=name
             )
@@ -486,7 +486,7 @@ class TableRead:
         few = read_few(parse_options({"store": self._uri, "table": self._table, **options}), limit)
         if few is not None:
             return few_as_relation(self._spark, few)
-        reader = self._spark.read.format(FORMAT).options(store=self._uri, table=self._table, **options)
+        reader = self._spark.read.format(FORMAT).options(url=self._uri, table=self._table, **options)
         if self._most is None:
             return reader.load()
         if not is_feed:

@@ -187,7 +187,7 @@ def create(
         store.create_table(table, schema, key, shard_key=shard_key or None, compression=made.compression)
         return
     assert made.query is not None, "a creation has columns or a query"
-    options = {"store": uri, "table": table, "primaryKey": ",".join(made.primary_key)}
+    options = {"url": uri, "table": table, "primaryKey": ",".join(made.primary_key)}
     options[COMPRESSION] = made.compression
     if made.shard_key:
         options["shardKey"] = ",".join(made.shard_key)

@@ -169,7 +169,7 @@ def _write(store: Store, table: str, kind: str, change: RowChange, queries: Quer
         columns.append(col(ACTION).isin(deletes).alias(_DELETES))
         options["deleteColumn"] = _DELETES
     written = counted.select(*columns).write.format("elasticscan").mode("append")
-    written.options(store=queries.uri, table=table, **options).save()
+    written.options(url=queries.uri, table=table, **options).save()
     done: Counter[str] = Counter()
     for action, name in zip(change.actions, names, strict=True):
         done[action] += counts.get[name]

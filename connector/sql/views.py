@@ -83,8 +83,9 @@ class TableViews:
             info = self._tables.get(view)
             if info is None:
                 continue  # another thread found that it is gone
-            # Through the reader and not as SQL text: so no uri has to be quoted.
-            reader = self._spark.read.format(FORMAT).options(store=self._uri, table=info.name)
+            # Through the reader and not as SQL text: so no uri has to be quoted. An event log has a view's
+            # options, and hides that of this name.
+            reader = self._spark.read.format(FORMAT).options(url=self._uri, table=info.name)
             reader.load().createOrReplaceTempView(f"`{view}`")
             self._own()[view] = (self._uri, info.name)
 

@@ -22,6 +22,7 @@ from types import TracebackType
 import pytest
 
 MISSING = "no PostgreSQL server is installed: the system's package `postgresql` has one"
+CHECKED = "checked"  # postgres_keeper.py says so of the user with this name
 NO_DRIVER = "its driver is not installed: pip install 'elasticscan[postgres]'"
 
 
@@ -47,6 +48,7 @@ class Server:
         self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._expect("started")
         self._numbers, self._free = count(1), list[str]()
+        self._has_checked = False
 
     def __enter__(self) -> Server:
         return self
@@ -80,6 +82,14 @@ class Server:
         self.execute(f"{others} WHERE datname = '{name}' AND pid != pg_backend_pid()")
         self.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public", name)
         self._free.append(name)
+
+    def checked_user(self, password: str) -> str:
+        """The name of a user whom it asks for this password from here on."""
+        if not self._has_checked:
+            self.execute(f"CREATE ROLE {CHECKED} LOGIN")
+            self._has_checked = True
+        self.execute(f"ALTER ROLE {CHECKED} PASSWORD '{password}'")
+        return CHECKED
 
     def execute(self, sql: str, database: str = "postgres") -> None:
         """Carry a statement out as the server's owner."""

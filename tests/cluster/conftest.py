@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -13,6 +15,8 @@ import pytest
 
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
+from tests.base.postgres import Server
+from tests.base.s3 import S3Server
 from tests.cluster.standalone import Cluster, Driver
 from tests.processes.programs import change_topology
 
@@ -40,15 +44,21 @@ def tidy(store: Store) -> None:
 
 
 @contextmanager
-def moving(store: Store, seed: int = 1) -> Iterator[None]:
-    """Tablets move, split and join, and shards come and go, some ten times a second at most."""
+def moving(store: Store, seed: int = 1, roots: str | None = None) -> Iterator[None]:
+    """Tablets move, split and join, and shards come and go, some ten times a second at most.
+
+    Args:
+        roots: where new shards lie, if not in the store's directory.
+    """
     stopping, moves = threading.Event(), list[str]()
 
     def move() -> None:
         chance = Random(seed)
         while not stopping.wait(0.1):
             try:
-                moves.append(change_topology(store, chance, f"n{len(moves)}") or "")
+                name = f"n{len(moves)}"
+                fresh = name if roots is None else {name: f"{roots}/{name}"}
+                moves.append(change_topology(store, chance, fresh) or "")
             except (TryAgain, UsageError):
                 continue
 
@@ -87,6 +97,39 @@ def server_store(tmp_path: Path, postgres_url: str) -> Iterator[Store]:
     shards = {name: str(tmp_path / name) for name in ("s1", "s2")}
     with Store.create(postgres_url, shards, tablets=16) as made_here:
         yield filled(made_here)
+
+
+@dataclass(frozen=True)
+class FarPlace:
+    """A database that asks for a password, a bucket, and a cluster: all find both by their environment."""
+
+    cluster: Cluster
+    postgres: Server
+    s3: S3Server
+    user: str
+    bucket: str
+    password: str
+    _numbers: Iterator[int]
+
+    @contextmanager
+    def store(self) -> Iterator[tuple[Store, str]]:
+        """A store there, `t` with 20,000 rows in 16 tablets on two shards; and where others may lie."""
+        roots = f"s3://{self.bucket}/{next(self._numbers)}"
+        with self.postgres.database() as database:
+            self.postgres.execute(f"GRANT ALL ON SCHEMA public TO {self.user}", database)
+            shards = {name: f"{roots}/{name}" for name in ("s1", "s2")}
+            with Store.create(self.postgres.url(database, self.user), shards, tablets=16) as made_here:
+                yield filled(made_here), roots
+
+
+@pytest.fixture(scope="module")
+def far(postgres: Server, s3_server: S3Server) -> Iterator[FarPlace]:
+    password = "Zq7:of@the/tests"  # without a word by which Spark itself would find it
+    user = postgres.checked_user(password)
+    with s3_server.bucket() as bucket, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGPASSWORD", password)
+        with Cluster() as cluster:
+            yield FarPlace(cluster, postgres, s3_server, user, bucket, password, count(1))
 
 
 def filled(store: Store) -> Store:

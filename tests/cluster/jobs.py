@@ -77,6 +77,32 @@ def stream(
     return len(query.recentProgress)
 
 
+def shown(spark: SparkSession, uri: str, by_url: bool) -> list[str]:
+    """What Spark shows of reads in every way that there is: plans, and a message of what is not there.
+
+    Args:
+        by_url: name the store by the option `url`; else as people who know no better do.
+    """
+    name = "url" if by_url else "store"
+    reader = spark.read.format("elasticscan")
+    frame = reader.options(url=uri, table="t").load() if by_url else reader.load(f"{uri}/t")
+    frame.createOrReplaceTempView("plain")
+    catalog, texts = attach(spark, uri), [repr(frame)]
+    in_sql = f"CREATE OR REPLACE TEMPORARY VIEW v USING elasticscan OPTIONS ({name} '{uri}', table 't')"
+    asked = ["SELECT count(*) FROM plain", in_sql, "SELECT v FROM v WHERE id = 3", "SHOW TABLES"]
+    frames = [spark.sql(text) for text in asked]
+    frames += [catalog.sql("SELECT v, count(*) FROM t WHERE id < 9 GROUP BY v"), catalog.table("t").load()]
+    for frame in frames:
+        frame.collect()
+        texts.append(frame._jdf.queryExecution().toString())
+    return texts
+
+
+def stop(spark: SparkSession) -> None:
+    """End the session, which then has written all of its logs."""
+    spark.stop()
+
+
 def _answer(frame: DataFrame, gate: str | None) -> dict[str, Any]:
     table = _held(_with_places(frame), gate).toArrow()
     places = sorted(set(table["_place"].to_pylist()))
@@ -117,5 +143,5 @@ def _held(frame: DataFrame, gate: str | None, slow: int | None = None) -> DataFr
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (read, sql, aggregate, attached, write, stream)
+    job.__name__: job for job in (read, sql, aggregate, attached, write, stream, shown, stop)
 }

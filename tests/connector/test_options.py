@@ -340,3 +340,12 @@ def test_the_pages_have_the_table_of_options() -> None:
     rows = [row(option, default) for option, default in zip(OPTIONS, defaults, strict=True)]
     assert listed("docs/options.md") == rows
     assert [each for each in rows if each in listed("README.md")] == listed("README.md") != []
+
+
+def test_a_store_may_be_named_by_the_option_whose_value_spark_hides() -> None:
+    options = parse_options({"URL": "env:TRIPS", "table": "t"})
+    assert (options.store, options.table) == ("env:TRIPS", "t")
+    assert parse_options({"url": "env:A", "store": "env:A", "table": "t"}).store == "env:A"
+    for more in ({"store": "env:B", "table": "t"}, {"path": "env:B/t"}):
+        with pytest.raises(InvalidOption, match="give"):
+            parse_options({"url": "env:A", **more})
