@@ -47,10 +47,10 @@ class SlotMap:
     def svg(self) -> str:
         """The picture, as the text of an SVG file."""
         row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
-        names, colours = self._names, self._colours
+        colours = self._colours
         width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
         parts = [
-            *_legend([(names[shard], colour) for shard, colour in colours.items()]),
+            *_legend(list(self._named_colours)),
         ]
         labelled = -_LINE
         for at, topology in enumerate(self.topologies):
@@ -72,11 +72,11 @@ class SlotMap:
             and an SVG path, one unit high, at the height of its place in the list. `moved` is the number of
             its slots that lie at another shard in the last one, `moved_path` where they are, at height 0.
         """
-        names, colours, now = self._names, self._colours, self.topologies[-1].placement
+        colours, now = self._colours, self.topologies[-1].placement
         return {
             "width": _WIDTH,
             "slots": self.topologies[-1].placement.slot_count,
-            "shards": [{"name": names[shard], "colour": colour} for shard, colour in colours.items()],
+            "shards": [{"name": name, "colour": colour} for name, colour in self._named_colours],
             "topologies": [
                 {
                     "number": topology.number,
@@ -101,17 +101,28 @@ class SlotMap:
 
     @property
     def _colours(self) -> dict[int, str]:
-        """A colour for each shard: that of its id, so that it stays when others go, unless that is taken."""
+        """A colour for each shard: that of its id, so that it stays when others go, unless that is taken.
+
+        Shards of one name, of which one came after the other had left, have that of the first.
+        """
         placed = {shard for topology in self.topologies for shard in topology.placement.shards}
         shown = sorted(placed | dict(self.shards).keys())
-        free: list[str] = []
-        colours = {}
+        names, free = self._names, list[str]()
+        colours, by_name = dict[int, str](), dict[str, str]()
         for shard in shown:
-            free = free or list(COLOURS)
-            wanted = COLOURS[(shard - 1) % len(COLOURS)]
-            colours[shard] = wanted if wanted in free else free[0]
-            free.remove(colours[shard])
+            if names[shard] not in by_name:
+                free = free or list(COLOURS)
+                wanted = COLOURS[(shard - 1) % len(COLOURS)]
+                by_name[names[shard]] = wanted if wanted in free else free[0]
+                free.remove(by_name[names[shard]])
+            colours[shard] = by_name[names[shard]]
         return colours
+
+    @property
+    def _named_colours(self) -> tuple[tuple[str, str], ...]:
+        """The names of shards, each once, with their colours."""
+        names = self._names
+        return tuple({names[shard]: colour for shard, colour in self._colours.items()}.items())
 
     @property
     def _title(self) -> str:

@@ -85,6 +85,28 @@ def test_every_row_has_the_colours_of_its_topology(slots: int, length: int) -> N
             assert shard_by_colour[colour] in owners
 
 
+def test_a_name_that_was_used_again_stands_in_the_legend_once() -> None:
+    """Shard 1 has left, and a new one got its name."""
+    names = {1: ((1, "s1"), (2, "s2")), 2: ((2, "s2"),), 3: ((2, "s2"), (3, "s1"))}
+    shards = {1: [1, 2], 2: [2], 3: [2, 3]}
+    shown = SlotMap(
+        tuple(
+            Topology(
+                number, initial_placement(64, 8, shards[number]), names[number], 1_760_000_000.0 + number, ""
+            )
+            for number in shards
+        ),
+        names[3],
+    )
+    labels = [text.text for text in ET.fromstring(shown.svg).findall(f"{SVG}text")]
+    assert (labels.count("s1"), labels.count("s2")) == (1, 1)
+    stripes = shown.stripes()
+    colours = {shard["name"]: shard["colour"] for shard in stripes["shards"]}
+    assert list(colours) == ["s1", "s2"] and len(stripes["shards"]) == 2
+    for topology in stripes["topologies"][::2]:
+        assert {colour for colour, _ in topology["paths"]} == set(colours.values())
+
+
 def test_it_says_what_it_shows() -> None:
     shown = SlotMap(history(1, 64, 3))
     assert repr(shown) == "SlotMap(topologies 1 to 3; .svg is the picture)"
