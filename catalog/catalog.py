@@ -36,7 +36,7 @@ from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
 from elasticscan.catalog.sealed import versions_digest
 from elasticscan.catalog.server_clock import clock_of
 from elasticscan.catalog.state import Identity, Reached
-from elasticscan.catalog.tables import metadata, of_servers, store_state
+from elasticscan.catalog.tables import index_same_rows_at_servers, metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
 
@@ -163,6 +163,8 @@ class Catalog:
             writing_options["isolation_level"] = "READ COMMITTED"
         try:
             with translate_errors(engine), transaction(engine, **writing_options) as sql:
+                if is_postgres(engine):
+                    index_same_rows_at_servers()
                 metadata.create_all(sql)
                 if engine.dialect.name == "postgresql":
                     of_servers.create_all(sql)

@@ -196,7 +196,6 @@ commits = _sealed_table(
         *("table_id", "app_id", "app_version"),
         unique=True,
         sqlite_where=_APP_ID.is_not(None),
-        postgresql_where=_APP_ID.is_not(None),
     ),
     Index("commits_by_table", "table_id", "number"),
     Index("commits_by_time", "created_at"),
@@ -355,3 +354,9 @@ outcomes = Table(
     Column("id", String(32), primary_key=True),
     Column("made_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
+
+
+def index_same_rows_at_servers() -> None:
+    """Let PostgreSQL index the same rows; others need not load what SQLAlchemy has for it."""
+    for index in (index for table in metadata.tables.values() for index in table.indexes):
+        index.kwargs["postgresql_where"] = index.dialect_options["sqlite"]["where"]

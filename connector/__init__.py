@@ -74,10 +74,25 @@ source          the entry: what Spark asks for a schema, a reader, a writer
 sql             conditions and columns, taken out of queries, and statements about tables of a store
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from elasticscan.connector.source import ElasticScanSource, attach, register
-from elasticscan.connector.sql.attached import AttachedStore, TableRead
+
+if TYPE_CHECKING:  # tasks read and write without it
+    from elasticscan.connector.sql.attached import AttachedStore, TableRead
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
 
 __all__ = ["AttachedStore", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]
+
+
+if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("AttachedStore", "TableRead"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        return getattr(import_module("elasticscan.connector.sql.attached"), name)

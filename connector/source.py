@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,12 +27,14 @@ from elasticscan.connector.options import (
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.refused_streams import RefusedStream
-from elasticscan.connector.sql.attached import AttachedStore
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
+
+if TYPE_CHECKING:  # tasks need none of it
+    from elasticscan.connector.sql.attached import AttachedStore
 
 
 class ElasticScanSource(DataSource):
@@ -111,4 +116,5 @@ def attach(spark: SparkSession, uri: str = "", prefix: str | None = None) -> Att
             option="prefix",
         )
     register(spark)
-    return AttachedStore(spark, uri, prefix or "")
+    attached: type[AttachedStore] = import_module("elasticscan.connector.sql.attached").AttachedStore
+    return attached(spark, uri, prefix or "")

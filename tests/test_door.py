@@ -44,6 +44,24 @@ def test_opening_a_store_imports_neither_pandas_nor_spark() -> None:
     assert fresh(code) == "set()"
 
 
+def test_a_store_with_its_catalog_in_sqlite_loads_nothing_of_postgresql(tmp_path: Path) -> None:
+    code = (
+        f"import elasticscan, sys; store = elasticscan.create({str(tmp_path / 's')!r}, shards=['a'])\n"
+        "store.create_table('t', {'id': [1]}, 'id'); store.status()\n"
+        "print([name for name in sys.modules if name.startswith('sqlalchemy.dialects.postgresql')])"
+    )
+    assert fresh(code) == "[]"
+
+
+def test_a_task_of_spark_loads_nothing_of_sql_over_tables() -> None:
+    code = (
+        "import elasticscan.connector, sys\n"
+        "print([name for name in sys.modules if name.startswith('elasticscan.connector.sql')])\n"
+        "print(elasticscan.connector.AttachedStore.__name__, elasticscan.connector.TableRead.__name__)"
+    )
+    assert fresh(code).split("\n") == ["[]", "AttachedStore TableRead"]
+
+
 def test_errors_are_a_module_and_come_without_arrow() -> None:
     code = (
         "from elasticscan.errors import TableNotFound; import elasticscan, sys\n"

@@ -107,6 +107,18 @@ def test_hundreds_of_threads_share_the_connections_of_a_process(
         assert min(read) > 100 and table.scan().count() == 300
 
 
+def test_an_index_of_some_rows_is_one_at_a_server_too(
+    postgres: Server, database: str, tmp_path: Path
+) -> None:
+    engine = create_engine(postgres.url(database))
+    with make(postgres.url(database), tmp_path / "one"), engine.connect() as sql:
+        indexes = sql.execute(
+            text("SELECT indexdef FROM pg_indexes WHERE indexname = 'commits_by_application'")
+        )
+        assert "WHERE (app_id IS NOT NULL)" in indexes.scalar_one()
+    engine.dispose()
+
+
 def test_a_schema_holds_one_store_and_a_database_many(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:
