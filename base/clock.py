@@ -6,7 +6,10 @@ Leases, retention and grace periods ask a `Clock` and never the `time` module.
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Protocol
+
+from elasticscan.base.errors import InvalidOption
 
 
 class Clock(Protocol):
@@ -27,3 +30,20 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def zoned(option: str, moment: datetime) -> datetime:
+    """The moment itself.
+
+    Raises:
+        InvalidOption: it has no zone. Python would take it for this machine's, SQL for the session's, and
+            others for UTC: nobody but the caller knows.
+    """
+    if moment.utcoffset() is None:
+        plain = moment.replace(tzinfo=None).isoformat()
+        raise InvalidOption(
+            f"{option}={plain} has no time zone: write '{plain}Z' for UTC, or its offset as in "
+            f"'{plain}+02:00'; a datetime takes tzinfo=datetime.UTC",
+            option=option,
+        )
+    return moment

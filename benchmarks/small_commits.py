@@ -109,7 +109,7 @@ def bench_small_commits(results: Results, work: Path, commits: int) -> None:
         )
         results.at_most("… fragments of the worst slot", state["upkeep"]["slot_fragments"], 8)
         results.at_most("… bytes written / committed", state["upkeep"]["amplification"]["writes"], 8)
-        store.table("t").set_retention(0)
+        store.table("t").set_retention("0s")
         store.table("t").compact()
         store.collect_garbage(grace_seconds=0, trash_seconds=0)
         results.at_most(

@@ -63,7 +63,8 @@ class PlacementTx(StateTx):
         for shard in self.shards():
             if shard.name == name:
                 raise AlreadyExists(
-                    f"the store already has a shard {name!r}; choose another name", shard=name
+                    f"the store already has a shard {name!r}, with another root; choose another name",
+                    shard=name,
                 )
         shard = Shard(max(self.shard_roots(), default=0) + 1, name, root)
         self._rows.insert(shards, {"id": shard.id, "name": name, "root": root, "draining": False})

@@ -19,7 +19,7 @@ def aggregate(
         list[str],
         typer.Argument(metavar="VALUE...", help='"count(*)", "sum(km) AS km", "count(DISTINCT city)", …'),
     ],
-    by: Annotated[str | None, typer.Option(metavar="A,B", help="The columns to group by.")] = None,
+    by: Annotated[list[str] | None, typer.Option(metavar="A,B", help="The columns to group by.")] = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
     json: Json = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
+from elasticscan.cli.getting import keys_of
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, said_of
 from elasticscan.cli.output import answer, counted
 from elasticscan.storage import conform
@@ -56,6 +58,12 @@ def delete(
     file: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE...", help="Files that have the key columns.")
     ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="In place of files a key as get takes it; of several columns: 5,mon"
+        ),
+    ] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help='In place of files a condition; "true" for all rows.')
     ] = None,
@@ -63,16 +71,18 @@ def delete(
     user_metadata: UserMetadata = None,
     json: Json = False,
 ) -> None:
-    """Delete rows that meet a condition, or whose keys are in files: one commit, all or nothing."""
-    said, files = said_of(user_metadata), file or []
-    if bool(files) == (where is not None):
-        raise InvalidOption("give either files of keys or --where, and not both", option="--where")
+    """Delete rows that meet a condition, or that have keys: one commit, all or nothing."""
+    said, files, typed = said_of(user_metadata), file or [], key or []
+    if (bool(files), bool(typed), where is not None).count(True) != 1:
+        raise InvalidOption("give one of files of keys, --key and --where", option="--where")
     with Store.open(uri) as store:
         if where is not None:
             changed = delete_rows(_selection(store, table, where, if_unchanged_since, said))
             rows, commit = changed.rows, changed.commit
+        elif files:
+            rows, commit = _delete_files(store, table, files, if_unchanged_since, said)
         else:
-            rows, commit = _delete_keys(store, table, files, if_unchanged_since, said)
+            rows, commit = _delete_typed(store, table, typed, if_unchanged_since, said)
     what, which = ("row", "") if where is not None else ("key", ", whether there was a row or not")
     answer(
         json,
@@ -94,27 +104,38 @@ def _selection(store: Store, table: str, where: str, since: int | None, said: di
     )
 
 
-def _check_no_keys(files: Sequence[Path], key: pa.Field) -> None:
+def _check_no_keys(files: Sequence[Path], schema: pa.Schema, names: Sequence[str]) -> None:
     """Raises `InvalidOption` for a key in place of a file of keys."""
     for file in map(str, files):
         with suppress(OSError):
-            if set(file) & set("./*?[") or Path(file).exists():
+            if set(file) & set("*?[") or "://" in file or Path(file).exists():
                 continue
-        value = file if pa.types.is_integer(key.type) else "'{}'".format(file.replace("'", "''"))
-        raise InvalidOption(
-            f"there is no file {brief(file, 40)} of keys; to delete a row by its key, write --where "
-            f'"{key.name} = {value if len(value) <= 40 else "…"}"',
-            option="FILE",
-        )
+        if _may_be_key(file, schema, names):
+            raise InvalidOption(
+                f"there is no file {brief(file, 40)} of keys; to delete a row by its key "
+                f"({', '.join(names)}), write --key {shlex.quote(file) if len(file) <= 40 else '…'}",
+                option="FILE",
+            )
 
 
-def _delete_keys(
+def _may_be_key(word: str, schema: pa.Schema, names: Sequence[str]) -> bool:
+    """True unless a word can only be the name of a file."""
+    if not set(word) & set("./"):
+        return True
+    try:
+        keys_of([word], schema, names)
+    except InvalidOption:
+        return False
+    return True
+
+
+def _delete_files(
     store: Store, table: str, files: Sequence[Path], since: int | None, said: dict[str, str]
 ) -> tuple[int, int]:
     """(keys in the files, the commit)."""
     target, count = store.table(table), 0
     names, schema = list(target.primary_key), target.schema
-    _check_no_keys(files, schema.field(names[0]))
+    _check_no_keys(files, schema, names)
     key_schema = pa.schema([schema.field(name) for name in names])
 
     def keys() -> Iterator[pa.RecordBatch]:
@@ -129,3 +150,12 @@ def _delete_keys(
     reader = pa.RecordBatchReader.from_batches(key_schema, keys())
     commit = target.delete(reader, if_unchanged_since=since, user_metadata=said)
     return count, commit
+
+
+def _delete_typed(
+    store: Store, table: str, typed: Sequence[str], since: int | None, said: dict[str, str]
+) -> tuple[int, int]:
+    """(keys as they were typed, the commit)."""
+    target = store.table(table)
+    keys = keys_of(typed, target.schema, target.primary_key)
+    return keys.num_rows, target.delete(keys, if_unchanged_since=since, user_metadata=said)

@@ -12,8 +12,29 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 STORE, DATA, CHANGE, CARE = "A store", "Its data", "Where tablets live", "Its upkeep"
+
+
+class GivenOnce(TyperCommand):
+    """A command that refuses an option of one value which is given twice: the last would win in silence."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            parsed = parse(args)
+            order = parsed[2]
+            for option in order:
+                many = getattr(option, "multiple", True) or getattr(option, "is_flag", False)
+                if not many and order.count(option) > 1:
+                    ctx.fail(f"{option.opts[0]} is given twice; give it once.")
+            return parsed
+
+        parser.parse_args = parse_once
+        return parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +69,8 @@ class Command:
         if not isinstance(group, typer.Typer):
             function, group = group, typer.Typer(add_completion=False, rich_markup_mode="rich")
             group.command(self.name, epilog=self.examples())(function)
+        for command in group.registered_commands:
+            command.cls = GivenOnce
         group.info.epilog = self.examples()
         return typer.main.get_command(group)
 
@@ -63,11 +86,11 @@ COMMANDS = (
     Command(DATA, "load", "loading:load",
         "Load files into a table: one commit, all or nothing; or, as a job, a commit for each file."),
     Command(DATA, "export", "exporting:export",
-        "Write the rows of a snapshot as Parquet files; _SUCCESS stands beside them when all are complete."),
+        "Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory."),
     Command(DATA, "update", "changing:update",
         "Give columns new values in the rows that meet a condition: one commit, all or nothing."),
     Command(DATA, "delete", "changing:delete",
-        "Delete rows that meet a condition, or whose keys are in files: one commit, all or nothing."),
+        "Delete rows that meet a condition, or that have keys: one commit, all or nothing."),
     Command(DATA, "scan", "scanning:scan",
         "Read every row of a snapshot exactly once, while tablets move."),
     Command(DATA, "get", "getting:get",
@@ -100,7 +123,8 @@ COMMANDS = (
         "Give a column of a table a wider type of the same kind: int32 to int64, float to double."),
     Command(DATA, "set-compression", "columns:set_compression",
         "Say how a table's files are written from now on; compact writes those that are there anew."),
-    Command(CHANGE, "expand", "topology:expand", "Add shards and move the fewest tablets that balance."),
+    Command(CHANGE, "expand", "topology:expand",
+        "Add shards that are not there yet, and move the fewest tablets that balance."),
     Command(CHANGE, "contract", "topology:contract", "Move all tablets off a shard and remove it."),
     Command(CHANGE, "rebalance", "topology:rebalance", "Move the fewest tablets that balance the shards."),
     Command(CHANGE, "move", "topology:move",
@@ -142,15 +166,21 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "stores:drop": ["trips.store old_trips --yes"],
     "loading:load": [
         "trips.store trips trips.csv --primary-key id",
+        "trips.store trips trips.txt --delimiter ';' --column-names id,city,km",
         "trips.store trips 'in/**/*.parquet' --job 2026-06",
         "trips.store trips s3://bucket/trips/ --insert",
     ],
     "exporting:export": [
+        "trips.store trips trips.csv",
         "trips.store trips out/",
         "trips.store trips s3://bucket/out --filter \"city = 'Oslo'\"",
     ],
     "changing:update": ["trips.store trips --set 'km=km * 2' --where 'id = 7'"],
-    "changing:delete": ["trips.store trips --where \"city = 'Oslo'\"", "trips.store trips keys.csv"],
+    "changing:delete": [
+        "trips.store trips --where \"city = 'Oslo'\"",
+        "trips.store trips --key 7 --key 9",
+        "trips.store trips keys.csv",
+    ],
     "scanning:scan": [
         "trips.store trips --filter 'km > 9' --columns id,km",
         "trips.store trips --snapshot 2026-03-01T12:00Z -o trips.parquet",
@@ -237,6 +267,8 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--force", "-y", "-f"), ("--yes",)),
     **dict.fromkeys(("--shards", "--root"), ("--shard",)),
     "--group-by": ("--by",),
+    **dict.fromkeys(("--no-header", "--header", "--names"), ("--column-names",)),
+    **dict.fromkeys(("--sep", "--separator", "--delim"), ("--delimiter",)),
     "--to": ("--upto", "restore-table STORE TABLE --to SNAPSHOT"),
     "--retention": ("set-retention STORE TABLE PERIOD",),
     "--format": ("scan STORE TABLE --format csv",),

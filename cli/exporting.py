@@ -1,4 +1,4 @@
-"""export: rows of a snapshot as Parquet files in a directory."""
+"""export: rows of a snapshot as files."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from rich.markup import escape
 
 from elasticscan.cli.options import Columns, Filter, Json, Snapshot, Table, Uri, names_of, snapshot_of
 from elasticscan.cli.output import answer, counted, progress
-from elasticscan.store import Store
+from elasticscan.store import Store, kind_of
 
 
 def export(
     uri: Uri,
     table: Table,
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="An empty directory, a new one, or s3://bucket/out.")
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A new .parquet, .csv or .arrow; or an empty directory, or s3://bucket/out."
+        ),
     ],
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
     snapshot: Snapshot = None,
-    compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip or none.")] = "zstd",
+    compression: Annotated[str, typer.Option(help="Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
     json: Json = False,
 ) -> None:
-    """Write the rows of a snapshot as Parquet files; _SUCCESS stands beside them when all are complete."""
+    """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory."""
     with Store.open(uri) as store, progress() as bar:
         task = bar.add_task(f"exporting {table}", total=None, note="")
         done = store.table(table).export(
-            directory,
+            path,
             names_of(columns),
             filter,
             compression=compression,
@@ -41,5 +44,5 @@ def export(
         json,
         asdict(done),
         f"{counted(done.rows, 'row')} of snapshot {done.snapshot} written to {files} "
-        f"in {escape(done.directory)}.",
+        f"{'in' if kind_of(path) is None else 'at'} {escape(done.path)}.",
     )

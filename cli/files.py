@@ -10,16 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.user_files import naming_file
+from elasticscan.store import kind_of, open_file
 
 
-def kind_of(path: Path) -> str:
-    """`csv`, `parquet` or `arrow`, by the name."""
-    kinds = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
-    kind = kinds.get(path.suffix.lower())
+def known_kind(path: Path) -> str:
+    """`csv`, `parquet` or `arrow`, by the name. Raises `InvalidOption` for any other."""
+    kind = kind_of(path.name)
     if kind is None:
         raise InvalidOption(
             f"{path} is of no kind that is known by its name: use .csv, .parquet or .arrow",
@@ -45,16 +44,12 @@ def open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     partial = path.with_name(f".{path.name}.partial")
     hints = {"": "; choose other columns with --columns, or write .parquet"}
     try:
-        with naming_file(str(path), "written", hints), _writer(partial, kind_of(path), schema) as writer:
+        with (
+            naming_file(str(path), "written", hints),
+            pa.OSFile(str(partial), "wb") as sink,
+            open_file(known_kind(path), sink, schema) as writer,
+        ):
             yield writer
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _writer(path: Path, kind: str, schema: pa.Schema) -> Any:
-    if kind == "parquet":
-        return pyarrow.parquet.ParquetWriter(path, schema)
-    if kind == "arrow":
-        return pa.ipc.new_file(str(path), schema)
-    return pyarrow.csv.CSVWriter(str(path), schema)

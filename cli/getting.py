@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
-from elasticscan.cli.files import kind_of, open_writer
+from elasticscan.cli.files import known_kind, open_writer
 from elasticscan.cli.options import Columns, Json, Snapshot, Table, Uri, names_of, snapshot_of
 from elasticscan.cli.output import answer, console, print_json_lines
 from elasticscan.cli.scanning import Output, show_rows
@@ -39,10 +39,10 @@ def get(
     file. A key that is not there has none.
     """
     if output is not None:
-        kind_of(output)
+        known_kind(output)
     with Store.open(uri) as store:
         opened = store.table(table)
-        asked = _keys_of(keys, opened.schema, opened.primary_key)
+        asked = keys_of(keys, opened.schema, opened.primary_key)
         rows = opened.get(asked, names_of(columns), snapshot_of(snapshot))
     told = f"{rows.num_rows:,} of {asked.num_rows:,} keys are there"
     if output is not None:
@@ -58,8 +58,12 @@ def get(
         console().print(f"{told}.")
 
 
-def _keys_of(texts: Sequence[str], schema: pa.Schema, names: Sequence[str]) -> pa.Table:
-    """Keys as they are typed, in the types of their columns."""
+def keys_of(texts: Sequence[str], schema: pa.Schema, names: Sequence[str]) -> pa.Table:
+    """Keys as they are typed, in the types of their columns: of several columns a line of CSV.
+
+    Raises:
+        InvalidOption: a key has another number of values, or one of another type.
+    """
     split = [[text] if len(names) == 1 else next(csv.reader([text]), []) for text in texts]
     for text, values in zip(texts, split, strict=True):
         if len(values) != len(names):

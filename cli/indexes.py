@@ -25,13 +25,14 @@ def create(
     table: Table,
     name: Name,
     columns: Annotated[
-        str, typer.Option("--columns", metavar="A,B", help="What to index, the most significant first.")
+        list[str], typer.Option("--columns", metavar="A,B", help="What to index, the most significant first.")
     ],
     kind: Annotated[
         str, typer.Option(help="sorted (equality, ranges, order) or hash (equality alone).")
     ] = SORTED,
     include: Annotated[
-        str | None, typer.Option(metavar="C,D", help="More columns to carry, so that rows need no fetching.")
+        list[str] | None,
+        typer.Option(metavar="C,D", help="More columns to carry, so that rows need no fetching."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -30,6 +30,20 @@ Job = Annotated[
         help="A commit for each file; stopped and started again under the same name, it goes on.",
     ),
 ]
+Null = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="CSV: what is null, beside empty fields without quotes."),
+]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="NAME=TYPE", help="CSV, JSON: a column's Arrow type."),
+]
+Delimiter = Annotated[
+    str, typer.Option(metavar="CHARACTER", help=r"CSV: what is between fields; \t for a tab.")
+]
+ColumnNames = Annotated[
+    list[str] | None, typer.Option(metavar="A,B", help="CSV without a first line of names: its columns.")
+]
 
 
 def load(
@@ -37,23 +51,19 @@ def load(
     table: Table,
     source: Sources,
     primary_key: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
+        list[str] | None, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
     ] = None,
     shard_key: Annotated[
-        str | None, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
+        list[str] | None, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
     ] = None,
     compression: Annotated[
         str | None, typer.Option(help="Of a table that is made: lz4, zstd or none (the default).")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all rows by these.")] = False,
-    null: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="CSV: what is null, beside empty fields without quotes."),
-    ] = None,
-    type_: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="NAME=TYPE", help="CSV, JSON: a column's Arrow type."),
-    ] = None,
+    null: Null = None,
+    type_: Types = None,
+    delimiter: Delimiter = ",",
+    column_names: ColumnNames = None,
     insert: Annotated[
         bool, typer.Option("--insert", help="Refuse rows whose primary keys are there already.")
     ] = False,
@@ -86,6 +96,8 @@ def load(
             version=version,
             nulls=null or (),
             types=types,
+            delimiter="\t" if delimiter == r"\t" else delimiter,
+            column_names=names_of(column_names),
             job=job,
             if_unchanged_since=if_unchanged_since,
             user_metadata=said,

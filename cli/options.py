@@ -13,9 +13,8 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.base.showing import brief
 from elasticscan.cli.output import remember_json
-from elasticscan.store import user_metadata
+from elasticscan.store import period, user_metadata
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -43,14 +42,13 @@ Tablet = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON, for scripts.", callback=remember_json, is_eager=True)
 ]
-Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
+Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="A,B", help="Which, in this order.")]
 Filter = Annotated[str | None, typer.Option("--filter", metavar="SQL", help="A condition on the rows.")]
 Snapshot = Annotated[
     str | None,
     typer.Option(
         "--snapshot",
-        help="A commit number, a tag, or a time as 2026-03-01T12:00Z (UTC without a zone); the newest by "
-        "default.",
+        help="A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z; the newest by default.",
     ),
 ]
 IndexChoice = Annotated[
@@ -91,9 +89,9 @@ def said_of(items: Sequence[str] | None) -> dict[str, str]:
     return user_metadata(dict(item.split("=", 1) for item in items or ()))
 
 
-def names_of(text: str | None) -> list[str] | None:
-    """`a, b` as a list; None stays None."""
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def names_of(texts: Sequence[str] | None) -> list[str] | None:
+    """`a, b` for each time that an option was given, as one list; None where it was not."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()] if texts else None
 
 
 def snapshot_of(text: str | None) -> int | str | None:
@@ -125,36 +123,24 @@ def shards_of(items: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def seconds_of(text: str, option: str) -> float:
     """`30s`, `90m`, `12h` or `7d` in seconds; a number without a unit is refused, except 0."""
-    allowed = "a time with its unit: s, m, h or d, as in 30s, 90m, 12h or 7d"
-    if text.isascii() and text.isdecimal() and text.strip("0"):
-        raise InvalidOption(
-            f"{option}={brief(text, 40)} does not say of what; it must be {allowed}",
-            option=option,
-            value=text,
-        )
-    return _number(text, option, _UNITS, allowed)
+    return period(option, text)
 
 
 def bytes_of(text: str | None, option: str) -> float | None:
     """`50M` as 50,000,000; None stays None."""
     if text is None:
         return None
-    number = _number(text, option, _SIZES, "a number of bytes, or one with K, M or G as in 50M")
+    digits, unit = (text[:-1], _SIZES.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
+    is_number = unit is not None and digits.isascii() and digits.replace(".", "", 1).isdecimal()
+    number = float(digits) * unit if unit is not None and is_number else math.nan
+    if not math.isfinite(number):
+        raise InvalidOption(
+            f"{option}={brief(text, 40)} must be a number of bytes, or one with K, M or G as in 50M",
+            option=option,
+        )
     if not number:
         raise InvalidOption(f"{option} must be more than 0", option=option)
     return number
-
-
-def _number(text: str, option: str, units: dict[str, float] | dict[str, int], allowed: str) -> float:
-    digits, unit = (text[:-1], units.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
-    if unit is None or not digits.replace(".", "", 1).isdecimal() or not digits.isascii():
-        raise InvalidOption(f"{option}={brief(text, 40)} must be {allowed}", option=option)
-    value = float(digits) * unit
-    if not math.isfinite(value):
-        raise InvalidOption(
-            f"{option}={brief(text, 40)} is more than there can be; it must be {allowed}", option=option
-        )
-    return value
 
 
 def type_of(alias: str, option: str, must: str, hint: str = "") -> pa.DataType:

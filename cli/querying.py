@@ -39,7 +39,12 @@ def sql(
         for table in store.tables():
             database.register(table.name, _Rereadable(table, at))
         try:
-            if duckdb.extract_statements(query)[0].type != duckdb.StatementType.SELECT:
+            asked = duckdb.extract_statements(query)
+            if len(asked) != 1:
+                raise InvalidOption(
+                    f"sql takes one query, and this has {len(asked)}; give each by itself", option="QUERY"
+                )
+            if asked[0].type != duckdb.StatementType.SELECT:
                 raise InvalidOption(
                     "sql takes a SELECT; to change rows: update, delete, load", option="QUERY"
                 )

@@ -16,7 +16,7 @@ from elasticscan.base.json_text import plain
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
-from elasticscan.cli.files import kind_of, open_writer, print_csv
+from elasticscan.cli.files import known_kind, open_writer, print_csv
 from elasticscan.cli.options import (
     Columns,
     Filter,
@@ -86,7 +86,7 @@ def scan(
     object a line, or to a file. A scan that stops after some --pages prints the key that goes on after them.
     """
     if output is not None:
-        kind_of(output)
+        known_kind(output)
     voice = _voice(format_, output, json)
     glance = limit is None and pages is None and output is None and voice is None
     settings = {
@@ -105,7 +105,9 @@ def scan(
 def changes(
     uri: Uri,
     table: Table,
-    after: Annotated[str, typer.Option(help="The commit, tag or time after which to begin.")] = "0",
+    after: Annotated[
+        str | None, typer.Option(help="The commit, tag or time after which to begin; all that is kept else.")
+    ] = None,
     upto: Annotated[str | None, typer.Option(help="The last commit, tag or time; else the newest.")] = None,
     columns: Columns = None,
     filter: Filter = None,  # noqa: A002 - the word users know
@@ -121,11 +123,11 @@ def changes(
     stops after some --pages goes on with `scan --key`.
     """
     if output is not None:
-        kind_of(output)
+        known_kind(output)
     voice = _voice(format_, output, json)
     with Store.open(uri) as store:
         begun = store.table(table).changes(
-            snapshot_of(after) or 0, snapshot_of(upto), names_of(columns), filter, page_rows=page_rows
+            snapshot_of(after), snapshot_of(upto), names_of(columns), filter, page_rows=page_rows
         )
         glance = pages is None and output is None and voice is None
         tell(begun, islice(begun, pages), uri, output, glance, voice)

@@ -61,7 +61,7 @@ def set_retention(
     """Say how long snapshots and changes of a table stay readable without a tag or a lease."""
     seconds = None if period == "store" else seconds_of(period, "PERIOD")
     with Store.open(uri) as store:
-        store.table(table).set_retention(seconds)
+        store.table(table).set_retention(None if period == "store" else period)
     kept = "as long as the store says" if seconds is None else f"for {period}"
     answer(
         json,
@@ -75,7 +75,7 @@ def restore_table(
     table: Table,
     to: Annotated[
         str,
-        typer.Option("--to", help="A commit number, a tag, or a time as 2026-03-01T12:00 (UTC)."),
+        typer.Option("--to", help="A commit number, a tag, or a time with its zone, as 2026-03-01T12:00Z."),
     ],
     json: Json = False,
 ) -> None:

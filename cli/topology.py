@@ -25,12 +25,15 @@ def expand(
     bytes_per_second: Speed = None,
     json: Json = False,
 ) -> None:
-    """Add shards and move the fewest tablets that balance."""
+    """Add shards that are not there yet, and move the fewest tablets that balance."""
     names, roots = shards_of(shard)
     with Store.open(uri) as store, _moves("moving tablets in") as moved:
         how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+        before = store.topology.number
         topology = store.expand_with(how, names, roots)
-        _report(store, topology, json)
+        are = "These shards are" if len(names) > 1 else f"Shard {names[0]} is"
+        nothing = f"{are} there already, and tablets are balanced; nothing moved."
+        _report(store, topology, json, nothing * (topology.number == before))
 
 
 def contract(

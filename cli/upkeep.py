@@ -129,7 +129,7 @@ def collect_garbage(
     """
     spared, trash_seconds = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
     with Store.open(uri) as store:
-        collected = store.collect_garbage(spared, dry_run, trash_seconds, share)
+        collected = store.collect_garbage(spared, dry_run=dry_run, trash_seconds=trash_seconds, share=share)
     if not json:
         for decision in collected.decisions if dry_run else ():
             text = f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}"
@@ -224,7 +224,7 @@ def rotate_secret(
 ) -> None:
     """Replace the secrets of continuation keys and of streams' offsets; those in use go on."""
     with Store.open(uri) as store:
-        number = store.rotate_secret(revoke)
+        number = store.rotate_secret(revoke=revoke)
     ended = (
         "keys given out until now have ended, and streams need new checkpoints"
         if revoke

@@ -44,7 +44,7 @@ notebooks  what tables and explanations look like in a notebook
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
-from elasticscan.store.arguments import file_form, user_metadata
+from elasticscan.store.arguments import file_form, period, user_metadata
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.store.context.lookups import SlotPlaces
@@ -56,6 +56,7 @@ from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import feed_fields, rows_by_slot
 from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
+from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import (
@@ -141,9 +142,12 @@ __all__ = [
     "hold_for_stream",
     "hold_snapshot",
     "is_committed",
+    "kind_of",
     "known_values",
     "look",
     "look_behind",
+    "open_file",
+    "period",
     "publish",
     "publish_replacing",
     "read_files",

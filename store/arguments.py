@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from numbers import Real
 from typing import Any, TypeAlias, TypeVar
@@ -25,9 +25,11 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import (
     MAX_COLUMNS,
+    MAX_ID,
     MAX_NUMBER,
     MAX_PAGE_BYTES,
     MAX_PAGE_ROWS,
@@ -41,6 +43,7 @@ from elasticscan.filters import sql_of_expression, with_parameters
 Value = TypeVar("Value")
 
 COMPRESSIONS = ("none", "lz4", "zstd")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 # A condition: SQL text, or an expression of pyarrow's.
 Condition: TypeAlias = str | pc.Expression
@@ -105,13 +108,12 @@ def condition(option: str, value: Any, parameters: Any, schema: Callable[[], pa.
 
 
 def moment(option: str, value: Any) -> datetime:
-    """A time, which may be text of ISO's form."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            return datetime.fromisoformat(text(option, value))
-    if not isinstance(value, datetime):
-        raise _refusal(option, value, "a datetime, or text such as '2026-03-01T12:00Z' (UTC without a zone)")
-    return value
+    """A time with its zone, which may be text of ISO's form."""
+    if isinstance(value, datetime):
+        return zoned(option, value)
+    with suppress(ValueError):
+        return zoned(option, datetime.fromisoformat(text(option, value)))
+    raise _refusal(option, value, "a datetime with its zone, or text such as '2026-03-01T12:00Z'")
 
 
 def snapshot_or_time(snapshot: Any, timestamp: Any) -> int | str | datetime | None:
@@ -163,8 +165,8 @@ def names(option: str, value: Any, allowed: str = "a list of names") -> list[str
     return [text(option, name) for name in items]
 
 
-def keys(option: str, value: Any) -> list[str]:
-    """Key columns: a list of names, or a single name."""
+def columns(option: str, value: Any) -> list[str]:
+    """Columns: a list of names, or a single name."""
     return [text(option, value)] if isinstance(value, str) else names(option, value)
 
 
@@ -201,6 +203,13 @@ def types(option: str, value: Any) -> dict[str, pa.DataType]:
     return found
 
 
+def delimiter(option: str, value: Any) -> str:
+    """One character between fields of CSV."""
+    if len(text(option, value)) != 1 or value in '\r\n"':
+        raise _refusal(option, value, "one character, such as ';', '|' or a tab")
+    return str(value)
+
+
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:
     """Names of shards, and the roots of those that were given one."""
     if isinstance(value, Mapping):
@@ -223,9 +232,30 @@ def seconds(option: str, value: Any) -> float:
     return _finite(option, value, "a finite number of seconds, 0 or more")
 
 
+def period(option: str, value: Any) -> float:
+    """Seconds of a timedelta, or of text with its unit; a number alone is refused, except 0."""
+    allowed = "a time with its unit, s, m, h or d, as in 30s, 90m, 12h or 7d"
+    if isinstance(value, str):
+        written = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])|0", value.lower(), re.ASCII)
+        number = math.nan if written is None else float(written[1] or 0) * _UNITS[written[2] or "s"]
+        if not math.isfinite(number):
+            raise InvalidOption(f"{option}={brief(value, 40)} must be {allowed}", option=option)
+        return number
+    if isinstance(value, timedelta):
+        return _finite(option, value.total_seconds(), "0 or more")
+    if not isinstance(value, bool) and isinstance(value, Real) and value == 0:
+        return 0.0
+    raise _refusal(option, value, f"{allowed}, or a timedelta; a number does not say of what")
+
+
 def share(option: str, value: Any) -> float:
     """A part of a whole."""
     return _finite(option, value, "a number from 0 to 1", most=1.0)
+
+
+def tablet(option: str, value: Any) -> int:
+    """The id of a tablet."""
+    return whole_number(option, value, 0, MAX_ID)
 
 
 def speed(option: str, value: Any) -> float | None:
@@ -250,20 +280,20 @@ def transaction(value: Any) -> IdempotencyKey | None:
 
 
 def past(option: str, value: Any) -> int | str | datetime:
-    """A commit number, the name of a tag, or a time, which may be text of ISO's form."""
+    """A commit number, the name of a tag, or a time with its zone, which may be text of ISO's form."""
     if isinstance(value, datetime):
-        return value
+        return zoned(option, value)
     allowed = "a commit number, a tag or a time"
     if isinstance(value, float):
         allowed += "; of seconds since 1970, as a commit's created_at"
         raise _refusal(option, value, f"{allowed}, make a time: datetime.fromtimestamp(seconds, UTC)")
     if not isinstance(value, str):
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise _refusal(option, value, f"{allowed}: 17, 'before_the_merger' or '2026-03-01T12:00'")
+            raise _refusal(option, value, f"{allowed}: 17, 'before_the_merger' or '2026-03-01T12:00Z'")
         return whole_number(option, value, 0, MAX_NUMBER)
     if not re.fullmatch(NAME_PATTERN, text(option, value)):
         with suppress(ValueError):
-            return datetime.fromisoformat(value)
+            return zoned(option, datetime.fromisoformat(value))
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 
@@ -128,7 +128,7 @@ class DefinedTable(Named, shown_as="Table"):
             TableNotFound, ColumnNotFound: there is none.
             InvalidOption: a key or an index is made of one; drop the index first.
         """
-        return drop_columns(self._context, self._find, arguments.names("names", names)).schema
+        return drop_columns(self._context, self._find, arguments.columns("names", names)).schema
 
     def rename_column(self, old: str, new: str) -> pa.Schema:
         """Give a column another name, while others write, scan and move; nothing is written anew.
@@ -159,13 +159,16 @@ class DefinedTable(Named, shown_as="Table"):
         return widen_column(self._context, self._find, arguments.text("name", name), type).schema
 
     @begun_again
-    def set_retention(self, seconds: float | None) -> None:
+    def set_retention(self, period: timedelta | str | None) -> None:
         """Say how long snapshots and changes stay readable without a lease.
 
-        None for the store's own retention period. A shorter one also ends the time of scans that
-        have begun and took no lease because they relied on the longer one.
+        A shorter period also ends the time of scans that have begun and took no lease because they relied on
+        the longer one.
+
+        Args:
+            period: "7d", "12h", "90m" or "30s", a timedelta, or None for the store's own retention period.
         """
-        retention = arguments.or_none(arguments.seconds, "seconds", seconds)
+        retention = arguments.or_none(arguments.period, "period", period)
         with self._context.catalog.writing() as tx:
             tx.set_retention(self._find(tx)[0].id, retention)
 
@@ -204,7 +207,7 @@ class DefinedTable(Named, shown_as="Table"):
 
         Args:
             name: 1 to 64 of a-z, 0-9 and _, not digits alone.
-            snapshot: a commit number, another tag, or a time, also as text; the newest by default.
+            snapshot: a commit number, another tag, or a time with its zone; the newest by default.
 
         Raises:
             InvalidName, LimitExceeded: mend the call.

@@ -57,7 +57,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         """Read every row of a snapshot exactly once.
 
         Args:
-            columns: which, in which order; all by default.
+            columns: which, in which order, or the name of one; all by default.
             filter: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`, where it can
                 be said exactly; rows for which it is true are returned.
             parameters: values of the condition's `:name`, each as a literal: `filter="city IN :cities"`,
@@ -69,7 +69,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
                 equal values come in the rest of that order, then in that of the primary key. Nulls come
                 first, NaN above all numbers, as in Spark. Without it rows come in no particular order.
             limit: give so many rows and no more; the keys of pages know how many are left.
-            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
+            snapshot: a commit number, a tag, or a time with its zone, also as text; else the newest.
             timestamp: in place of `snapshot` a time, for which the newest commit until then is read.
             page_rows: most rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: most bytes of a page, up to 1 TiB, unless a single row is larger.
@@ -84,7 +84,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         return begin_scan(
             self._context,
             self._find,
-            arguments.or_none(arguments.names, "columns", columns),
+            arguments.or_none(arguments.columns, "columns", columns),
             arguments.condition("filter", filter, parameters, lambda: self.schema),
             arguments.snapshot_or_time(snapshot, timestamp),
             arguments.page_limits(page_rows, page_bytes),
@@ -144,7 +144,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
 
     def export(
         self,
-        directory: str | Path,
+        path: str | Path,
         columns: Sequence[str] | None = None,
         filter: Condition | None = None,  # noqa: A002 - the word users know
         *,
@@ -153,27 +153,29 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         on_progress: OnExported | None = None,
         **how: Unpack[Reading],
     ) -> Exported:
-        """Write the rows of a snapshot as Parquet files; memory holds a page, however many there are.
+        """Write the rows of a snapshot to files; memory holds a page, however many there are.
 
-        The files are `part-00000.parquet` and so on, each a little larger than `file_bytes`, and at last,
-        when all are complete, an empty `_SUCCESS`. Their metadata has the table, its snapshot and its primary
-        key; `Store.load` reads them again, and so does everything that reads Parquet.
+        In a directory they are Parquet: `part-00000.parquet` and so on, each a little larger than
+        `file_bytes`, and at last, when all are complete, an empty `_SUCCESS`. A path that ends in `.parquet`,
+        `.csv` or `.arrow` is one file of that kind, there once it is complete. `Store.load` reads them again.
+        The metadata of Parquet and Arrow has the table, its snapshot and its primary key.
 
         Args:
-            directory: one that is empty or not there yet; or an address such as `s3://bucket/out`.
+            path: a file, or a directory that is empty or not there yet; or an address such as
+                `s3://bucket/out`.
             columns, filter: as in `scan`, as all that is given by name beside the following.
-            file_bytes: begin another file after so many.
-            compression: "zstd", "snappy", "lz4", "gzip" or "none".
+            file_bytes: in a directory, begin another file after so many.
+            compression: of Parquet: "zstd", "snappy", "lz4", "gzip" or "none".
             on_progress: called with the rows written until now.
 
         Raises:
-            InvalidOption: the directory holds something, or cannot be written.
+            InvalidOption: the file is there, the directory holds something, or it cannot be written.
 
         Example:
             >>> trips.export("trips-2026-06", filter="km > 0.3")
-            Exported(directory='trips-2026-06', table='trips', rows=1, files=1, snapshot=2)
+            Exported(path='trips-2026-06', table='trips', rows=1, files=1, snapshot=2)
         """
-        place = arguments.place("directory", directory)
+        place = arguments.place("path", path)
         most = arguments.whole_number("file_bytes", file_bytes, 1, MAX_NUMBER)
         packed = arguments.choice("compression", compression, COMPRESSIONS)
         arguments.callback("on_progress", on_progress)
@@ -203,7 +205,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
             group_by: a column, or several; without any there is one row, also where there are no rows.
             filter: a SQL condition; rows for which it is true count.
             parameters: as in `scan`.
-            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
+            snapshot: a commit number, a tag, or a time with its zone, also as text; else the newest.
 
         Returns:
             A row for each group, in no particular order: the columns of `group_by`, then the values.
@@ -244,7 +246,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
             self._context,
             self._find,
             arguments.aggregates("values", values),
-            arguments.keys("group_by", group_by),
+            arguments.columns("group_by", group_by),
             arguments.or_none(arguments.text, "filter", filter),
             arguments.snapshot(snapshot),
         )
@@ -264,7 +266,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         Args:
             keys: as for `delete`: Arrow, or a list of values, tuples or dicts.
             columns: which, in which order; all by default.
-            snapshot: a commit number, a tag, or a time, also as text (UTC without a zone); else the newest.
+            snapshot: a commit number, a tag, or a time with its zone, also as text; else the newest.
             keep_missing: False gives no row for a key that is not there. True gives one of nulls, so that row
                 i is that of key i; the columns of the key are null in no other.
 
@@ -281,7 +283,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
             {'km': [0.25, None, 0.5]}
         """
         asked = arguments.snapshot(snapshot)
-        names = arguments.or_none(arguments.names, "columns", columns)
+        names = arguments.or_none(arguments.columns, "columns", columns)
         keep_missing = arguments.flag("keep_missing", keep_missing)
         if asked is None:
             self._context.check_newest()
@@ -297,7 +299,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
 
     def changes(
         self,
-        after: int | str | datetime,
+        after: int | str | datetime | None = None,
         upto: int | str | datetime | None = None,
         columns: Sequence[str] | None = None,
         filter: Condition | None = None,  # noqa: A002 - the word users know
@@ -310,7 +312,8 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         """Read what commits did, each change exactly once, while tablets move.
 
         Args:
-            after, upto: commits in (after, upto], by number, tag or time; up to the newest by default.
+            after, upto: commits in (after, upto], by number, tag or time: from the oldest whose changes are
+                kept, and up to the newest, by default.
             columns: which, in which order; all by default.
             filter: a SQL condition on the rows before and after.
             parameters: as in `scan`.
@@ -325,12 +328,15 @@ class ReadableTable(DefinedTable, shown_as="Table"):
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
         """
-        commits = arguments.past("after", after), arguments.or_none(arguments.past, "upto", upto)
+        commits = (
+            arguments.or_none(arguments.past, "after", after),
+            arguments.or_none(arguments.past, "upto", upto),
+        )
         return begin_changes(
             self._context,
             self._find,
             commits,
-            arguments.or_none(arguments.names, "columns", columns),
+            arguments.or_none(arguments.columns, "columns", columns),
             arguments.condition("filter", filter, parameters, lambda: self.schema),
             arguments.flag("feed", feed),
             arguments.page_limits(page_rows, page_bytes),

@@ -17,7 +17,6 @@ from elasticscan.base.limits import (
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
     GC_SHARE,
-    MAX_ID,
     MAX_NUMBER,
     MAX_PARALLEL_MOVES,
     MAX_SLOTS,
@@ -41,7 +40,7 @@ from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.names import Named
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
-from elasticscan.store.rows.sources import FORMATS, TextRules
+from elasticscan.store.rows.sources import COMMA, FORMATS, TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
@@ -132,6 +131,7 @@ class Store(Named):
         uri: str | Path,
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
+        *,
         read_only: bool = False,
         checkpoint: Checkpoint = lambda _: None,
         upkeep: str = AUTO,
@@ -264,6 +264,8 @@ class Store(Named):
         version: int | None = None,
         nulls: Sequence[str] = (),
         types: Mapping[str, pa.DataType | str] | None = None,
+        delimiter: str = COMMA,
+        column_names: Sequence[str] | None = None,
         job: str | None = None,
         if_unchanged_since: int | None = None,
         user_metadata: Mapping[str, str] | None = None,
@@ -283,6 +285,8 @@ class Store(Named):
             version: of a Delta table, or an Iceberg snapshot's id; the newest by default.
             nulls: what stands for null in CSV beside a field with nothing in it.
             types: Arrow's types of columns in CSV and JSON, where those that are guessed are wrong.
+            delimiter: the character between fields of CSV.
+            column_names: the columns of CSV that has no first line of names.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit
                 then (a Parquet file of more than 256 MiB several), and those that the job has committed
                 before are skipped, unless they changed since.
@@ -300,13 +304,13 @@ class Store(Named):
         asked = Load(
             arguments.text("table", table),
             arguments.sources("source", source),
-            arguments.or_none(arguments.keys, "primary_key", primary_key),
-            arguments.or_none(arguments.keys, "shard_key", shard_key),
+            arguments.or_none(arguments.columns, "primary_key", primary_key),
+            arguments.or_none(arguments.columns, "shard_key", shard_key),
             compression,
             arguments.choice("mode", mode, MODES),
             None if format is None else arguments.choice("format", format, FORMATS),
             arguments.or_none(arguments.whole_number, "version", version, 0, MAX_NUMBER),
-            TextRules(tuple(arguments.names("nulls", nulls)), arguments.types("types", types)),
+            TextRules.of(nulls, types, delimiter, column_names),
             arguments.or_none(arguments.text, "job", job),
             arguments.or_none(
                 arguments.whole_number, "if_unchanged_since", if_unchanged_since, 0, MAX_NUMBER
@@ -334,7 +338,7 @@ class Store(Named):
         return Scan(self._context, table, self._context.base_topology(key.base_topology), key, ends_lease)
 
     @begun_again
-    def rotate_secret(self, revoke: bool = False) -> int:
+    def rotate_secret(self, *, revoke: bool = False) -> int:
         """Replace the secrets of continuation keys and of streams' offsets; returns the first one's number.
 
         Keys that were given out go on until their time is up (30 days, or as long as snapshots are kept where
@@ -368,7 +372,7 @@ class Store(Named):
         return Elasticity(self._context, most, on_progress, at_once)
 
     def expand(self, shards: Sequence[str] | Mapping[str, str]) -> Topology:
-        """Add shards and move the fewest tablets that balance; returns when all have moved."""
+        """Add the shards that are not there yet, and move the fewest tablets that balance them all."""
         names, roots = arguments.shards(shards)
         return self.expand_with(self.elasticity(), names, roots)
 
@@ -378,8 +382,7 @@ class Store(Named):
         for name in names:
             check_name("shard", name)
         self._context.catalog.check_writable()
-        new = [(name, self._location.stored_root(name, roots.get(name))) for name in names]
-        with new_roots(self._context, self._disks, new):
+        with new_roots(self._context, self._disks, names, roots) as new:
             return how.expand(new)
 
     def contract(self, shard: str) -> Topology:
@@ -392,16 +395,16 @@ class Store(Named):
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        return self.elasticity().move(_tablet("tablet", tablet), arguments.text("shard", shard))
+        return self.elasticity().move(arguments.tablet("tablet", tablet), arguments.text("shard", shard))
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
         slot = arguments.or_none(arguments.whole_number, "at", at, 0, MAX_SLOTS)
-        return self.elasticity().split(_tablet("tablet", tablet), slot)
+        return self.elasticity().split(arguments.tablet("tablet", tablet), slot)
 
     def join(self, left: int, right: int) -> Topology:
         """Join two neighbouring tablets of one shard."""
-        return self.elasticity().join(_tablet("left", left), _tablet("right", right))
+        return self.elasticity().join(arguments.tablet("left", left), arguments.tablet("right", right))
 
     def resume_moves(self) -> int:
         """Finish moves of processes that died; returns how many there were."""
@@ -484,6 +487,7 @@ class Store(Named):
     def collect_garbage(
         self,
         grace_seconds: float = GC_GRACE_SECONDS,
+        *,
         dry_run: bool = False,
         trash_seconds: float = TRASH_SECONDS,
         share: float = GC_SHARE,
@@ -594,7 +598,3 @@ class Store(Named):
                 counted; 0 counts them each time. For who asks again and again.
         """
         return status_of(self._context, arguments.seconds("recount_seconds", recount_seconds))
-
-
-def _tablet(option: str, value: int) -> int:
-    return arguments.whole_number(option, value, 0, MAX_ID)

@@ -269,7 +269,7 @@ class Table(ReadableTable):
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         matched = arguments.choice("when_matched", when_matched, WHEN_MATCHED)
         not_matched = arguments.choice("when_not_matched", when_not_matched, WHEN_NOT_MATCHED)
-        clauses = Clauses(matched, not_matched, arguments.or_none(arguments.names, "columns", columns))
+        clauses = Clauses(matched, not_matched, arguments.or_none(arguments.columns, "columns", columns))
         table = self.definition
         clauses.check(table)
         if clauses.is_upsert(table) and columns is None:
@@ -287,7 +287,7 @@ class Table(ReadableTable):
         the commit's `user_metadata` has `restored_to`.
 
         Args:
-            to: a commit number, a tag, or a time, also as text (UTC without a zone): the newest then.
+            to: a commit number, a tag, or a time with its zone, also as text: the newest then.
             user_metadata: as in `upsert`.
 
         Returns:
@@ -329,7 +329,7 @@ class Table(ReadableTable):
 
         Args:
             index: the index's name, 1 to 64 of a-z, 0-9 and _.
-            columns: what to index, the most significant first. Nulls are indexed too.
+            columns: what to index, the most significant first, or the name of one. Nulls are indexed too.
             kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
             include: more columns to carry, so that queries of these need not fetch rows.
             on_progress: called with (rows done, rows in all).
@@ -340,8 +340,8 @@ class Table(ReadableTable):
         """
         table = self.definition
         arguments.callback("on_progress", on_progress)
-        columns = arguments.names("columns", columns)
-        include = arguments.names("include", include) if include else []
+        columns = arguments.columns("columns", columns)
+        include = arguments.columns("include", include) if include else []
         kind = arguments.text("kind", kind)
         asked = define_index(table, arguments.text("index", index), columns, kind, include)
         return create_index(self._context, table, asked, on_progress)

@@ -14,13 +14,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption, TableNotFound, UnknownName
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
@@ -438,9 +439,11 @@ class TableRead:
     def as_of(self, snapshot: int | str | date) -> TableRead:
         """Read a snapshot: by its commit number, by a tag, or as of a time, the last commit up to then.
 
-        A time is a date, a datetime or an ISO text of one, in UTC where it has no zone. The last choice
-        counts.
+        A time is a datetime with its zone, or a date or an ISO text, which go into the option
+        `timestampAsOf` and are in UTC where they have no zone. The last choice counts.
         """
+        if isinstance(snapshot, datetime):
+            zoned("snapshot", snapshot)
         kept = {name: text for name, text in self.options.items() if name.lower() not in _SNAPSHOTS}
         is_time = isinstance(snapshot, date) or is_iso_time(str(snapshot))
         text = snapshot.isoformat() if isinstance(snapshot, date) else str(snapshot)

@@ -73,6 +73,7 @@ def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementR
     if reader.takes("TIMESTAMP", "AS", "OF"):
         try:
             to = datetime.fromisoformat(reader.string())
+            to = to if to.utcoffset() is not None else to.replace(tzinfo=UTC)
         except ValueError as error:
             raise NotUnderstoodError(
                 f"a time has ISO's form, as '2026-01-31 12:00:00' in UTC: {error}"

@@ -271,6 +271,11 @@ def check_reached(last_commit: int, upto: int) -> None:
         )
 
 
+def oldest_kept(table: TableInfo) -> int:
+    """The commit after which every change is still kept; 0 where all are that there ever were."""
+    return 0 if table.oldest_snapshot <= table.created_commit else table.oldest_snapshot
+
+
 def check_kept(table: TableInfo, after: int) -> None:
     """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
     oldest = table.oldest_snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from elasticscan.base.errors import InvalidName, SnapshotNotFound
 from elasticscan.base.limits import check_name
@@ -31,7 +31,7 @@ def check_tag_name(name: object) -> str:
 
 
 def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
-    """The commit number that a number, a tag or a time (UTC where it has no zone) stands for.
+    """The commit number that a number, a tag or a time with its zone stands for.
 
     Of a time it is the newest snapshot then. None, for the newest, stays None.
 
@@ -43,14 +43,14 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
         return tx.tag(table, asked).snapshot
     if not isinstance(asked, datetime):
         return asked
-    time = asked if asked.tzinfo else asked.replace(tzinfo=UTC)
-    number = tx.commit_at(time.timestamp())
+    assert asked.utcoffset() is not None, "it was refused before"
+    number = tx.commit_at(asked.timestamp())
     if number < table.created_commit:
         raise SnapshotNotFound(
-            f"table {table.name!r} was made after {time.isoformat()}; its first snapshot is "
+            f"table {table.name!r} was made after {asked.isoformat()}; its first snapshot is "
             f"{table.created_commit}",
             table=table.name,
-            time=time.isoformat(),
+            time=asked.isoformat(),
         )
     return number
 

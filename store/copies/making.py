@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,24 +55,36 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
 
 
 @contextmanager
-def new_roots(context: Context, disks: Disks, shards: Sequence[tuple[str, str]]) -> Iterator[None]:
-    """Make directories for shards (name, root as stored) that the block enters.
+def new_roots(
+    context: Context, disks: Disks, names: Sequence[str], roots: Mapping[str, str]
+) -> Iterator[list[tuple[str, str]]]:
+    """Make directories for shards that the block enters; gives each with its root as it is stored.
+
+    A shard that is there already keeps its root, unless another is given.
 
     Raises:
         InvalidOption: a root is not free, another shard's, or within a place of others.
     """
     location = context.location
-    full = [(name, location.root(root)) for name, root in shards]
-    names = {name for name, _ in shards}
     with context.catalog.reading() as tx:
-        there = [(s.name, location.root(s.root)) for s in tx.shards() if s.name not in names]
-    check_apart(there + full)
+        kept = {shard.name: shard.root for shard in tx.shards()}
+    shards = [
+        (
+            name,
+            kept[name] if name in kept and name not in roots else location.stored_root(name, roots.get(name)),
+        )
+        for name in names
+    ]
+    full = [(name, location.root(root)) for name, root in shards if kept.get(name) != root]
+    check_apart([(name, location.root(root)) for name, root in kept.items()] + full)
     mine = Marker(context.info.store_id, context.incarnation(), 0, "")
     for _, root in full:
         check_outside(root, location.directory)
         check_free(disk_at(disks, root), root, mine)
-    with take_back_on_error(location, [root for _, root in shards], catalog=False):
-        yield
+    with take_back_on_error(
+        location, [root for name, root in shards if kept.get(name) != root], catalog=False
+    ):
+        yield shards
 
 
 @contextmanager

@@ -56,10 +56,17 @@ class Elasticity:
     def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
         """Add shards (name, root) and move the fewest tablets that balance.
 
-        A shard that is there already is taken as well while tablets are out of balance: so an
-        expansion that failed can be called again, and a contraction called off.
+        A shard that is there already stays, and one that is being emptied is kept: so an expansion that
+        failed can be called again, and a contraction called off. The newest topology as it is where nothing
+        was to be done.
+
+        Raises:
+            AlreadyExists: there is a shard of the name, with another root.
         """
-        self._balance(new)
+        if not self._balance(new):
+            with self._context.catalog.reading() as tx:
+                if tx.is_topology_published():
+                    return tx.newest_topology()
         return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
 
     @begun_again
@@ -71,21 +78,21 @@ class Elasticity:
         return self._publish("rebalanced")
 
     def _balance(self, new: Sequence[tuple[str, str]]) -> int:
-        """Add shards, and move tablets until they balance; returns how many moves were planned."""
-        planned = 0
+        """Add shards, and move tablets until they balance; returns how many changes that took."""
+        changes = 0
         for attempt in range(EXPAND_ROUNDS):
             with owning() as owner:
                 claims = Claims()
                 with self._context.catalog.writing() as tx, claims.undone_on_errors():
                     for name, root in new if attempt == 0 else ():
-                        self._add_or_take_back(tx, claims, name, root)
+                        changes += self._add_or_take_back(tx, claims, name, root)
                     plans = self._plan(tx, owner)
                 if not plans:
                     break
-                planned += len(plans)
+                changes += len(plans)
                 # A tablet that another process was moving is planned again, but none is chased for ever.
                 self._carry_out(plans, owner, tolerate=True)
-        return planned
+        return changes
 
     @begun_again
     def contract(self, name: str) -> Topology:
@@ -185,16 +192,16 @@ class Elasticity:
             raise errors[0]
         return moved
 
-    def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> None:
+    def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> bool:
+        """Returns False for a shard that is there already."""
         there = tx.shards()
         namesake = next((shard for shard in there if shard.name == name), None)
-        if namesake is not None and namesake.draining:
-            tx.set_draining(namesake.id, False)
-            return
-        active = [shard.id for shard in there if not shard.draining]
-        if namesake is None or not plan_balance(tx.placement(), active):
+        if namesake is None or namesake.root != root:
             added = tx.add_shard(name, root)  # raises if the name is taken
             self._context.claim(claims, added, [shard.id for shard in there])
+        elif namesake.draining:
+            tx.set_draining(namesake.id, False)
+        return namesake is None or namesake.draining
 
     # How plans are carried out
 

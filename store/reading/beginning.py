@@ -14,7 +14,7 @@ from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
-from elasticscan.store.context.lookups import ScanLayout, check_kept
+from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
 from elasticscan.store.reading.ordering import order_of
@@ -97,18 +97,21 @@ def begin_scan(
 def begin_changes(
     context: Context,
     find: Find,
-    commits: tuple[int | str | datetime, int | str | datetime | None],
+    commits: tuple[int | str | datetime | None, int | str | datetime | None],
     columns: list[str] | None,
     filter: str | None,  # noqa: A002 - the word users know
     feed: bool,
     page_limits: tuple[int, int],
 ) -> Scan:
-    """A scan of what the commits in (after, upto] did, up to the newest for None."""
+    """A scan of what the commits in (after, upto] did: None for the oldest that is kept, and the newest."""
     if commits[1] is None:
         context.check_newest()
     with context.catalog.reading() as tx:
         (table, _), newest = find(tx), tx.versions()[1]
-        after, upto = snapshot_of(tx, table, commits[0]) or 0, snapshot_of(tx, table, commits[1])
+        after, upto = snapshot_of(tx, table, commits[0]), snapshot_of(tx, table, commits[1])
+        if after is None:
+            after = oldest_kept(table)
+            check_kept(table, after if upto is None else min(after, upto))
         if upto is not None and upto < after:
             raise InvalidOption(
                 f"upto={upto} is a commit before after={after}: changes are those in between; swap them",

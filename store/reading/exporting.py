@@ -1,4 +1,4 @@
-"""Rows of a scan as Parquet files: written page by page, complete when `_SUCCESS` stands beside them."""
+"""Rows of a scan as files, written page by page: one, or Parquet in a directory, complete with `_SUCCESS`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
+from elasticscan.store.reading.formats import PARQUET, kind_of, open_file
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 
@@ -32,7 +32,7 @@ OnExported = Callable[[int], None]
 class Exported:
     """The outcome of an export."""
 
-    directory: str
+    path: str
     table: str
     rows: int
     files: int
@@ -42,57 +42,103 @@ class Exported:
 def export_scan(
     scan: Scan,
     table: TableInfo,
-    directory: str,
+    path: str,
     file_bytes: int,
     compression: str,
     on_progress: OnExported | None = None,
 ) -> Exported:
     """Write all remaining rows of a scan; where that fails, the files go again."""
-    translated = partial(naming_file, directory, "written", {"": "; choose other columns"})
-    with naming_file(directory, "written"):
-        system, path = _opened(directory)
+    translated = partial(naming_file, path, "written", {"": "; choose other columns"})
     about = {
         "table": table.name,
         "snapshot": str(scan.snapshot),
         "primary_key": json.dumps(table.primary_key),
     }
     schema = scan.schema.with_metadata({f"elasticscan.{name}": text for name, text in about.items()})
-    parts = _ParquetFiles(system, path, schema, file_bytes, compression)
+    with naming_file(path, "written"):
+        files = _files_at(path, schema, file_bytes, compression)
     rows = 0
     try:
         with translated():
-            parts.begin()
+            files.begin()
         for batch in scan.batches():
             with translated():
-                parts.write(batch)
+                files.write(batch)
             rows += batch.num_rows
             if on_progress is not None:
                 on_progress(rows)
         with translated():
-            parts.finish()
+            files.finish()
     except BaseException:
-        parts.remove()
+        files.remove()
         raise
-    return Exported(shown(directory), table.name, rows, len(parts.names), scan.snapshot)
+    return Exported(shown(path), table.name, rows, files.count, scan.snapshot)
 
 
-def _opened(directory: str) -> tuple[fs.FileSystem, str]:
-    """The file system, and the path of a directory on it that is empty or made now."""
-    system, path = file_system_at(with_home(whole_uri(directory)))
-    (info,) = system.get_file_info([path])
+def _files_at(path: str, schema: pa.Schema, file_bytes: int, compression: str) -> _OneFile | _ParquetFiles:
+    """One file, if a place is named like one, or a directory of them, which is empty or made now."""
+    system, place = file_system_at(with_home(whole_uri(path)))
+    (info,) = system.get_file_info([place])
+    is_directory = info.type == fs.FileType.Directory or path.endswith("/")
+    kind = None if is_directory else kind_of(place)
     if info.type == fs.FileType.File:
-        raise InvalidOption(f"{shown(directory)} is a file; name a directory", option="directory")
-    held = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        raise InvalidOption(
+            f"{shown(path)} is a file that is there already; name another, or a directory, or remove it",
+            option="path",
+        )
+    if kind is not None:
+        return _OneFile(system, place, kind, schema, compression)
+    held = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
     if held:
         is_whole = any(each.base_name == COMPLETE for each in held)
         cut = "" if is_whole else f" (without {COMPLETE}: not a whole export)"
         raise InvalidOption(
-            f"{shown(directory)} holds {held[0].base_name!r}{cut}; name a directory that is empty, or not "
+            f"{shown(path)} holds {held[0].base_name!r}{cut}; name a directory that is empty, or not "
             "there yet, or remove what it holds",
-            option="directory",
+            option="path",
         )
-    system.create_dir(path, recursive=True)
-    return system, path
+    system.create_dir(place, recursive=True)
+    return _ParquetFiles(system, place, schema, file_bytes, compression)
+
+
+class _OneFile:
+    """One file, which has its name once it is complete."""
+
+    count = 1
+
+    def __init__(
+        self, system: fs.FileSystem, path: str, kind: str, schema: pa.Schema, compression: str
+    ) -> None:
+        self._system, self._path, self._kind = system, path, kind
+        self._schema, self._compression = schema, compression
+        folder, slash, name = path.rpartition("/")
+        # In object storage a file is there when it is closed, and a rename would be a copy.
+        is_local = isinstance(system, fs.LocalFileSystem)
+        self._partial = f"{folder}{slash}.{name}.partial" if is_local else path
+        self._opened: list[Any] = []
+        if is_local:
+            system.create_dir(folder or slash, recursive=True)
+
+    def begin(self) -> None:
+        self._opened.append(self._system.open_output_stream(self._partial))
+        self._opened.append(open_file(self._kind, self._opened[0], self._schema, self._compression))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._opened[1].write_batch(batch.cast(self._schema))
+
+    def finish(self) -> None:
+        for opened in reversed(self._opened):
+            opened.close()
+        if self._partial != self._path:
+            self._system.move(self._partial, self._path)
+
+    def remove(self) -> None:
+        """Remove what was written, as far as that can be done."""
+        for opened in reversed(self._opened):
+            with suppress(OSError, pa.ArrowException):
+                opened.close()
+        with suppress(OSError):
+            self._system.delete_file(self._partial)
 
 
 class _ParquetFiles:
@@ -108,12 +154,15 @@ class _ParquetFiles:
         self._sink: Any = None
         self._writer: Any = None
 
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
     def begin(self) -> None:
         """Begin the next file."""
         self.names.append(f"{self._path}/part-{len(self.names):05}.parquet")
         self._sink = self._system.open_output_stream(self.names[-1])
-        parquet = import_module("pyarrow.parquet")  # when it is needed, for its time to load
-        self._writer = parquet.ParquetWriter(self._sink, self._schema, compression=self._compression)
+        self._writer = open_file(PARQUET, self._sink, self._schema, self._compression)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._sink.tell() >= self._most:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -26,6 +26,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import NO_HINTS, naming_file, naming_source
+from elasticscan.store import arguments
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.rows.iceberg import ICEBERG, iceberg_table
 
@@ -69,6 +70,7 @@ _HINTS = {
         "type of a column",
     },
 }
+COMMA = ","
 _NO_COMMA = re.compile(r"[;|\t]")
 
 
@@ -79,10 +81,33 @@ class TextRules:
     Attributes:
         nulls: what stands for null in CSV, beside a field with nothing in it, not even quotes.
         types: types of columns by name, instead of guessed ones.
+        delimiter: the character between fields of CSV.
+        columns: names of the columns of CSV that has no first line of names; None where it has one.
     """
 
-    nulls: tuple[str, ...]
-    types: Mapping[str, pa.DataType]
+    nulls: tuple[str, ...] = ()
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    delimiter: str = COMMA
+    columns: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, nulls: Any, types: Any, delimiter: Any, column_names: Any) -> TextRules:
+        """The rules that a caller gave, checked."""
+        columns = None if column_names is None else tuple(arguments.columns("column_names", column_names))
+        return cls(
+            tuple(arguments.names("nulls", nulls)),
+            arguments.types("types", types),
+            arguments.delimiter("delimiter", delimiter),
+            columns,
+        )
+
+    def parsing(self) -> Any:
+        """The rules by which pyarrow cuts CSV into fields."""
+        return pyarrow.csv.ParseOptions(delimiter=self.delimiter)
+
+    def reading(self, block_bytes: int) -> Any:
+        """The rules by which pyarrow reads CSV, in blocks of so many bytes."""
+        return pyarrow.csv.ReadOptions(block_size=block_bytes, column_names=self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +278,11 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
     with naming_file(first, "read", _HINTS.get(files.kind, NO_HINTS)):
         guessed = _inspect(files, _format(files.kind, rules, None))
         if files.kind == "csv" and not rules.nulls:
-            usual = _inspect(files, _datasets().CsvFileFormat(read_options=_csv_blocks(GUESS_BYTES),
-                convert_options=pyarrow.csv.ConvertOptions(column_types=dict(rules.types))))  # fmt: skip
+            plain = pyarrow.csv.ConvertOptions(column_types=dict(rules.types))
+            usual = _inspect(files, _csv_format(rules, plain, GUESS_BYTES))
             _check_no_null_is_text(first, guessed, usual)
         if files.kind == "csv":
-            _check_text_and_commas(first, guessed, files.partition_columns(), rules.types)
+            _check_text_and_commas(first, guessed, files.partition_columns(), rules)
     schema = _as_table(guessed)
     if files.kind in _TEXT:
         return pa.schema([field.with_type(_spark_time(field.type)) for field in schema])
@@ -291,7 +316,12 @@ def _format(kind: str, rules: TextRules, schema: pa.Schema | None) -> Any:
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
-        return _datasets().CsvFileFormat(convert_options=options, read_options=_csv_blocks(block))
+        return _csv_format(rules, options, block)
+    if rules.delimiter != COMMA or rules.columns is not None:
+        raise InvalidOption(
+            f"delimiter and column_names are for CSV, and the files are {kind}; leave them out",
+            option="delimiter" if rules.columns is None else "column_names",
+        )
     if kind == "json":
         parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(list(types.items())) if types else None)
         return _datasets().JsonFileFormat(
@@ -300,8 +330,10 @@ def _format(kind: str, rules: TextRules, schema: pa.Schema | None) -> Any:
     return getattr(_datasets(), _BINARY[kind])()
 
 
-def _csv_blocks(size: int) -> Any:
-    return pyarrow.csv.ReadOptions(block_size=size)
+def _csv_format(rules: TextRules, convert: Any, block_bytes: int) -> Any:
+    return _datasets().CsvFileFormat(
+        parse_options=rules.parsing(), convert_options=convert, read_options=rules.reading(block_bytes)
+    )
 
 
 def _check_no_null_is_text(path: str, guessed: pa.Schema, usual: pa.Schema) -> None:
@@ -317,29 +349,27 @@ def _check_no_null_is_text(path: str, guessed: pa.Schema, usual: pa.Schema) -> N
             )
 
 
-def _check_text_and_commas(
-    path: str, guessed: pa.Schema, named: Sequence[str], types: Mapping[str, Any]
-) -> None:
+def _check_text_and_commas(path: str, guessed: pa.Schema, named: Sequence[str], rules: TextRules) -> None:
     """Refuse fields that would be one for want of commas, and text that would be bytes.
 
-    `named` are columns that directories give, `types` those of columns for which the user gave one.
+    `named` are columns that directories give.
     """
     own = [field for field in guessed if field.name not in named]
     apart = _NO_COMMA.search(own[0].name) if len(own) == 1 else None
     if apart is not None:
         raise SchemaMismatch(
-            f"{path} has {apart[0]!r} between its fields, no commas: read it with pyarrow.csv.read_csv and "
-            f"parse_options=pyarrow.csv.ParseOptions(delimiter={apart[0]!r}), and write what that gives",
+            f"{path} has {apart[0]!r} between its fields, no {rules.delimiter!r}: say delimiter={apart[0]!r} "
+            f"or `--delimiter {apart[0]!r}`",
             file=path,
         )
-    for field in own:
-        if pa.types.is_binary(field.type) and field.name not in types:
+    for each in own:
+        if pa.types.is_binary(each.type) and each.name not in rules.types:
             raise SchemaMismatch(
-                f"{path} has text in column {field.name!r} that is not UTF-8: convert the file (`iconv -f "
-                f"latin1 -t utf-8`), or keep its bytes: types={{{field.name!r}: 'binary'}} or "
-                f"`--type {field.name}=binary`",
+                f"{path} has text in column {each.name!r} that is not UTF-8: convert the file (`iconv -f "
+                f"latin1 -t utf-8`), or keep its bytes: types={{{each.name!r}: 'binary'}} or "
+                f"`--type {each.name}=binary`",
                 file=path,
-                column=field.name,
+                column=each.name,
             )
 
 
@@ -433,7 +463,7 @@ def read_files(sources: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordB
     Raises:
         InvalidOption, SchemaMismatch: a file is not there, or cannot be read.
     """
-    rules = TextRules((), {})
+    rules = TextRules()
     for files in find_files(sources, None):
         for piece in pieces_of(files, schema, rules, split=False):
             yield from read_piece(piece, schema)

@@ -70,7 +70,7 @@ class Load:
     mode: str = UPSERT
     format: str | None = None
     version: int | None = None
-    rules: TextRules = field(default_factory=lambda: TextRules((), {}))
+    rules: TextRules = field(default_factory=TextRules)
     job: str | None = None
     if_unchanged_since: int | None = None
     user_metadata: Mapping[str, str] = field(default_factory=dict)

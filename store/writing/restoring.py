@@ -43,7 +43,7 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
     """Make a table's newest snapshot equal to an older one; returns the commit's number.
 
     Args:
-        to: a commit number, a tag, or a time (UTC where it has no zone).
+        to: a commit number, a tag, or a time with its zone.
         said: what its caller says of the commit.
 
     Raises:

@@ -59,8 +59,8 @@ def test_wrong_calls_say_what_to_mend(shell: Shell, uri: str, file: str, tmp_pat
     nothing = tmp_path / "nothing.csv"
     nothing.write_text("name\nx\n")
     for words, why in (
-        (("delete", uri, "t"), "either files of keys or --where"),
-        (("delete", uri, "t", file, "--where", "true"), "either files of keys or --where"),
+        (("delete", uri, "t"), "one of files of keys, --key and --where"),
+        (("delete", uri, "t", file, "--where", "true"), "one of files of keys, --key and --where"),
         (("delete", uri, "t", nothing), "lack 'id'"),
         (("update", uri, "t", "--set", "name", "--where", "true"), "COLUMN=SQL"),
         (("update", uri, "t", "--set", "id=1", "--where", "true"), "primary key"),
@@ -115,9 +115,42 @@ def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
     assert told == [{"day": "2026-01-31", "raw": "/w=="}]
 
 
-def test_a_key_in_place_of_a_file_of_keys_is_told_with_a_condition(shell: Shell, uri: str) -> None:
-    for word, written in (("7", "id = 7"), ("-7", "id = -7"), ("9" * 5_000, "id = …")):
+def test_a_key_in_place_of_a_file_of_keys_is_told_with_the_option(shell: Shell, uri: str) -> None:
+    for word in ("7", "-7", "id=7", "9" * 5_000):
         code, told = shell.fails("delete", uri, "t", "--", word)
         assert code == 2
-        assert f'--where "{written}' in told
-    assert "--where" not in shell.fails("delete", uri, "t", "none.csv")[1]
+        assert f"(id), write --key {word if len(word) < 9 else '…'}" in told
+    assert "--key" not in shell.fails("delete", uri, "t", "none.csv")[1]
+
+
+def test_rows_are_deleted_by_keys_as_get_takes_them(shell: Shell, uri: str) -> None:
+    done = shell.json("delete", uri, "t", "--key", "7", "--key", "-5", "--user-metadata", "why=test")
+    assert done == {"table": "t", "keys": 2, "commit": 3}
+    assert count(uri, "true") == 4_999
+    assert shell.ok("get", uri, "t", "7", "--json") == ""
+    code, told = shell.fails("delete", uri, "t", "--key", "7", "--if-unchanged-since", "2")
+    assert (code, "[ES_ROWS_CHANGED]" in told) == (4, True)
+    code, told = shell.fails("delete", uri, "t", "--key", "id=7")
+    assert (code, "of type int64 for 'id'" in told) == (2, True)
+
+
+def test_a_key_of_several_columns_deletes_its_row_and_no_other(shell: Shell, tmp_path: Path) -> None:
+    schema = pa.schema([("city", pa.string()), ("day", pa.string())])
+    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
+        store.create_table("t", schema, ["city", "day"])
+        cities = ["Oslo", "Oslo", "a=b", "a=b", "it's"]
+        store.table("t").upsert(pa.table([cities, ["mon", "d.e", "mon", "x,y", "/z"]], schema=schema))
+    for word, written in (
+        ("Oslo,mon", "Oslo,mon"),
+        ("Oslo,d.e", "Oslo,d.e"),
+        ('a=b,"x,y"', "'a=b,\"x,y\"'"),
+        ("it's,/z", """'it'"'"'s,/z'"""),
+    ):
+        code, told = shell.fails("delete", tmp_path / "s", "t", word)
+        assert code == 2
+        assert f"(city, day), write --key {written}" in told
+        assert shell.json("delete", tmp_path / "s", "t", "--key", word)["keys"] == 1
+        assert shell.ok("get", tmp_path / "s", "t", word, "--json") == ""
+    assert shell.json("count", tmp_path / "s", "t")["rows"] == 1
+    code, told = shell.fails("delete", tmp_path / "s", "t", "--key", "Oslo")
+    assert (code, "city, day" in told) == (2, True)

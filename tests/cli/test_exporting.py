@@ -25,3 +25,15 @@ def test_an_export_of_a_snapshot_is_told_and_is_loaded_again(
     assert read.to_pylist() == rows.slice(0, 20).select(["id", "name"]).to_pylist()
     code, why = shell.fails("export", uri, "t", tmp_path / "out")
     assert (code, "holds '_SUCCESS'" in why or "holds 'part-" in why) == (2, True)
+
+
+def test_an_export_to_one_file_has_the_format_of_its_name(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    told = shell.json("export", uri, "t", tmp_path / "t.csv", "--columns", "id")
+    assert (told["path"], told["rows"], told["files"]) == (str(tmp_path / "t.csv"), 5_000, 1)
+    assert (tmp_path / "t.csv").read_text().startswith('"id"\n')
+    assert "written to 1 file at" in shell.ok("export", uri, "t", tmp_path / "t.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "t.parquet").num_rows == rows.num_rows
+    code, why = shell.fails("export", uri, "t", tmp_path / "t.csv")
+    assert (code, "there already" in why) == (2, True)

@@ -226,3 +226,15 @@ def test_a_ragged_file_is_an_error(shell: Shell, uri: str, tmp_path: Path, endin
             "load", uri, table, file, *(["--primary-key", "id"] if table == "new" else [])
         )
         assert (code, "ES_SCHEMA_MISMATCH" in told) == (2, True)
+
+
+def test_csv_with_other_delimiters_and_without_names_is_loaded(
+    shell: Shell, empty: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("1;x\n2;y\n")
+    words = ("--format", "csv", "--delimiter", ";", "--column-names", "id,name")
+    assert shell.json("load", empty, "t", tmp_path / "a.txt", "--primary-key", "id", *words)["rows"] == 2
+    (tmp_path / "b.csv").write_text("name\tid\nz\t3\n")
+    shell.ok("load", empty, "t", tmp_path / "b.csv", "--delimiter", r"\t")
+    assert '{"id": 3, "name": "z"}' in shell.ok("scan", empty, "t", "--json")
+    assert "--column-names" in shell.fails("load", empty, "t", tmp_path / "a.txt", "--no-header")[1]

@@ -19,6 +19,9 @@ def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> No
     assert "0 rows." in shell.ok("sql", uri, query)
     assert len(shell.ok("sql", uri, query, "--snapshot", "2", "--json").splitlines()) == 7
     assert "there are more" in shell.ok("sql", uri, "SELECT * FROM range(100)")
+    for several in ("SELECT 1; SELECT 2", ""):
+        code, told = shell.fails("sql", uri, several)
+        assert (code, "one query" in told) == (2, True)
     for wrong in ("DROP TABLE t", "SELEC", "SELECT nope FROM t", "SELECT * FROM nope"):
         assert shell.fails("sql", uri, wrong)[0] == 2
     assert "nope does not exist! The store's tables: t" in " ".join(

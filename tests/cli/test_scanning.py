@@ -71,6 +71,32 @@ def test_columns_and_filter_are_as_asked(shell: Shell, uri: str) -> None:
     ]
 
 
+def test_columns_that_are_named_one_by_one_are_all_there(shell: Shell, uri: str) -> None:
+    for words in (["--columns", "value", "--columns", "id"], ["--columns", "value,id"]):
+        assert shell.ok("get", uri, "t", "4", "--json", *words) == '{"value": 1.0, "id": 4}\n'
+        assert (
+            shell.ok("scan", uri, "t", "--filter", "id = 4", "--json", *words) == '{"value": 1.0, "id": 4}\n'
+        )
+    told = shell.json("index", "create", uri, "t", "by_both", "--columns", "name", "--columns", "value")
+    assert told["columns"] == ["name", "value"]
+    (first, *_) = shell.ok(
+        "aggregate", uri, "t", "count(*)", "--by", "name", "--by", "id", "--json"
+    ).splitlines()
+    assert first == '{"name": "n0", "id": 0, "count(*)": 1}'
+
+
+def test_an_option_of_one_value_that_is_given_twice_is_refused(shell: Shell, uri: str) -> None:
+    for words in (
+        ("count", uri, "t", "--filter", "id < 2", "--filter", "id > 0"),
+        ("delete", uri, "t", "--where", "id < 2", "--where", "id > 0"),
+        ("tag", "create", uri, "t", "x", "--snapshot", "1", "--snapshot", "2"),
+    ):
+        code, told = shell.fails(*words)
+        assert code == 2
+        assert f"{words[-2]} is given twice; give it once" in told
+    assert shell.json("count", uri, "t", "--json")["rows"] == 5_000
+
+
 def test_a_scan_may_stop_after_some_pages_and_go_on_elsewhere(shell: Shell, uri: str, rows: pa.Table) -> None:
     _, out, err = shell.run("scan", uri, "t", "--page-rows", 1_000, "--pages", 2, "--json")
     shell.ok("expand", uri, "s3")

@@ -54,17 +54,17 @@ def test_a_time_of_the_history_is_that_commit(
 
 def test_a_time_that_is_still_to_come_is_refused(shell: Shell, uri: str) -> None:
     commits = len(shell.json("history", uri, "t"))
-    ahead = (datetime.now(UTC) + timedelta(hours=9)).replace(tzinfo=None).isoformat()
+    ahead = (datetime.now(UTC) + timedelta(hours=9)).isoformat()
     for command in (
         ("scan", uri, "t", "--snapshot", ahead),
-        ("scan", uri, "t", "--snapshot", "2099-01-01"),
+        ("scan", uri, "t", "--snapshot", "2099-01-01T00:00Z"),
         ("tag", "create", uri, "t", "later", "--snapshot", ahead),
         ("restore-table", uri, "t", "--to", ahead),
     ):
         code, told = shell.fails(*command)
         assert code == 2
         assert "[ES_SNAPSHOT_NOT_FOUND]" in told
-        assert "without a zone is UTC" in " ".join(told.split())
+        assert "a time that has passed, with its zone" in " ".join(told.split())
     assert len(shell.json("history", uri, "t")) == commits
     soon = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
     assert shell.json("explain", uri, "t", "--snapshot", soon)["snapshot"]
@@ -123,16 +123,28 @@ def test_a_table_is_restored_to_a_commit_a_tag_or_a_time(
         )
     newest = told["commit"]
     assert (
-        shell.ok("restore-table", uri, "t", "--to", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}")
+        shell.ok("restore-table", uri, "t", "--to", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
         == f"t is what it was at snapshot {newest}, since commit {newest + 1}.\n"
     )
     for to, code in (
-        ("1999-01-01", "[ES_SNAPSHOT_NOT_FOUND]"),
+        ("1999-01-01T00:00Z", "[ES_SNAPSHOT_NOT_FOUND]"),
         ("never", "[ES_TAG_NOT_FOUND]"),
         ("2026-13-01", "[ES_TAG_NOT_FOUND]"),
         ("", "[ES_TAG_NOT_FOUND]"),
     ):
         assert code in shell.fails("restore-table", uri, "t", "--to", to)[1]
+
+
+def test_a_time_without_a_zone_is_refused_with_both_ways_to_write_it(shell: Shell, uri: str) -> None:
+    for command in (
+        ("scan", uri, "t", "--snapshot", "2026-03-01 12:00"),
+        ("tag", "create", uri, "t", "then", "--snapshot", "2026-03-01 12:00"),
+        ("restore-table", uri, "t", "--to", "2026-03-01 12:00"),
+        ("changes", uri, "t", "--after", "2026-03-01 12:00"),
+    ):
+        code, told = shell.fails(*command)
+        assert code == 2
+        assert "'2026-03-01T12:00:00Z' for UTC" in told and "'2026-03-01T12:00:00+02:00'" in told
 
 
 def test_a_tables_retention_is_set_and_given_back(shell: Shell, uri: str) -> None:

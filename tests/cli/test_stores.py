@@ -212,7 +212,8 @@ def test_a_speed_of_nothing_is_refused() -> None:
 
 
 def test_lists_of_names_may_have_spaces() -> None:
-    assert names_of("a, b,,c ") == ["a", "b", "c"]
+    assert names_of(["a, b,,c ", "d"]) == ["a", "b", "c", "d"]
+    assert names_of(None) is names_of([]) is None
     assert names_of(None) is None
 
 

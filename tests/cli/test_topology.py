@@ -91,7 +91,7 @@ def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["expand", "s1"], "ES_ALREADY_EXISTS"),
+        (["expand", "s1=elsewhere"], "ES_ALREADY_EXISTS"),
         (["expand", "No"], "ES_INVALID_NAME"),
         (["expand", "s3", "--bytes-per-second", "fast"], "ES_INVALID_OPTION"),
         (["contract", "s9"], "ES_SHARD_NOT_FOUND"),
@@ -105,6 +105,17 @@ def test_a_change_that_cannot_be_made_says_why(shell: Shell, uri: str, words: li
     exit_code, told = shell.fails(words[0], uri, *words[1:], "--json")
     assert exit_code == 2
     assert json.loads(told)["error"]["code"] == code
+
+
+def test_an_expansion_by_a_shard_that_is_there_does_what_is_left_of_it(shell: Shell, uri: str) -> None:
+    before = shell.json("status", uri)
+    told = shell.ok("expand", uri, "s1")
+    assert "Shard s1 is there already, and tablets are balanced; nothing moved." in told
+    assert shell.json("expand", uri, "s1", "s2")["topology"] == before["topology"]
+    tablet = next(tablet["id"] for tablet in before["tablets"] if tablet["shard"] == "s1")
+    shell.ok("move", uri, tablet, "s2")
+    assert set(shell.json("expand", uri, "s1")["shards"].values()) == {4}
+    assert [shard["name"] for shard in shell.json("status", uri)["shards"]] == ["s1", "s2"]
 
 
 def test_a_change_that_may_succeed_later_has_its_own_exit_code(

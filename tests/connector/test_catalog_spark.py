@@ -530,8 +530,10 @@ def test_a_read_is_put_together_step_by_step(spark: SparkSession, store: Store) 
     store.table("t").tag("earlier", before)
     assert few.as_of("earlier").load().count() == 6
     now = datetime.now(UTC)
-    for time in (now, now.replace(tzinfo=None), now.isoformat(), str(now)):
+    for time in (now, now.isoformat(), str(now)):
         assert few.as_of(before).as_of(time).load().count() == 2
+    with pytest.raises(InvalidOption, match=r"no time zone: write '.*Z' for UTC"):
+        few.as_of(now.replace(tzinfo=None))
     assert few.as_of(now).as_of(before).load().count() == 6
     assert read.as_of(date(2026, 1, 31)).options == {"timestampAsOf": "2026-01-31"}
     assert read.as_of("2026-01-31").options == {"timestampAsOf": "2026-01-31"}

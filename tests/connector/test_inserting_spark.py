@@ -195,7 +195,7 @@ def test_a_table_tells_its_keys_indexes_and_size(
     table.create_index("by_x", ["x"])
     table.upsert([{"day": 1, "id": "a", "x": 1.0}])
     table.tag("first")
-    table.set_retention(60)
+    table.set_retention("60s")
     catalog.sql("SELECT 1")
     (detail,) = catalog.sql("DESCRIBE DETAIL trips").collect()
     assert (detail.format, detail.name, detail.location) == ("elasticscan", "trips", f"{store.uri}/trips")

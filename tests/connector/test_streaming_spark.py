@@ -211,7 +211,7 @@ def test_errors_of_a_stream_keep_their_codes(spark: SparkSession, store: Store, 
     run(frame, sink, tmp_path / "c")
     assert sink.rows == []
     store.table("t").upsert(rows(0, 10, v=1.0))
-    store.table("t").set_retention(0)
+    store.table("t").set_retention("0s")
     store.table("t").compact()
     query = start(frame, sink, tmp_path / "c", availableNow=True)
     with pytest.raises(StreamingQueryException, match="ES_CHANGES_EXPIRED"):

@@ -156,7 +156,7 @@ def test_no_error_of_a_read_shows_a_password(options: dict[str, str]) -> None:
 def test_reads_and_streams_of_a_store_that_cannot_be_written(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.table("t").set_retention(0)  # leases would be needed
+    store.table("t").set_retention("0s")  # leases would be needed
     opened = Store.open(store.uri, read_only=True)
     monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
     with access._lock:

@@ -80,7 +80,7 @@ class Soak:
         with Store.create(self.uri, ["s1", "s2", "s3"], TABLETS, SLOTS) as store:
             for table in (SOURCE, COPY):
                 store.create_table(table, SCHEMA, ["id"])
-                store.table(table).set_retention(RETENTION_SECONDS)
+                store.table(table).set_retention(f"{RETENTION_SECONDS}s")
             first = store.table(SOURCE).upsert(rows(np.arange(FIRST_ROWS), FIRST_WRITER))
             killer = Killer(self.plan.place, store, self.plan.fault)
             try:

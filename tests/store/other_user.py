@@ -97,7 +97,7 @@ class Steps:
             "add_columns": lambda: self.store.table("t").add_columns([pa.field("v", pa.int64())]),
             "drop_columns": lambda: self.store.table("t").drop_columns(["v"]),
             "rename_column": lambda: self.store.table("t").rename_column("v", "w"),
-            "set_retention": lambda: self.store.table("t").set_retention(5),
+            "set_retention": lambda: self.store.table("t").set_retention("5s"),
             "create_index": lambda: self.store.table("t").create_index("by_id", ["id"]),
             "expand": lambda: self.store.expand(["z"]),
             "contract": lambda: self.store.contract("a"),

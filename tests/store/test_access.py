@@ -73,7 +73,7 @@ def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted:
     made.table("t").upsert(rows.take(np.arange(0, ROWS, 1_000)))  # a version more in every slot
     if compacted:
         made.table("t").compact()
-        made.table("t").set_retention(0)
+        made.table("t").set_retention("0s")
         made.table("t").compact()
     scan = made.table("t").scan(None, "id BETWEEN 5000 AND 5999", index="none")
     (direct,) = scan.explain()["candidates"]

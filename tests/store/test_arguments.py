@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def test_a_transaction_is_a_name_and_a_number(store: Store) -> None:
 
 def test_a_scan_names_the_one_argument_that_is_wrong(store: Store) -> None:
     wrong: dict[str, list[Any]] = {
-        "columns": ["id", b"id", 1, [1], [None], [["id"]], {"id": 1}, []],
+        "columns": [b"id", 1, [1], [None], [["id"]], {"id": 1}, []],
         "filter": [1, b"id = 1", ["id = 1"]],
         "index": [None, 1],
         "order_by": [1, b"id", [1], {"id": 1}, [], ["id", "id"], ["id", "v DESC"]],
@@ -148,6 +148,41 @@ def test_seconds_are_no_snapshot_but_can_be_made_a_time(store: Store) -> None:
     with pytest.raises(InvalidOption, match=r"snapshot=.*\(float\).*datetime.fromtimestamp\(seconds, UTC\)"):
         table.scan(snapshot=made)  # type: ignore[arg-type]
     assert table.scan(snapshot=datetime.fromtimestamp(made, UTC)).snapshot == number
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 3, 1, 12), "2026-03-01T12:00"])  # noqa: DTZ001
+def test_a_time_without_a_zone_is_refused_with_both_ways_to_write_it(store: Store, value: Any) -> None:
+    table = store.table("t")
+    for call, option in (
+        (table.scan, "snapshot"),
+        (table.scan, "timestamp"),
+        (table.to_arrow, "timestamp"),
+        (partial(table.get, [1]), "snapshot"),
+        (partial(table.aggregate, "count(*)"), "snapshot"),
+        (partial(table.tag, "then"), "snapshot"),
+        (table.changes, "after"),
+        (partial(table.changes, 0), "upto"),
+        (table.restore, "to"),
+    ):
+        with pytest.raises(InvalidOption, match=rf"^\[\w+\] {option}=.*'2026-03-01T12:00:00Z'.*:00\+02:00'"):
+            call(**{option: value})
+
+
+def test_a_retention_period_has_a_unit(store: Store) -> None:
+    table = store.table("t")
+    refused(table.set_retention, "period", [*NO_SECONDS[1:], 7, 7.5, "7", "7 days", "", timedelta(-1)])
+    with pytest.raises(InvalidOption, match="7d, or a timedelta"):
+        table.set_retention(7)  # type: ignore[arg-type]
+    for period, seconds in (
+        ("7d", 604_800.0),
+        ("1.5m", 90.0),
+        (timedelta(days=7), 604_800.0),
+        (timedelta(0), 0.0),
+        ("0s", 0.0),
+        (None, None),
+    ):
+        table.set_retention(period)
+        assert table.definition.retention_seconds == seconds
 
 
 @pytest.mark.parametrize("value", [date(2026, 3, 1), True, None])

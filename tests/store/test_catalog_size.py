@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with Store.create(tmp_path / "s", ["a", "b"], 4, 16, clock=clock) as made:
         made.create_table("t", SCHEMA, ["id"]).create_index("by_v", ["v"])
-        made.table("t").set_retention(RETENTION)
+        made.table("t").set_retention(f"{RETENTION}s")
         yield made
 
 
@@ -242,7 +242,7 @@ def test_what_is_gone_stays_gone_when_retention_is_prolonged(store: Store, clock
         clock.advance(2 * RETENTION)
         store.keep()
     table.compact()
-    table.set_retention(100 * RETENTION)
+    table.set_retention(f"{100 * RETENTION}s")
     with store.context.catalog.reading() as tx:
         oldest = tx.table("t").oldest_snapshot
         assert tx.horizon(table.definition.id, 100 * RETENTION) == oldest

@@ -165,7 +165,7 @@ def test_values_of_dropped_columns_leave_the_files_when_no_snapshot_from_before_
     table.tag("before")
     change(table)
     write_new(table, NEW_IDS)
-    table.set_retention(0)
+    table.set_retention("0s")
     store.compact()
     assert "must" in file_columns(store), "a scan at the tag may have begun before"
     table.drop_tag("before")
@@ -230,7 +230,7 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
 ) -> None:
     """A scan looks its table up, then takes a lease on the newest snapshot."""
     honest = beginning.bind_to_key
-    table.set_retention(0)  # so that a lease is needed
+    table.set_retention("0s")  # so that a lease is needed
 
     def later(*args: Any) -> Any:
         monkeypatch.setattr(beginning, "bind_to_key", honest)

@@ -113,7 +113,7 @@ def test_what_is_said_is_bounded(table: Table) -> None:
 
 def test_the_last_commit_of_a_table_is_readable_until_its_own_next_one(store: Store, table: Table) -> None:
     other = store.create_table("u", SCHEMA, ["id"])
-    table.set_retention(0)
+    table.set_retention("0s")
     for v in "abc":
         last = table.upsert(rows(1, 2, v=v))
     table.create_index("by_v", ["v"])

@@ -272,6 +272,32 @@ def test_an_export_is_what_the_scan_gives_in_several_files(
     assert store.table("u").to_arrow().sort_by("id") == table.to_arrow().sort_by("id")
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
+def test_an_export_to_a_file_has_the_format_of_its_ending(
+    store: Store, table: Table, tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / "new" / f"rows.{ending}"
+    done = table.export(path, page_rows=1)
+    assert (done.path, done.files, done.rows) == (str(path), 1, table.scan().count())
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    read = ds.dataset(str(path), format=ending).to_table()
+    assert read.num_rows == done.rows and read.schema.names == table.schema.names
+    store.load("again", path, primary_key="id")
+    assert store.table("again").scan().count() == done.rows
+    with pytest.raises(InvalidOption, match="is there already"):
+        table.export(path)
+
+    def fail(_rows: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        table.export(path.with_name(f"other.{ending}"), on_progress=fail)
+    (tmp_path / f"directory.{ending}").mkdir()
+    table.export(tmp_path / f"directory.{ending}")
+    assert (tmp_path / f"directory.{ending}" / "_SUCCESS").exists()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
 def test_an_export_whose_first_file_cannot_be_begun_is_told_and_leaves_no_files(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +350,7 @@ def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> N
     (tmp_path / "out/part-00000.parquet").touch()
     with pytest.raises(InvalidOption, match="not a whole export"):
         table.export(tmp_path / "out")
-    with pytest.raises(InvalidOption, match="is a file"):
+    with pytest.raises(InvalidOption, match="is a file that is there already"):
         table.export(tmp_path / "out/part-00000.parquet")
     with pytest.raises(InvalidOption, match="cannot be written"):
         table.export("/proc/out")

@@ -61,7 +61,7 @@ def lived_in(place: Path, seed: int) -> Rows:
                 others = [name for shard, name in store.topology.shard_names if shard != tablet.shard]
                 store.move(tablet.id, others[0])
             elif what == "compact":
-                store.table("t").set_retention(0)
+                store.table("t").set_retention("0s")
                 store.compact()
             elif what == "gc":
                 store.collect_garbage(0)

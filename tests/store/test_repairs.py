@@ -103,8 +103,10 @@ def test_a_failed_expansion_can_be_called_again(tmp_path: Path) -> None:
         store.expand(["c"])
         counts = {shard["name"]: shard["tablets"] for shard in store.status()["shards"]}
         assert sorted(counts.values()) == [2, 3, 3]
-        with pytest.raises(AlreadyExists):
-            store.expand(["c"])
+        assert store.expand(["c"]).number == store.topology.number == store.topology_history()[-1].number
+        with pytest.raises(AlreadyExists, match="with another root"):
+            store.expand({"c": str(tmp_path / "elsewhere")})
+        assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_failed_contraction_can_be_called_off_or_resumed(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
             store.table("t").add_columns([pa.field("gone", pa.int64())]),
             store.table("t").drop_columns(["gone"]),
         ),
-        "retention": lambda: store.table("t").set_retention(1.0),
+        "retention": lambda: store.table("t").set_retention("1s"),
         "split": lambda: store.split(tablet),
         "join": lambda: store.join(tablet, tablet + 1),
     }
@@ -747,7 +747,7 @@ def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Pat
 
     with made(old, ("a",), clock=ManualClock(1e9), upkeep="off") as store:
         table = store.table("t")
-        table.set_retention(0)
+        table.set_retention("0s")
         for generation in range(6):
             table.delete(list(range(10 * generation, 10 * generation + 10)))
             table.compact()

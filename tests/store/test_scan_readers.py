@@ -79,7 +79,7 @@ def test_a_call_that_failed_begins_anew_where_it_began(
 def test_a_failed_call_leaves_the_lease_and_the_rows_returned_as_they_were(
     store: Store, table: Table, use: str
 ) -> None:
-    table.set_retention(60)
+    table.set_retention("60s")
     scan = table.scan(page_rows=7)
     at_page(store, 4, fail)
     with pytest.raises(ShardUnavailable):

@@ -102,7 +102,7 @@ def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
 
 
 def set_retention(store: Store) -> Callable[[], None]:
-    return lambda: store.table("t").set_retention(90.0)
+    return lambda: store.table("t").set_retention("90s")
 
 
 def drop_tag(store: Store) -> Callable[[], None]:

@@ -49,7 +49,7 @@ def store(postgres: Server, tmp_path: Path) -> Iterator[Store]:
         with Store.create(url, {"a": str(tmp_path / "a")}, tablets=4, slots=16, upkeep="off") as made:
             made.create_table("t", SCHEMA, ["k"])
             made.table("t").upsert(pa.table({"k": range(100), "v": [0] * 100}, schema=SCHEMA))
-            made.table("t").set_retention(0)
+            made.table("t").set_retention("0s")
             yield made
 
 

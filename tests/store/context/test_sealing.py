@@ -61,7 +61,7 @@ def test_a_key_lives_as_long_as_its_snapshot_is_kept(tmp_path: Path, clock: Manu
     with Store.create(tmp_path / "s", ["a"], 4, 16, retention_seconds=kept, clock=clock) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
         if where == "table":
-            store.table("t").set_retention(YEAR)
+            store.table("t").set_retention(f"{YEAR}s")
             clock.advance(SECRETS_SECONDS)
         store.table("t").upsert(pa.table({"id": IDS}))
         got, key = begun(store)

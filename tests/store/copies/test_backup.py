@@ -107,7 +107,7 @@ def test_only_what_came_since_is_copied(store: Store, tmp_path: Path) -> None:
 def test_older_backups_are_dropped_with_what_only_they_need(store: Store, tmp_path: Path) -> None:
     store.backup(tmp_path / "b")
     store.table("t").upsert(rows(range(50), "b"))
-    store.table("t").set_retention(0)
+    store.table("t").set_retention("0s")
     store.table("t").drop_tag("first")
     store.table("t").compact()
     last = store.backup(tmp_path / "b", keep=1)
@@ -152,7 +152,7 @@ def test_two_backups_to_one_place_at_a_time_are_both_whole(
         if not steps:
             steps.append(when)
             table = store.table("t")
-            table.set_retention(0)
+            table.set_retention("0s")
             table.drop_tag("first")
             table.upsert(rows(range(50), "b"))
             table.compact()

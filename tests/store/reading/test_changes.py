@@ -123,6 +123,25 @@ def test_without_commits_there_are_no_changes(table: Table) -> None:
     assert table.changes(7).schema == scan.schema == table.changes(1).schema
 
 
+def test_without_a_beginning_all_changes_that_are_kept_are_read(
+    store: Store, table: Table, clock: ManualClock
+) -> None:
+    assert told(table.changes().to_table()) == told(table.changes(0).to_table()) != []
+    assert told(table.changes(upto=4).to_table()) == told(table.changes(0, 4).to_table())
+    table.set_retention("0s")
+    clock.advance(60)
+    table.upsert(rows(0, 5, 9))
+    table.compact()
+    table.upsert(rows(0, 5, 10))
+    with pytest.raises(ChangesExpired):
+        table.changes(0)
+    assert told(table.changes().to_table()) == told(table.changes(8).to_table()) != []
+    with pytest.raises(ChangesExpired, match="after commit 4 are no longer kept"):
+        table.changes(upto=4)
+    made = store.create_table("made", {"id": [1, 2]}, "id")
+    assert made.changes().count() == 2
+
+
 def test_commits_that_are_still_to_come_or_go_back_are_refused(table: Table) -> None:
     for after, upto in ((8, None), (9_999, None), (0, 8)):
         with pytest.raises(SnapshotNotFound, match="the newest is 7"):
@@ -146,7 +165,7 @@ def test_changes_are_named_by_tags_and_times_too(table: Table, clock: ManualCloc
 
 
 def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table, clock: ManualClock) -> None:
-    table.set_retention(0)
+    table.set_retention("0s")
     expected = told(table.changes(1).to_table())
     scan = table.changes(1, page_rows=13)
     read = []
@@ -169,7 +188,7 @@ def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table
 def test_changes_that_are_compacted_amid_their_scan_are_missed_and_not_left_out(
     store: Store, table: Table, clock: ManualClock
 ) -> None:
-    table.set_retention(0)
+    table.set_retention("0s")
     scan = table.changes(1, page_rows=13)
     page = next(scan)
     end_lease(store.context, scan.standing.lease)

@@ -216,7 +216,7 @@ def test_a_row_that_moves_while_it_is_read_is_neither_missed_nor_doubled(
 
 
 def test_the_newest_snapshot_may_expire_while_it_is_read(place: Place, trips: Table) -> None:
-    trips.set_retention(0)
+    trips.set_retention("0s")
     commits = 0
 
     def others(reached: str) -> None:

@@ -149,7 +149,7 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
         (b"", "its first line has the names of columns"),
         (b"id,v\n1,a,3\n", "each line has as many fields as the first"),
         (b"id,id\n1,2\n", "give each column a name of its own"),
-        (b"id;v\n1;a\n", r"no commas: .*ParseOptions\(delimiter=';'\)"),
+        (b"id;v\n1;a\n", r"no ',': say delimiter=';' or `--delimiter ';'`"),
         (b"id\tv\n1\ta\n", r"delimiter='\\t'"),
         ("id,v\n1,å\n".encode("latin-1"), "'v' that is not UTF-8: .*iconv .*types={'v': 'binary'}"),
         (b"id,v\n1,NA\n2,3\n", "say what stands for null"),
@@ -164,6 +164,33 @@ def test_csv_of_another_kind_is_told_with_what_to_do(
     with pytest.raises(SchemaMismatch, match=told):
         store.load("t", path, primary_key="id")
     assert not store.tables()
+
+
+def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = [{"id": 1, "v": "a,b"}, {"id": 2, "v": "c"}]
+    for text, how in (
+        ('id;v\n1;"a,b"\n2;c\n', {"delimiter": ";"}),
+        ("1|a,b\n2|c\n", {"delimiter": "|", "column_names": ["id", "v"]}),
+        ('1,"a,b"\n2,c\n', {"column_names": ["id", "v"]}),
+        ("id\tv\n1\ta,b\n2\tc\n", {"delimiter": "\t"}),
+    ):
+        path.write_text(text)
+        store.load("t", path, primary_key="id", **how)  # type: ignore[arg-type]
+        assert read(store) == rows
+        store.table("t").delete(where="true")
+        store.load("t", path, **how)  # type: ignore[arg-type]
+        assert read(store) == rows
+        store.table("t").drop()
+    path.write_text("1;2;3\n")
+    with pytest.raises(SchemaMismatch, match="as many fields"):
+        store.load("t", path, primary_key="id", delimiter=";", column_names=["id", "v"])
+    for wrong in ("", ";;", "\n", '"', 1):
+        with pytest.raises(InvalidOption, match="delimiter="):
+            store.load("t", path, delimiter=wrong)  # type: ignore[arg-type]
+    (tmp_path / "rows.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(InvalidOption, match="are for CSV, and the files are json"):
+        store.load("t", tmp_path / "rows.jsonl", primary_key="id", delimiter=";")
 
 
 def test_bytes_are_kept_of_csv_where_that_is_said(store: Store, tmp_path: Path) -> None:
@@ -219,7 +246,7 @@ def test_a_home_is_written_out_where_files_come_from_and_go_to(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     store.create_table("t", ROWS.schema, ["id"]).upsert(ROWS)
-    assert store.table("t").export("~/out").directory == "~/out"
+    assert store.table("t").export("~/out").path == "~/out"
     assert (tmp_path / "home" / "out").is_dir()
     assert store.load("copy", "~/out/*.parquet", primary_key="id").rows == len(ROWS)
 

@@ -215,7 +215,7 @@ def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
     with pytest.raises(RowsChanged):
         table.upsert(rows([1]), if_unchanged_since=0)  # from before the table was made
     table.upsert(rows([1], 1))
-    table.set_retention(0)
+    table.set_retention("0s")
     clock.advance(10.0)
     table.upsert(rows([2], 1))
     table.compact()
@@ -226,7 +226,7 @@ def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
 def test_a_commit_is_told_also_where_its_lease_cannot_be_ended(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table.set_retention(0)
+    table.set_retention("0s")
 
     def fail(tx: Tx, lease: str) -> None:
         if tx.lease_end(lease):  # one that is taken ends itself first
@@ -244,7 +244,7 @@ def test_a_commit_is_told_also_where_its_lease_cannot_be_ended(
 def test_changes_that_go_just_before_they_are_held_are_no_longer_kept(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table.set_retention(0)
+    table.set_retention("0s")
     others = iter([lambda: (table.upsert(rows([1], 1)), table.compact())])
 
     def let_go(*arguments: Any) -> bool:
@@ -262,7 +262,7 @@ def test_changes_that_go_just_before_they_are_held_are_no_longer_kept(
 
 
 def test_what_a_check_needs_stays_while_it_runs(store: Store, table: Table, clock: ManualClock) -> None:
-    table.set_retention(0)
+    table.set_retention("0s")
 
     def forget() -> None:
         clock.advance(10.0)
@@ -281,7 +281,7 @@ def test_what_a_check_needs_stays_while_it_runs(store: Store, table: Table, cloc
 def test_a_write_that_was_done_is_not_checked_again(store: Store, table: Table, clock: ManualClock) -> None:
     first = table.upsert(rows([7], 1), ("app", 1), if_unchanged_since=2)
     assert table.upsert(rows([7], 1), ("app", 1), if_unchanged_since=2) == first
-    table.set_retention(0)
+    table.set_retention("0s")
     clock.advance(10.0)
     table.upsert(rows([8], 1))
     table.compact()
@@ -329,7 +329,7 @@ def test_a_key_that_goes_while_rows_are_inserted_is_free(store: Store, table: Ta
 def test_insert_does_not_need_what_was_merged_away_meanwhile(
     store: Store, table: Table, clock: ManualClock
 ) -> None:
-    table.set_retention(0)
+    table.set_retention("0s")
 
     def forget() -> None:
         table.upsert(rows([300], 1))

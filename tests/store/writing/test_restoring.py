@@ -103,7 +103,6 @@ def test_a_time_a_tag_and_a_commit_choose_a_snapshot(table: Table, clock: Manual
             first,
             "first",
             datetime.fromtimestamp(1_000_030, UTC),
-            datetime.fromtimestamp(1_000_030, UTC).replace(tzinfo=None),
             datetime.fromtimestamp(1_000_030, timezone(timedelta(hours=3))),
         )
     ):
@@ -125,7 +124,7 @@ def test_a_time_a_tag_and_a_commit_choose_a_snapshot(table: Table, clock: Manual
 def test_a_snapshot_that_is_gone_cannot_come_back(table: Table) -> None:
     before = table.history()[-1].number
     table.upsert(rows(range(10), 1))
-    table.set_retention(0)
+    table.set_retention("0s")
     table.compact()
     count = len(table.history())
     with pytest.raises(SnapshotExpired):
@@ -140,7 +139,7 @@ def test_a_snapshot_that_goes_while_it_is_looked_at_is_gone(
     table.upsert(rows([1], 1))
 
     def merge_first(*arguments: Any) -> Scan:
-        table.set_retention(0)
+        table.set_retention("0s")
         table.compact()
         return begin_changes(*arguments)
 
