@@ -62,7 +62,7 @@ def newest(history: History) -> int:
 
 def forget(history: History) -> None:
     """Nothing but the newest snapshot is kept from now on, unless a lease says so."""
-    history.store.table("t").set_retention(0)
+    history.store.table("t").set_retention("0s")
     history.store.table("t").compact()
 
 
@@ -506,7 +506,7 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
             snapshot = begun = store.table("t").definition.oldest_snapshot
         found.step(rng.choice(LIMITS), rng.choice([None, "logged", "read"]))
         if not keeps:
-            store.table("t").set_retention(0)
+            store.table("t").set_retention("0s")
         found.meanwhile = lambda: rng.random() < 0.3 and disturb(history, rng)
         for _ in range(rng.randint(10, 30)):
             match rng.choice(["write", "write", "disturb", "step", "step", "step", "restart", "again"]):
@@ -704,7 +704,7 @@ def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(
         history.write(rows(0, 10, v=value))
         found.step()
     assert held() == begun
-    monkeypatch.setattr(stream_lease, "RENEW_SECONDS", 0)
+    monkeypatch.setattr(stream_lease, "MOVED_SECONDS", 0)
     history.write(rows(0, 10, v=4.0))
     found.step()
     assert begun < held() < newest(history)
@@ -736,7 +736,7 @@ def test_a_stream_without_a_name_pins_nothing_but_its_snapshot(history: History)
     found.step()
     assert history.store.status()["leases"] == []
     found = query(history, maxRowsPerTrigger="100")
-    history.store.table("t").set_retention(0)
+    history.store.table("t").set_retention("0s")
     begun = newest(history)
     found.step()
     (lease,) = history.store.status()["leases"]
@@ -782,7 +782,7 @@ def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
     found = query(history)
     found.run_to_the_end()
     history.store.create_table("other", SCHEMA, ["id"])
-    history.store.table("t").set_retention(0)
+    history.store.table("t").set_retention("0s")
     history.store.move(1, "s2")
     history.store.table("t").compact()
     assert history.store.table("t").definition.oldest_snapshot == found.ends[-1]["commit"]
@@ -1003,7 +1003,7 @@ def test_a_batch_of_changes_is_a_plan_that_stays(history: History) -> None:
         {"store": history.store.uri, "table": "t", "readChangeFeed": "true", "startingVersion": "1"}
     )
     reader = source.reader(source.schema())
-    history.store.table("t").set_retention(0)
+    history.store.table("t").set_retention("0s")
     parts, expected = reader.partitions(), Counter(history.feed_after(0))
     history.write(rows(0, 1_000, v=3.0))
     history.delete(list(range(500)))
