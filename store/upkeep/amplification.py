@@ -9,7 +9,7 @@ from typing import Any
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Fragment, IndexRun, TableInfo
 from elasticscan.store.moves.owners import owner_is_gone
-from elasticscan.store.upkeep.steps import site_of, written_of
+from elasticscan.store.upkeep.steps import written_of
 from elasticscan.upkeep import Part, Policy, debt_of, parts_of
 
 
@@ -65,11 +65,11 @@ def steps_of(
     names = {table.id: table.name for table in tables}
 
     def named(target: str) -> str:
-        site = site_of(target)
-        if site is None:
-            return target
-        table, shard = names.get(site.table, "dropped"), shards.get(site.shard, "removed")
-        return f"merge {table} at {shard}"
+        kind, *site = target.split("/")
+        if not site:
+            return kind
+        table, shard = (int(part) for part in site)
+        return f"{kind} {names.get(table, 'dropped')} at {shards.get(shard, 'removed')}"
 
     running = [asdict(step) for step in tx.steps() if not owner_is_gone(step, tx.times.expiry)]
     done = [asdict(step) for step in tx.done()]

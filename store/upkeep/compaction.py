@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
@@ -34,6 +35,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Phase, SlotSet
 
+COMPACT = "compact"
 MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
 MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
@@ -68,9 +70,15 @@ def compact(context: Context, table: TableInfo) -> int:
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
         anew = _is_alone_and_otherwise(context, table, here)
-        merged = merge_fragments(context, table, shard, [f.id for f in here], anew=anew)
+        note = partial(_note, f"{COMPACT}/{table.id}/{shard}")
+        merged = merge_fragments(context, table, shard, [f.id for f in here], note=note, anew=anew)
         gone += len(merged.gone) - merged.added
     return gone
+
+
+def _note(target: str, tx: Tx, merged: Merged) -> None:
+    """Write down what was merged because somebody asked for it: not as merges, whose bytes have a bound."""
+    tx.add_done(target, len(merged.gone), merged.bytes_read, merged.bytes_written)
 
 
 def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:

@@ -73,6 +73,14 @@ def test_tablets_have_the_bytes_of_their_table_and_the_fragments_of_their_worst_
     assert {tablet["fragments"] for tablet in store.status()["tablets"]} == {1}
 
 
+def test_a_compaction_that_was_asked_for_is_among_what_was_done(store: Store) -> None:
+    store.table("t").upsert(store.table("t").to_arrow())
+    store.table("t").compact()
+    done = {step["step"]: step for step in store.status()["upkeep"]["done"]}
+    asked = [step for name, step in done.items() if name.startswith("compact t at ")]
+    assert asked and all(step["pieces"] > 0 and step["bytes_written"] > 0 for step in asked)
+
+
 def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
     store: Store, clock: ManualClock
 ) -> None:
@@ -81,7 +89,7 @@ def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
     (lease,) = store.status()["leases"]
     assert lease["snapshot_at"] == clock.now() - 20
     assert of_table(store)["retention_seconds"] == store.context.info.retention_seconds
-    store.table("t").set_retention(7_200)
+    store.table("t").set_retention("2h")
     assert of_table(store)["retention_seconds"] == 7_200
 
 
