@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from urllib.parse import quote, unquote
 
 from elasticscan.base.showing import printable
@@ -80,10 +81,12 @@ _ANY_PAIR = re.compile(
 _PAIRS = re.compile(rf"\s*{_NAME}+\s*=.*[\s;&]{_NAME}+\s*=", re.DOTALL)
 # A password may have blanks in it: a URI reaches to the last `@` of its line, but not into another URI.
 _IN_TEXT = re.compile(
-    r"(?P<uri>(?<![A-Za-z0-9+.\-])[A-Za-z0-9+.\-]++://(?:(?:(?!://)[^\n])*@)?\S*)"
-    rf"|(?<![\w+.\-])(?P<short>(?i:{_DATABASE}):(?=\S)[^\n]*@\S*|[A-Za-z][\w+.\-]*+:/?[^\s:/@]+:\S+@\S*)"
-    rf"|(?P<pair>{_PAIR})"
+    rf"(?P<uri>(?<![A-Za-z0-9+.\-])[A-Za-z0-9+.\-]++://(?:(?:(?!://)[^\n])*@)?\S*)|(?P<pair>{_PAIR})"
 )
+# What reaches to the last `@` of its line, or of its word; each is looked at once, for some are long.
+_SHORT_IN_LINE = re.compile(rf"(?<![\w+.\-])(?i:{_DATABASE}):(?!//)(?=\S)")
+_SHORT_IN_WORD = re.compile(r"(?<![\w+.\-])[A-Za-z][\w+.\-]*+:/?[^\s:/@]+:")
+_LINES, _WORDS = re.compile(r"[^\n]+"), re.compile(r"\S+")
 _NO_PART = "'\"`()<>,;"  # characters that stand around a URI in a sentence
 
 
@@ -158,17 +161,31 @@ def _hide_parts(value: str) -> str:
 
 def redact(text: str) -> str:
     """A text with every URI and every password in it as it may be shown."""
-    return _IN_TEXT.sub(_redact, text) if "=" in text or ":" in text else text
+    if "=" in text or "://" in text:
+        text = _IN_TEXT.sub(_redact, text)
+    if "@" in text and ":" in text:
+        text = _LINES.sub(partial(_hide_short, _SHORT_IN_LINE), text)
+        text = _WORDS.sub(partial(_hide_short, _SHORT_IN_WORD), text)
+    return text
 
 
 def _redact(match: re.Match[str]) -> str:
     found = match.group()
-    if match["uri"] is not None:
-        core = found.rstrip(_NO_PART + ".")
-        return shown(core) + found[len(core) :]
-    if match["short"] is not None:
-        return f"{found.partition(':')[0]}:{HIDDEN}"
-    return f"{found.partition('=')[0]}={HIDDEN}"
+    if match["uri"] is None:
+        return f"{found.partition('=')[0]}={HIDDEN}"
+    core = found.rstrip(_NO_PART + ".")
+    return shown(core) + found[len(core) :]
+
+
+def _hide_short(beginning: re.Pattern[str], part: re.Match[str]) -> str:
+    """A line or word without what begins like a URL and reaches to its last `@`, and a blank behind that."""
+    text = part.group()
+    begun, at = beginning.search(text), text.rfind("@")
+    if begun is None or at < begun.end():
+        return text
+    rest = re.search(r"\s", text[at:])
+    head = text[: text.index(":", begun.start())]
+    return f"{head}:{HIDDEN}{'' if rest is None else text[at + rest.start() :]}"
 
 
 def redacted(value: object) -> object:

@@ -79,6 +79,14 @@ def test_no_password_is_shown_whatever_is_in_it(text: str) -> None:
         assert "hunter2" not in redact(f"at postgresql://ann:{password}@db/x it is")
 
 
+@pytest.mark.parametrize("part", ["a:", "pg:x ", "token", "x=", "a://b ", "pwd='", "a:b:c ", "\\", "@", "."])
+def test_a_text_of_a_million_characters_is_looked_at_once(part: str) -> None:
+    """And not once more for each place in it where a URI might begin: that would take hours."""
+    many = part * (1_000_000 // len(part))
+    assert "hunter2" not in redact(f"{many} postgresql://ann:hunter2@db/x")
+    assert "hunter2" not in shown(f"postgresql://ann:hunter2{many}@db/x")
+
+
 def test_errors_redact_their_text_and_their_fields() -> None:
     uri = "postgresql://ann:hunter2@db/x"
     error = StoreNotFound(f"{uri} holds no store", uri=uri, more={"roots": [uri, (uri,)]}, count=3)
