@@ -161,17 +161,10 @@ class Location:
 
     def warn_of_readers(self) -> None:
         """Say once that every user of the machine can read the store, to those who can mend it."""
-        if self.directory is None or self.directory in _warned:
-            return
-        directory, catalog = self.directory.stat(), (self.directory / CATALOG_FILE).stat()
-        may_mend = os.geteuid() in (0, catalog.st_uid)
-        if may_mend and directory.st_mode & 0o001 and catalog.st_mode & 0o004:
-            _warned.add(self.directory)
-            warnings.warn(
-                f"every user of this machine can read the catalog of {self.directory}, and with it the "
-                "secret that seals continuation keys; `chmod -R o= DIRECTORY` ends that (docs/security.md)",
-                StoreReadableByAll,
-                stacklevel=_frames_within() + 1,
+        if self.directory is not None:
+            _warn_of_readers(
+                self.directory / CATALOG_FILE,
+                f"the catalog of {self.directory}, and with it the secret that seals continuation keys",
             )
 
     def remove_catalog(self) -> None:
@@ -216,6 +209,32 @@ class Location:
             raise ShardUnavailable(
                 f"the shard's storage {root} cannot be made: {error}", root=root
             ) from error
+
+
+def warn_of_readers_of(root: str) -> None:
+    """Say once that every user of the machine can read the rows of a shard beside its store's directory."""
+    path = Path(root)
+    if "://" in root or path in _warned:
+        return
+    with suppress(OSError):  # whoever uses the root is told what is wrong with it
+        if not (path.parent.parent / CATALOG_FILE).exists():
+            _warn_of_readers(path / MARKER, f"the rows in {root}")
+
+
+def _warn_of_readers(file: Path, what: str) -> None:
+    """Tell it those that can mend it, of a file in whose place others are made."""
+    directory = file.parent
+    if directory in _warned:
+        return
+    around, held = directory.stat(), file.stat()
+    if os.geteuid() in (0, held.st_uid) and around.st_mode & 0o001 and held.st_mode & 0o004:
+        _warned.add(directory)
+        warnings.warn(
+            f"every user of this machine can read {what}; `chmod -R o= DIRECTORY` ends that "
+            "(docs/security.md)",
+            StoreReadableByAll,
+            stacklevel=_frames_within() + 1,
+        )
 
 
 def repairing(directory: Path) -> str:

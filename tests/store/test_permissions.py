@@ -138,6 +138,20 @@ def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
         Store.open(tmp_path / "s").close()
 
 
+def test_a_shard_elsewhere_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
+    root = tmp_path / "disk" / "a"
+    with Store.create(tmp_path / "s", {"a": str(root)}) as store:
+        fill_one(store)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with Store.open(tmp_path / "s") as store:
+        with pytest.warns(StoreReadableByAll, match="can read the rows in .*disk/a; `chmod"):
+            store.table("t").upsert(pa.table({"id": [1]}))
+        store.table("t").upsert(pa.table({"id": [2]}))
+    mode = {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*.arrow")}
+    assert 0o600 in mode, "what is new is not for all"
+
+
 def test_a_store_for_a_group_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(0o750)
