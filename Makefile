@@ -28,8 +28,8 @@ help:  ## say what the targets do
 
 venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticscan itself
 
-demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
-	$(BIN)/python examples/demo.py
+demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark: ARGUMENTS="--page 8765"
+	$(BIN)/python examples/demo.py $(ARGUMENTS)
 
 test: java $(VENV)/installed  ## run the tests that a change needs at once, some minutes
 	$(BIN)/python -m pytest -n 2 -m 'not long'

@@ -1,84 +1,48 @@
-"""Makes the pictures of `docs/ui.md`: the page of a store whose tablets move, in a headless Chromium.
+"""Makes the pictures of `docs/ui.md`: the page during `make demo`, in a headless Chromium.
 
     python -m docs.ui_pictures [DIRECTORY]      by default into docs/
 
-The store has the flights of `make demo`. A shard joins, tablets move, a shard goes, another joins, while a
-table is written, a scan holds its snapshot and a stream falls behind; the pictures are taken amid the last
-moves.
+The demo runs, slowly, and serves its page; the pictures are taken while Spark's tasks have read most of the
+flights, and tablets move. That of an explanation is of the same flights, with two indexes.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 
-import pyarrow as pa
-
-from elasticscan.store import Scan, Store
-from elasticscan.store.context.leases import hold_for_stream
+from elasticscan.store import Store
 from elasticscan.ui import make_server
 from examples.demo import KEY, flights
 from tests.ui.browser import Browser, started
 
 DOCS = Path(__file__).resolve().parent
-RETENTION_SECONDS = 3_600
-SLOWLY = 250_000  # bytes a second, so that moves are under way when the picture is taken
-
-
-def make_store(place: Path) -> Store:
-    store = Store.create(place, ["s1", "s2"], tablets=48, retention_seconds=RETENTION_SECONDS)
-    rows = flights()
-    table = store.create_table("flights", rows.schema, KEY)
-    table.upsert(rows)
-    airports = pa.table({"code": sorted(set(rows["dest"].to_pylist()))})
-    store.create_table("airports", airports.schema, ["code"]).upsert(airports)
-    return store
-
-
-def live(store: Store, dice: Random) -> Scan:
-    """A life of some seconds: moves, shards that come and go, commits; returns a scan that did not end."""
-    table, rows = store.table("flights"), flights(40_000)
-
-    def move() -> None:
-        shards = [shard["name"] for shard in store.status()["shards"]]
-        names = dict(store.topology.shard_names)
-        tablet = dice.choice(store.topology.placement.tablets)
-        store.move(tablet.id, dice.choice([name for name in shards if name != names[tablet.shard]]))
-
-    scan = table.scan(page_rows=1_000)
-    for round_ in range(36):
-        move()
-        if round_ % 4 == 0:
-            table.upsert(rows.slice(1_000 * round_, 1_000))
-        if round_ == 6:
-            store.expand(["s3"])
-        elif round_ == 16:
-            scan = table.scan(page_rows=1_000)
-            next(scan)
-        elif round_ == 20:
-            store.contract("s1")
-        elif round_ == 22:
-            hold_for_stream(store.context, 1, "replica", store.status()["snapshot"])
-        time.sleep(0.15)
-    return scan
+SECONDS = 60  # so long the demo takes
+# In hundredths of its slots, how far the scan is when the pictures are taken.
+FAR = 45
+FILTER = "dep_delay > 600"
 
 
 @contextmanager
-def moving(uri: str) -> Iterator[None]:
-    """Another shard joins, so slowly that its tablets are on their way meanwhile."""
-    with Store.open(uri) as store:
-        thread = threading.Thread(
-            target=store.expand_with, args=(store.elasticity(SLOWLY, parallel=4), ["s4"], {})
-        )
-        thread.start()
-        yield
-        thread.join()
+def demo() -> Iterator[str]:
+    """The address of the page of a demo that runs; the demo has to end well."""
+    command = [sys.executable, "-u", str(DOCS.parent / "examples" / "demo.py")]
+    command += ["--seconds", str(SECONDS), "--page", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            told = next(line for line in process.stdout if line.startswith("The page: "))
+            yield told.split()[-1]
+            process.stdout.read()
+            assert process.wait() == 0, "the demo failed"
+        finally:
+            process.kill()
 
 
 def take(browser: Browser, place: Path, width: int, scheme: str, most_height: int) -> None:
@@ -90,26 +54,53 @@ def take(browser: Browser, place: Path, width: int, scheme: str, most_height: in
     place.write_bytes(browser.picture())
 
 
+def take_demo(browser: Browser, into: Path) -> None:
+    with demo() as url:
+        browser.show(url)
+        done = "typeof status === 'object' && status?.scans?.[0] && 100 * share(status.scans[0])"
+        browser.wait(f"({done}) >= {FAR}", 2 * SECONDS)
+        take(browser, into / "ui-light.png", 1_200, "light", 1_100)
+        take(browser, into / "ui-dark.png", 1_200, "dark", 1_100)
+        take(browser, into / "ui-narrow.png", 500, "light", 1_400)
+        browser.show("about:blank")
+
+
+def take_explanation(browser: Browser, scratch: Path, into: Path) -> None:
+    rows = flights()
+    with Store.create(scratch / "flights.store", ["s1", "s2"]) as store:
+        table = store.create_table("flights", rows.schema, KEY)
+        table.upsert(rows)
+        table.create_index("by_delay", ["dep_delay"], include=["origin", "dest"])
+        table.create_index("by_dest", ["dest"], kind="hash")
+    server = make_server(str(scratch / "flights.store"), explains=True)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        browser.show(server.url)
+        browser.wait("document.querySelector('#ask option') !== null")
+        browser.value(
+            "(() => { const form = document.getElementById('ask');"
+            " form.elements.columns.value = 'origin, dest, dep_delay';"
+            f" form.elements.filter.value = {FILTER!r}; form.requestSubmit(); }})()"
+        )
+        browser.wait("document.querySelectorAll('#answer img').length")
+        for scheme in ("light", "dark"):
+            browser.resize(1_200, 900, scheme)
+            time.sleep(0.5)
+            (into / f"ui-explain-{scheme}.png").write_bytes(browser.picture("#explain"))
+        browser.show("about:blank")
+    finally:
+        server.stop()
+        thread.join()
+
+
 def main(into: Path) -> None:
-    with tempfile.TemporaryDirectory() as scratch, chdir(scratch):
-        uri = "flights.store"
-        with make_store(Path(uri)) as store:
-            scan = live(store, Random(7))
-        server = make_server(uri)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            with started(Path(scratch) / "profile") as browser, moving(uri):
-                browser.show(server.url)
-                browser.wait("document.querySelector('#shards tbody tr:last-child td')?.dataset.value > 2")
-                take(browser, into / "ui-light.png", 1_200, "light", 1_100)
-                take(browser, into / "ui-dark.png", 1_200, "dark", 1_100)
-                take(browser, into / "ui-narrow.png", 500, "light", 1_400)
-                browser.show("about:blank")
-                scan.close()
-        finally:
-            server.stop()
-            thread.join()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        started(Path(scratch) / "profile") as browser,
+    ):
+        take_explanation(browser, Path(scratch), into)
+        take_demo(browser, into)
 
 
 if __name__ == "__main__":

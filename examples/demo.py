@@ -1,6 +1,6 @@
 """Spark reads every row exactly once while tablets move, and a plain reader does not.
 
-    make demo          or, for a longer look:  .venv/bin/python examples/demo.py --seconds 60
+    make demo          or, for a longer look, in a browser:  make demo ARGUMENTS="--seconds 60 --page 8765"
 
 All flights that left New York in 2013 go into a store with two shards. Then three things happen at once:
 
@@ -50,6 +50,7 @@ import elasticscan
 # Not for users: the plain reader asks shards in the words that scans and shards exchange.
 from elasticscan.protocol import Cursor, Cursors, PageRequest
 from elasticscan.topology import SlotSet
+from elasticscan.ui import make_server
 
 SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
 COLOURS = {"s1": "dodger_blue1", "s2": "dark_orange", "s3": "spring_green3"}
@@ -334,10 +335,28 @@ def watch(
         return spark.result(), plain.to_table(), moves
 
 
+@contextmanager
+def page_served(uri: str, port: int | None, console: Console) -> Iterator[None]:
+    """The page of the store (docs/ui.md) at a port, if one was asked for, until the block ends."""
+    if port is None:
+        yield
+        return
+    server = make_server(uri, port=port)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    console.print(f"The page: {server.url}", soft_wrap=True)
+    try:
+        yield
+    finally:
+        server.stop()
+        thread.join()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Scan flights with Spark while their tablets move.")
     parser.add_argument("--rows", type=int, help="take fewer flights")
     parser.add_argument("--svg", type=Path, help="a file for a picture of where the tablets were")
+    parser.add_argument("--page", type=int, metavar="PORT", help="serve the page that shows it meanwhile")
     parser.add_argument("--seconds", type=float, default=20.0, help="about how long the readers take")
     options = parser.parse_args()
     console, source = Console(highlight=False), flights(options.rows)
@@ -351,7 +370,8 @@ def main() -> int:
             first = store.status()["tablets"]
             reader = spark.read.format("elasticscan").option("includeMetadata", "true")
             scan = reader.option("batchSize", str(PAGE_ROWS)).load(f"{uri}/{TABLE}")
-            rows, plain, moves = watch(store, source, options.seconds, scan, pages, console)
+            with page_served(uri, options.page, console):
+                rows, plain, moves = watch(store, source, options.seconds, scan, pages, console)
             if options.svg:
                 options.svg.write_text(store.slot_map(1_000).svg, encoding="utf-8")
     truth, exact = account(source, source), account(source, rows)

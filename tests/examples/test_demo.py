@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,9 +97,10 @@ def test_the_picture_keeps_the_colour_of_where_a_tablet_was(store: Store) -> Non
 @pytest.mark.spark
 def test_the_demo_reads_every_flight_exactly_once(tmp_path: Path) -> None:
     """In a process of its own, as people run it: it starts and stops a Spark session."""
-    words = ["--rows", "60000", "--seconds", "6"]
+    words = ["--rows", "60000", "--seconds", "6", "--page", "0"]
     ended = subprocess.run(
         [sys.executable, demo.__file__, *words], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert ended.returncode == 0, ended.stderr + ended.stdout
     assert "Every flight exactly once" in ended.stdout
+    assert re.search(r"The page: http://127\.0\.0\.1:\d+/", ended.stdout)

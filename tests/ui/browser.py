@@ -105,9 +105,16 @@ class Browser:
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **said
             )
 
-    def picture(self) -> bytes:
-        """What the window shows, as a PNG."""
-        shot = self.call("Page.captureScreenshot", format="png")
+    def picture(self, element: str | None = None) -> bytes:
+        """What the window shows, or an element of the page that a selector names, as a PNG."""
+        clip: dict[str, Any] = {}
+        if element is not None:
+            box = f"document.querySelector({element!r}).getBoundingClientRect().toJSON()"
+            place = {
+                name: at for name, at in self.value(box).items() if name in ("x", "y", "width", "height")
+            }
+            clip = {"clip": place | {"scale": 1}, "captureBeyondViewport": True}
+        shot = self.call("Page.captureScreenshot", format="png", **clip)
         return base64.b64decode(shot["data"])
 
 
