@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from elasticscan.store import Store
-from tests.base.s3 import SECRET
-from tests.cluster.conftest import SCHEMA, FarPlace, contents, moving
-from tests.cluster.standalone import Driver, JobFailed
+from tests.base.s3 import SECRET, Fault, Request
+from tests.cluster.conftest import ROWS, SCHEMA, FarPlace, contents, moving, tidy
+from tests.cluster.standalone import Driver, JobFailed, kill
 from tests.soak.processes import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
 
+ROUNDS = int(os.environ.get("ELASTICSCAN_FAR_ROUNDS", "2"))
+PATIENT = {"spark.task.maxFailures": "50"}
 LOGGED = {
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
@@ -42,6 +48,75 @@ def test_batches_sql_and_a_stream_are_exact_far_away_while_tablets_move(
             driver.ask("stream", **copying, checkpoint=str(tmp_path / "checkpoint"), rows=20_000)
         assert contents(store) == before[:10_000] + [[key, 2] for key in range(10_000, 30_000)]
         assert contents(store, "copy") == contents(store)
+
+
+def kill_an_executor(far: FarPlace) -> None:
+    for process in far.cluster.executors()[:1]:
+        kill(process)
+
+
+def restart_the_database(far: FarPlace) -> None:
+    far.postgres.order("restart")
+
+
+def stop_the_database(far: FarPlace) -> None:
+    with far.postgres.paused():
+        time.sleep(1.0)
+
+
+def lose_the_bucket(far: FarPlace) -> None:
+    """It hangs up on everybody, and then refuses some."""
+    chance = random.Random(1)
+
+    def refuse_some(_: Request) -> Fault | None:
+        return "503" if chance.random() < 0.2 else None
+
+    far.s3.line.fault = lambda _: "drop"
+    time.sleep(0.8)
+    far.s3.line.fault = refuse_some
+    time.sleep(0.8)
+    far.s3.line.fault = lambda _: None
+
+
+def test_all_stays_exact_where_executors_the_database_and_the_bucket_go_away_and_come_back(
+    far: FarPlace, tmp_path: Path
+) -> None:
+    chance, rows = random.Random(2), dict.fromkeys(range(ROWS), 1)
+    with far.store() as (store, roots), Driver(far.cluster.master, tmp_path, PATIENT) as driver:
+        store.create_table("copy", SCHEMA, ["id"])
+        table = f"{store.uri}/t"
+        copying = {"source": table, "target": f"{store.uri}/copy", "checkpoint": str(tmp_path / "checkpoint")}
+
+        def amid(trouble: Callable[[FarPlace], None], job: str, **given: Any) -> Any:
+            number = driver.begin(job, **given)
+            time.sleep(chance.uniform(0.2, 1.0))
+            trouble(far)
+            return driver.answer(number)
+
+        with moving(store, roots=roots):
+            for number in range(2, 2 + ROUNDS):
+                one, two, three, four = chance.sample(TROUBLES, 4)
+                first = chance.randrange(ROWS)
+                amid(one, "write", path=table, ids=[first, first + 3_000], v=number)
+                rows |= dict.fromkeys(range(first, first + 3_000), number)
+                assert amid(two, "read", path=table)["rows"] == listed(rows)
+                query = f"SELECT v, count(*), sum(id) FROM t WHERE v = {number} GROUP BY v"
+                counted = amid(three, "sql", store=store.uri, query=query)["rows"]
+                assert counted == [[number, 3_000, sum(range(first, first + 3_000))]]
+                amid(four, "stream", **copying, rows=10_000)
+        assert contents(store) == contents(store, "copy") == listed(rows)
+        writes = [commit.kind for commit in store.table("t").history()].count("write")
+        assert writes == 1 + ROUNDS, "each write is one commit"
+        tidy(store)
+        assert contents(store) == listed(rows)
+        assert store.verify() == []
+
+
+def listed(rows: dict[int, int]) -> list[list[int]]:
+    return [list(row) for row in sorted(rows.items())]
+
+
+TROUBLES = [kill_an_executor, restart_the_database, stop_the_database, lose_the_bucket]
 
 
 @pytest.mark.parametrize("named", ["env", "url", "store"])
