@@ -15,7 +15,7 @@ order_keys  Values as bytes whose plain comparison is the order of the values. A
 value_keys  The same for any scalar with an order, and for nulls: keys of indexes, bounds of statistics.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
 redaction   URIs without their passwords; every error's text and fields go through it.
-permissions Modes of files, of the directories that they are made in.
+permissions  Modes of files, of the directories that they are made in.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
