@@ -156,6 +156,9 @@ class Options:
     task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
         "each task gives at most so many rows, those that it reads first, and ends: `catalog.sql` sets it "
         "for a `LIMIT`")
+    task_order: tuple[str, ...] | None = _option("taskOrder", column_list, None, (READ,),
+        "with `maxRowsPerTask`: the rows that come first in this order, as `delay DESC, id`, in place of "
+        "those read first: `catalog.sql` sets it for an `ORDER BY` with a `LIMIT` that no index serves")
     partial: PartialAggregates | None = _option(  # noqa: RUF009 - frozen, like all of them
         "partialAggregates", partial_aggregates, None, (READ,),
         "partial rows in place of rows, some from each task, to be added up: `catalog.sql` sets it for "
@@ -254,6 +257,8 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     if stream_write and options.partial_update:
         raise _refusal("partialUpdate", "is for batch writes: in a stream write so in foreachBatch")
     _check_requirements(options)
+    if options.task_order is not None and options.task_rows is None:
+        raise _refusal("taskOrder", "says which rows 'maxRowsPerTask' chooses; give both")
     if options.partial is not None:
         for name, given in (
             ("columns", options.columns),
@@ -426,7 +431,8 @@ def _refuse_other_reads(options: Options, where: str, use: str) -> None:
 
 
 _READ_ALONE = (
-    "filter", "maxRowsPerTask", "partialAggregates", "versionAsOf", "timestampAsOf", "readChangeFeed",
+    "filter", "maxRowsPerTask", "taskOrder", "partialAggregates", "versionAsOf", "timestampAsOf",
+    "readChangeFeed",
 )  # fmt: skip
 
 

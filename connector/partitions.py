@@ -19,7 +19,7 @@ from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.splits import KINDS, ScanPart
-from elasticscan.store import Scan, SlotPlaces, Store
+from elasticscan.store import FirstRows, Scan, SlotPlaces, Store
 
 
 class ScanPartition(InputPartition):
@@ -86,8 +86,19 @@ def read_partition(
     if not {*columns} <= {*scan.schema.names}:
         raise of_another_read()
     convert = ToSpark(scan.schema, columns, schema)
-    for rows in first_rows(scan, options.task_rows):
+    for rows in rows_of_task(scan, options):
         yield convert(rows)
+
+
+def rows_of_task(scan: Scan, options: Options) -> Iterator[pa.RecordBatch]:
+    """The rows of a scan, or those that the options choose of them."""
+    if options.task_order is None or options.task_rows is None:
+        yield from first_rows(scan, options.task_rows)
+        return
+    first = FirstRows(options.task_order, options.task_rows, scan.schema)
+    for rows in scan.batches():
+        first.add(rows)
+    yield from first.rows().combine_chunks().to_batches(options.batch_rows)
 
 
 def first_rows(scan: Scan, most: int | None) -> Iterator[pa.RecordBatch]:

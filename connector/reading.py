@@ -19,7 +19,7 @@ from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
-from elasticscan.connector.partitions import first_rows, partitions_of, read_partition, resume
+from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts, slot_bytes
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.store import Scan, Store, begin_scan, feed_fields
@@ -110,7 +110,7 @@ class ElasticScanReader(DataSourceReader):
         store, scan = resume(partition, self._options)
         table = store.table(self._options.table).definition
         convert = ToSpark(pa.schema([*scan.schema, *_METADATA]), self._columns, self._schema)
-        for rows in first_rows(scan, self._options.task_rows):
+        for rows in rows_of_task(scan, self._options):
             yield convert(_with_metadata(rows, store, table))
 
     @property
@@ -138,7 +138,9 @@ class ElasticScanReader(DataSourceReader):
 def _page_rows(options: Options) -> int:
     """The length of a page: no longer than what a task gives, unless a filter may drop some of it."""
     most = options.task_rows
-    return options.batch_rows if most is None or options.filter else max(min(options.batch_rows, most), 1)
+    if most is None or options.filter or options.task_order:
+        return options.batch_rows
+    return max(min(options.batch_rows, most), 1)
 
 
 def snapshot_chosen(store: Store, options: Options) -> int | str | None:

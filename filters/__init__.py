@@ -76,7 +76,7 @@ from elasticscan.filters.expression import (
     quote_name,
     to_sql,
 )
-from elasticscan.filters.folding import Fold
+from elasticscan.filters.folding import Fold, ordered_floats
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, KeySets
 from elasticscan.filters.parameters import with_parameters
@@ -135,6 +135,7 @@ __all__ = [
     "is_number",
     "may_fail",
     "normalise",
+    "ordered_floats",
     "quote_name",
     "single_values",
     "sql_of_expression",

@@ -341,10 +341,18 @@ def _ordered(values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values.cast(pa.int64())
     if not pt.is_floating(values.type):
         return values.cast(computed_type(values.type), safe=False) if _is_narrow(values.type) else values
-    floats = values.cast(pa.float64())
+    return _by_bits(values.cast(pa.float64()))
+
+
+def ordered_floats(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats as integers that sort as Spark sorts them: -0.0 is 0.0, and NaN is above all numbers."""
+    return _by_bits(pc.add(values.cast(pa.float64()), 0.0))
+
+
+def _by_bits(floats: pa.ChunkedArray) -> pa.ChunkedArray:
     bits = pc.fill_null(floats, 0.0).to_numpy().view(np.int64)
     bits = np.where((bits & _MAGNITUDE) > np.float64("inf").view(np.int64), _NAN_BITS, bits)
-    return pa.chunked_array([pa.array(_flip(bits), mask=values.is_null().to_numpy())])
+    return pa.chunked_array([pa.array(_flip(bits), mask=floats.is_null().to_numpy())])
 
 
 def _is_narrow(kind: pa.DataType) -> bool:

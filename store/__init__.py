@@ -57,6 +57,7 @@ from elasticscan.store.reading.changes import feed_fields, rows_by_slot
 from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.formats import kind_of, open_file
+from elasticscan.store.reading.first_rows import FirstRows, can_be_sorted
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import (
@@ -114,6 +115,7 @@ __all__ = [
     "Decision",
     "Elasticity",
     "Exported",
+    "FirstRows",
     "IdempotencyKey",
     "Kept",
     "KeyCheck",
@@ -132,6 +134,7 @@ __all__ = [
     "Tag",
     "absent",
     "begin_scan",
+    "can_be_sorted",
     "check_condition",
     "check_no_key_twice",
     "check_tag_name",

@@ -304,11 +304,12 @@ class AttachedStore(Sequence[str]):
         if scan.aggregates is not None:
             options = reads.options_of_fold(scan, scan.aggregates)
             return self._spark.read.format(FORMAT).options(**options).load()
-        if scan.limit is None or scan.limit.order:
+        limit = scan.limit
+        if limit is None or (limit.order and not reads.are_first_kept(scan)):
             return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
-        most = scan.limit.rows
-        relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, most)
-        return ending_by_itself(relation, most)
+        relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, limit)
+        # Tasks that sort read everything; others Spark would leave early.
+        return relation if limit.order else ending_by_itself(relation, limit.rows)
 
     def _run(
         self, text: str, relations: Mapping[str, DataFrame], arguments: Arguments | None = None
@@ -330,9 +331,10 @@ class AttachedStore(Sequence[str]):
         columns: Sequence[str] | None,
         condition: str | None,
         snapshot: int | AsOf | None,
-        most: int | None = None,
+        limit: RowLimit | None = None,
     ) -> DataFrame:
-        options = options_of(columns, condition, snapshot, most)
+        most, order = (None, ()) if limit is None else (limit.rows, limit.order)
+        options = options_of(columns, condition, snapshot, most, order)
         return self._spark.read.format(FORMAT).options(url=self._uri, table=table, **options).load()
 
     def _run_unchanged(

@@ -10,7 +10,6 @@ How soon that will be is seen from the first pages; what would take longer is le
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold, Predicate
-from elasticscan.store import Scan, begin_scan, known_values
+from elasticscan.store import FirstRows, Scan, begin_scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
@@ -47,6 +46,8 @@ TRIED = 0.2
 # So are rows of one side of a join, whose keys spare reading the other: that takes tasks much longer.
 JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS = 0.5, 2.0
 MOST_KEYS, JOINED_BYTES = 50_000, 8 << 20
+# Rows of an ORDER BY with a LIMIT that each reader keeps, where no index gives the order.
+MOST_FIRST = 10_000
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
 
@@ -175,9 +176,7 @@ def fold_few(options: Options, cores: int | None) -> FewRows | None:
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
             known = None if partial.by else known_values(store.context, scan.standing, partial.values)
-            rows = (
-                _fold(scan, partial, _seconds_of_tasks(cores)) if known is None else partial.of_values(known)
-            )
+            rows = _fold(scan, partial, cores) if known is None else partial.of_values(known)
             if rows is None:
                 return None
             convert = ToSpark(partial.schema, partial.schema.names, schema)
@@ -187,25 +186,73 @@ def fold_few(options: Options, cores: int | None) -> FewRows | None:
         return None
 
 
+def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows | None:
+    """The first rows of an order that no index gives; None if tasks would sooner have them, or a read fails.
+
+    `cores` as for `fold_few`.
+    """
+    if limit.rows > FEW_ROWS:
+        return None
+    try:
+        store = open_store(options.store)
+        table = store.table(options.table).definition
+        columns, schema = chosen_columns(table, options), offered_schema(table, options)
+        with begin_scan(
+            store.context,
+            lambda tx: store.context.table(tx, options.table),
+            columns,
+            options.filter,
+            snapshot_chosen(store, options),
+            (options.batch_rows, DEFAULT_PAGE_BYTES),
+            index=options.index,
+        ) as scan:
+            first, pace = FirstRows(limit.order, limit.rows, scan.schema), _Pace(scan, cores)
+            for rows in scan.batches():
+                first.add(rows)
+                if pace.is_too_slow():
+                    return None
+            rows = first.rows().combine_chunks()
+            if rows.nbytes > FEW_BYTES:
+                return None
+            convert = ToSpark(scan.schema, columns, schema)
+            batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
+            return FewRows(schema, pa.Table.from_batches([convert(batch) for batch in batches]))
+    except ElasticScanError:
+        return None
+
+
+class _Pace:
+    """Tells when reading beside the driver takes longer than tasks would.
+
+    The first page says nothing of the others: files are opened for it.
+    """
+
+    def __init__(self, scan: Scan, cores: int | None) -> None:
+        self._scan, self._seconds, self._expected = scan, _seconds_of_tasks(cores), _rows_scanned(scan)
+        self._began: tuple[float, float] | None = None
+
+    def is_too_slow(self) -> bool:
+        """True if it should be given up; asked after each page."""
+        if self._began is None:
+            self._began = time.monotonic(), time.thread_time()
+            return self._expected > MOST_FOLDED
+        wall, busy = self._began
+        spent = max(time.thread_time() - busy, (time.monotonic() - wall) / BUSY_TIMES) / self._seconds
+        share = min(self._scan.stats.scanned / max(self._expected, 1), 1)
+        return spent > TRIED and spent > share
+
+
 def _seconds_of_tasks(cores: int | None) -> float:
     """The time of a thread that folds in which tasks on so many cores would be done with the same."""
     share = TASKS_TAKE / max(cores or USUAL_CORES, LEAST_CORES)
     return TASKS_BEGIN_SECONDS / (1 - share)
 
 
-def _fold(scan: Scan, partial: PartialRows, seconds: float) -> pa.RecordBatch | None:
-    expected = _rows_scanned(scan)
-    if expected > MOST_FOLDED:
-        return None
-    fold, pages = Fold(partial.values, partial.by, scan.schema), scan.batches()
-    for rows in itertools.islice(pages, 1):  # for which files are opened: it says nothing of the others
+def _fold(scan: Scan, partial: PartialRows, cores: int | None) -> pa.RecordBatch | None:
+    fold, pace = Fold(partial.values, partial.by, scan.schema), _Pace(scan, cores)
+    for rows in scan.batches():
         fold.add(rows)
-    began, busy = time.monotonic(), time.thread_time()
-    for rows in pages:
-        fold.add(rows)
-        spent = max(time.thread_time() - busy, (time.monotonic() - began) / BUSY_TIMES) / seconds
-        share = min(scan.stats.scanned / max(expected, 1), 1)
-        if fold.size > FEW_ROWS or (spent > TRIED and spent > share):
+        if fold.size > FEW_ROWS or pace.is_too_slow():
             return None
     whole = fold.partial_rows()
     if whole.num_rows > FEW_ROWS or whole.nbytes > FEW_BYTES:

@@ -14,10 +14,19 @@ import pyarrow as pa
 from elasticscan.base.errors import FilterError
 from elasticscan.connector.options import Options, parse_options
 from elasticscan.connector.sql.aggregates import SourceAggregates
-from elasticscan.connector.sql.few_rows import FewRows, fold_few, read_few, read_joined, read_keys
+from elasticscan.connector.sql.few_rows import (
+    MOST_FIRST,
+    FewRows,
+    first_few,
+    fold_few,
+    read_few,
+    read_joined,
+    read_keys,
+)
 from elasticscan.connector.sql.plan import PlannedJoin, QueryPlan, TableScan, TableShape
 from elasticscan.connector.sql.query import AsOf
 from elasticscan.filters import Column, In, Literal, Predicate
+from elasticscan.store import can_be_sorted
 
 # Keys that a condition names, one by one; more of them are read as primary keys, or not at all.
 MOST_LISTED = 300
@@ -118,7 +127,19 @@ class Reads:
     def _few(self, scan: TableScan) -> FewRows | None:
         if scan.aggregates is not None:
             return fold_few(parse_options(self.options_of_fold(scan, scan.aggregates)), self._cores)
-        return read_few(self._options(scan), scan.limit)
+        few = read_few(self._options(scan), scan.limit)
+        if few is None and scan.limit is not None and self.are_first_kept(scan):
+            return first_few(self._options(scan), scan.limit, self._cores)
+        return few
+
+    def are_first_kept(self, scan: TableScan) -> bool:
+        """True if the first rows of an order are found without an index, each task keeping its own."""
+        limit = scan.limit
+        if limit is None or not limit.order or limit.rows > MOST_FIRST:
+            return False
+        listed = all(term == term.strip() and "," not in term for term in limit.order)
+        once = len({term.lower() for term in limit.order}) == len(limit.order)
+        return listed and once and can_be_sorted(limit.order, self._shapes[scan.view].schema)
 
     def _options(self, scan: TableScan) -> Options:
         options = options_of(scan.columns, scan.filter, scan.as_of or self._snapshot)
@@ -140,8 +161,9 @@ def options_of(
     condition: str | None,
     snapshot: int | AsOf | None,
     most: int | None = None,
+    order: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The options of a read by tasks, of so many rows each."""
+    """The options of a read by tasks, of so many rows each: the first of an order, if there is one."""
     by_time = isinstance(snapshot, AsOf) and snapshot.is_time
     number = snapshot.text if isinstance(snapshot, AsOf) else snapshot
     choices = {
@@ -149,5 +171,6 @@ def options_of(
         "filter": condition,
         "timestampAsOf" if by_time else "versionAsOf": None if number is None else str(number),
         "maxRowsPerTask": None if most is None else str(most),
+        "taskOrder": ",".join(order) or None,
     }
     return {name: value for name, value in choices.items() if value is not None}

@@ -17,7 +17,8 @@ pages, a table or a stream, and ends its lease.
 The modules, from the bottom up:
 
 changes       scans of what commits changed
-ordering      `order_by`, and the indexes that give it; access_paths: paths, chosen and found again
+ordering      `order_by`, and the indexes that give it; first_rows: the first of an order without one
+access_paths  paths, chosen and found again
 paging        pages and keys over `reader.drive`; progress: how far scans are, for those who watch
 scan          a scan as users hold it
 beginning     scans of rows and of changes, begun

@@ -46,7 +46,7 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
     listed = order_by
     if isinstance(order_by, str):
         listed = [order_by] if order_by in schema.names else order_by.split(",")
-    terms = [_term(text, schema) for text in arguments.names("order_by", listed)]
+    terms = terms_of(listed, schema)
     columns = tuple(name for name, _ in terms)
     if not columns or len(set(columns)) < len(columns):
         raise InvalidOption(
@@ -59,6 +59,11 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
             option="order_by",
         )
     return Order(columns, terms[0][1])
+
+
+def terms_of(order_by: Any, schema: pa.Schema) -> list[tuple[str, bool]]:
+    """The columns of a list of terms, and which of them go down. Raises as `order_of` does."""
+    return [_term(text, schema) for text in arguments.names("order_by", order_by)]
 
 
 def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:

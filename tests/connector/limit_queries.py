@@ -48,14 +48,14 @@ def limited(seed: int) -> LimitedQuery:
             conditions[-1] = f"t.{key} IN (2, 4, 40, 99)"
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     by = chance.choice([(), (), (key,), ("a", key), ("a",)])
-    descending = chance.choice(["", " DESC"])
+    directions = chance.choice([("", ""), (" DESC", " DESC"), ("", " DESC"), (" DESC", "")])
     shown = chance.choice(
         [f"{', '.join(by or (key,))}, t.a AS x", f"{', '.join(by or (key,))}, t.a + 1 AS x"]
     )
     if not by and chance.random() < 0.3:
         shown = "*"
     inner = f"SELECT {shown} FROM {made.spelt(table)} t{where}"
-    order = f" ORDER BY {', '.join(name + descending for name in by)}" if by else ""
+    order = f" ORDER BY {', '.join(map(str.__add__, by, directions))}" if by else ""
     rows, offset = chance.choice([0, 1, 2, 5, 30, 1_000]), chance.choice([0, 0, 0, 1, 4])
     part = f"{inner}{order} LIMIT {rows}" + (f" OFFSET {offset}" if offset else "")
     return _shaped(chance, inner + order, part, rows, offset, len(by))

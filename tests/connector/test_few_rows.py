@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption
 from elasticscan.connector import AttachedStore, attach
+from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql import conditions, few_rows, limits
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.reads import options_of
@@ -90,6 +91,7 @@ def by_tasks(patch: pytest.MonkeyPatch) -> None:
     """Nothing is few enough to be read beside the driver, but limits still reach the tasks."""
     patch.setattr(few_rows, "MOST_SCANNED", -1)
     patch.setattr(few_rows, "_seems_small", lambda _: False)
+    patch.setattr("elasticscan.connector.sql.reads.first_few", lambda *_: None)
 
 
 def whys(query: LimitedQuery, catalog: AttachedStore, parquet: SparkSession) -> str | None:
@@ -235,6 +237,45 @@ def test_a_planted_fault_is_found(
     assert any(rows_of(catalog.sql(text)) != rows_of(parquet.sql(text)) for text, _ in BY_HAND)
 
 
+# Orders without an index
+
+
+def test_each_task_keeps_the_first_rows_of_an_order_without_an_index(
+    spark: SparkSession, catalog: AttachedStore, shop: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_tasks(monkeypatch)
+    options = {"maxRowsPerTask": "3", "taskOrder": "d DESC, id"}
+    read = spark.read.format("elasticscan").options(**options, columns="id,d", filter="id > 5")
+    rows = read.load(f"{shop.uri}/flights").collect()
+    whole = shop.table("flights").scan(["id", "d"], filter="id > 5").to_table().to_pylist()
+    whole.sort(key=lambda row: (row["d"] is not None, row["d"] or date.min, -row["id"]), reverse=True)
+    assert {row["id"] for row in whole[:3]} <= {row.id for row in rows}
+    assert len(rows) <= 3 * read.load(f"{shop.uri}/flights").rdd.getNumPartitions() < len(whole)
+    handed: list[Any] = []
+    honest = AttachedStore._load
+
+    def noting(self: AttachedStore, *given: Any) -> DataFrame:
+        handed.append(given[4] if len(given) > 4 else None)
+        return honest(self, *given)
+
+    monkeypatch.setattr(AttachedStore, "_load", noting)
+    for text, limit in {
+        "SELECT id FROM flights ORDER BY d DESC, id LIMIT 3": RowLimit(3, ("d DESC", "id")),
+        "SELECT id FROM flights ORDER BY d, d LIMIT 3": None,
+        "SELECT id FROM flights ORDER BY d LIMIT 10001": None,
+        "SELECT id, st FROM flights ORDER BY st LIMIT 3": None,
+    }.items():
+        catalog.sql(text)
+        assert handed[-1] == limit, text
+
+
+def test_an_order_of_tasks_goes_with_their_number_of_rows() -> None:
+    asked = {"store": "/s", "table": "t", "taskOrder": "d"}
+    with pytest.raises(InvalidOption, match="'maxRowsPerTask' chooses"):
+        parse_options(asked)
+    assert parse_options({**asked, "maxRowsPerTask": "3"}).task_order == ("d",)
+
+
 # What is read where
 
 
@@ -282,6 +323,8 @@ def _executed(frame: DataFrame) -> str:
         "SELECT a, id FROM flights ORDER BY flights.a DESC, id DESC LIMIT 9 -- the first\n ; ",
         "SELECT a, '(ORDER BY' AS x FROM flights /* ) */ WHERE a > 1 OR a IS NULL ORDER BY a, id LIMIT 400",
         "SELECT id, a AS b FROM tiny ORDER BY id DESC LIMIT 0",
+        "SELECT a, id FROM flights ORDER BY a DESC, id LIMIT 9",
+        "SELECT * FROM flights WHERE a > 1 ORDER BY d, s DESC, id LIMIT 12",
     ],
 )
 def test_the_first_rows_of_an_order_come_sorted_and_spark_sorts_no_more(
