@@ -147,7 +147,7 @@ class Reads:
 
     def options_of_fold(self, scan: TableScan, aggregates: SourceAggregates) -> dict[str, str]:
         options = options_of(None, scan.filter, scan.as_of or self._snapshot)
-        place = {"store": self._uri, "table": self._tables[scan.view]}
+        place = {"url": self._uri, "table": self._tables[scan.view]}
         return {**place, **options, "partialAggregates": aggregates.partial.text()}
 
 
