@@ -56,8 +56,8 @@ from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import feed_fields, rows_by_slot
 from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
-from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.first_rows import FirstRows, can_be_sorted
+from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import (
