@@ -369,7 +369,7 @@ class AttachedStore(Sequence[str]):
         fields = [field for field in schema if folded(field.name) in names]
         if len(fields) != len(names) or len(fields) == len(schema):
             return None
-        options = {"store": self._uri, "table": self._tables[view], "partialUpdate": "true"}
+        options = {"url": self._uri, "table": self._tables[view], "partialUpdate": "true"}
         reader = self._spark.read.format(FORMAT).schema(spark_schema(pa.schema(fields)))
         return reader.options(**options).load()
 

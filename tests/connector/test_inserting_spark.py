@@ -98,20 +98,23 @@ def test_an_insert_of_some_columns_beside_a_writer_of_its_keys_is_done_again(
 
 
 def test_an_insert_of_some_columns_gives_up_where_others_write_each_time(
-    spark: SparkSession, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, store: Store, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, tried = spark.sql, list[str]()
+    usual, tried, named = spark.sql, list[str](), list[Any]()
 
     def sql(text: str, *args: Any, **frames: Any) -> Any:
         if not text.startswith("INSERT"):
             return usual(text, *args, **frames)
         tried.append(text)
+        options = spark.table(text.split("`")[1])._jdf.queryExecution().optimizedPlan().relation().options()
+        named.append((options.get("url"), options.get("store")))
         raise PySparkException("elasticscan.base.errors.RowsChanged: [ES_ROWS_CHANGED] id = 1; write again")
 
     monkeypatch.setattr(spark, "sql", sql)
     with pytest.raises(WriteConflict, match="each of the 10 times"):
         catalog.sql("INSERT INTO t (id, name) VALUES (1, 'new')")
     assert len(set(tried)) == 10
+    assert set(named) == {(store.uri, None)}  # which Spark hides
 
 
 def test_an_append_of_some_columns_keeps_the_others(spark: SparkSession, store: Store) -> None:
