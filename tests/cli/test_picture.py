@@ -28,6 +28,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "tables": [],
         "moves": [],
         "leases": [],
+        "scans": [],
         "upkeep": {"running": []},
     } | changes
 
