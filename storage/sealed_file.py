@@ -335,7 +335,7 @@ class SealedFile:
             raise error
 
     def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """What was kept with the file of the record batches in, or partly in, bytes [start, end)."""
+        """The values kept with the file of the record batches in, or partly in, bytes [start, end)."""
         begin = 0
         for number, (*facts, stop) in enumerate(self.more["batches"]):
             if begin < end and stop > start:
@@ -449,7 +449,7 @@ def read_manifest(disk: Disk, path: str, written_as: str | None = None) -> Manif
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """What is wrong with a file.
+    """The fault of a file.
 
     Attributes:
         error: the first thing.

@@ -80,14 +80,14 @@ def verify(context: Context) -> Iterator[Finding]:
             context.check_root(shard.id)
         except OperatorNeeded as error:
             yield Finding(str(error), shard=shard.name)
-    look = _Look(context, {shard.id: shard.name for shard in shards}, names)
+    look = _Inspection(context, {shard.id: shard.name for shard in shards}, names)
     for fragment in fragments.values():
         yield from look.at_fragment(fragment)
     for run in runs:
         yield from look.at_run(run, fragments[run.fragment], indexes.get(run.index))
 
 
-class _Look:
+class _Inspection:
     """The look at files, one after another; of each, what is damaged is told and nothing else is kept."""
 
     def __init__(self, context: Context, shards: Mapping[int, str], tables: Mapping[int, str]) -> None:

@@ -206,7 +206,7 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
             (options.batch_rows, DEFAULT_PAGE_BYTES),
             index=options.index,
         ) as scan:
-            first, pace = FirstRows(limit.order, limit.rows, scan.schema), _Pace(scan, cores)
+            first, pace = FirstRows(limit.order, limit.rows, scan.schema), _TimeOfReading(scan, cores)
             for rows in scan.batches():
                 first.add(rows)
                 if pace.is_too_slow():
@@ -221,7 +221,7 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
         return None
 
 
-class _Pace:
+class _TimeOfReading:
     """Tells when reading beside the driver takes longer than tasks would.
 
     The first page says nothing of the others: files are opened for it.
@@ -249,7 +249,7 @@ def _seconds_of_tasks(cores: int | None) -> float:
 
 
 def _fold(scan: Scan, partial: PartialRows, cores: int | None) -> pa.RecordBatch | None:
-    fold, pace = Fold(partial.values, partial.by, scan.schema), _Pace(scan, cores)
+    fold, pace = Fold(partial.values, partial.by, scan.schema), _TimeOfReading(scan, cores)
     for rows in scan.batches():
         fold.add(rows)
         if fold.size > FEW_ROWS or pace.is_too_slow():

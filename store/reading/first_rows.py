@@ -97,7 +97,7 @@ class FirstRows:
         return pa.table(keys)
 
     def _entering(self, keys: pa.Table) -> pa.ChunkedArray:
-        """Which rows may come before the last one kept, by the first column."""
+        """The rows that may come before the last one kept, by the first column."""
         if not self._most:
             return pa.chunked_array([pa.nulls(keys.num_rows, pa.bool_())])
         valid, values = keys.column("valid 0").cast(pa.bool_()), keys.column("value 0")
