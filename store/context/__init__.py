@@ -23,6 +23,7 @@ The modules, from the bottom up:
 
 lookups    placement, tables, fragments and statistics, each valid for one layout; readers: files that are
            kept open
+marks      the roots of shards: whose they are, and how far they know the catalog
 following  the protocol of work that follows commits; sealing: continuation keys and their secrets
 shared     `Context`, which has all of these
 leases     promises with an end; tags: names that keep a snapshot

@@ -13,7 +13,6 @@ from elasticscan.base.errors import (
     CatalogOutdated,
     ElasticScanError,
     FragmentMissing,
-    ShardNotFound,
     ShardUnavailable,
     TableChanged,
     WriteConflict,
@@ -36,10 +35,10 @@ from elasticscan.store.context.lookups import (
     check_reached,
     read_statistics,
 )
+from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Claims, Location, Mark, Marker
-from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
 from elasticscan.topology import Placement, Shard, Topology
 
 # Finds a table and its indexes, as a transaction sees them.
@@ -70,10 +69,7 @@ class Context:
             self._identity = tx.identity()
         self._sealer = StoreSealer(catalog, clock, self.info.store_id)
         self.hashing = Hashing(self.info.slots, self.info.hash)
-        self._open_disk = open_disk
-        self._disks: dict[int, tuple[Shard, Disk]] = {}
-        # For shards in object storage: the incarnation that they are of, and the last mark.
-        self._seen_afar: dict[int, tuple[str, Mark]] = {}
+        self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
         self._local = Lasting[None, tuple[int, ...]]()
         # The versions at the last look: enough for what a later transaction compares with its own.
         self.seen = self._identity.layout, self._identity.last_commit
@@ -97,33 +93,18 @@ class Context:
 
         For whoever only reads; see `writable_disk`.
         """
-        return self._shard_and_disk(shard)[1]
+        return self._roots.disk_of(shard)
 
-    @begun_again
-    def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
-        opened = self._disks.get(shard)
-        if opened is None:
-            with self.catalog.reading() as tx:
-                shards = {info.id: info for info in tx.shards(removed=True)}
-            if shard not in shards:
-                raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
-            disk = self._open_disk(self.location.root(shards[shard].root))
-            opened = self._disks.setdefault(shard, (shards[shard], disk))
-        return opened
+    def root_of(self, shard: int) -> str:
+        return self._roots.root_of(shard)
 
-    def marker_of(self, shard: int, incarnation: str | None = None) -> Marker:
-        """The marker that a shard's root must have, in the incarnation of now if none is given."""
-        name = self._shard_and_disk(shard)[0].name
-        return Marker(self.info.store_id, incarnation or self.incarnation(), shard, name)
+    def marker_of(self, shard: int) -> Marker:
+        """The marker that a shard's root must have now."""
+        return self._roots.marker_of(shard, self.incarnation())
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
-        root = self.location.root(added.root)
-        marker = Marker(self.info.store_id, self.incarnation(), added.id, added.name)
-        claims.claim(self._open_disk(root), root, marker, taken)
-
-    def root_of(self, shard: int) -> str:
-        return self.location.root(self._shard_and_disk(shard)[0].root)
+        self._roots.claim(claims, added, self.incarnation(), taken)
 
     @property
     def sealer(self) -> StoreSealer:
@@ -171,52 +152,31 @@ class Context:
         if disk.is_far:
             return disk
         try:
-            return self._check_root(shard, self._identity.incarnation, lambda: self.seen)
+            return self._roots.check(shard, lambda: Mark(self._identity.incarnation, *self.seen))
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
     def is_succeeded(self, shard: int) -> bool:
         """True if a shard was removed and a later one got its root, where files of both may be."""
-        found = read_marker(self.disk_of(shard), self.root_of(shard))
-        return self.marker_of(shard).precedes(found) and shard not in self.shard_names()
+        return self._roots.is_taken_over(shard, self.incarnation()) and shard not in self.shard_names()
 
     def check_root(self, shard: int) -> Disk:
         """As `writable_disk`, for whoever changes nothing."""
-        return self._check_root(shard, None, self.versions)
+        return self._roots.check(shard, self._progress)
 
-    def _check_root(
-        self, shard: int, incarnation: str | None, versions: Callable[[], tuple[int, int]]
-    ) -> Disk:
-        disk, root = self.disk_of(shard), self.root_of(shard)
-        mark = read_mark(disk)  # before the catalog's versions are, since these only grow
-        marker = self.marker_of(shard, incarnation)
-        if mark is None or not disk.is_far or not mark.is_of(marker):
-            check_marker(disk, root, marker)
-        check_mark(mark, root, marker.incarnation, versions())
-        if disk.is_far and mark is not None and mark.is_of(marker):
-            self._seen_afar[shard] = marker.incarnation, mark
-        return disk
+    def _progress(self) -> Mark:
+        return Mark(self.incarnation(), *self.versions())
 
-    def note_newest(self, shards: Iterable[int], anew: bool = False, newest: Mark | None = None) -> None:
+    def note_newest(self, shards: Iterable[int], anew: bool = False) -> None:
         """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
         with suppress(ElasticScanError):
-            mark = newest or Mark(self.incarnation(), *self.versions())
-            for shard in shards:
-                with suppress(ElasticScanError):
-                    disk, root = self.disk_of(shard), self.root_of(shard)
-                    marker = self.marker_of(shard, mark.incarnation)
-                    seen = None if anew else self._seen_afar.pop(shard, None)
-                    stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
-                    noted = advance_mark(disk, root, marker, mark, self.clock.now(), stored, anew)
-                    if disk.is_far:
-                        self._seen_afar[shard] = marker.incarnation, noted
+            self._roots.note(shards, self._progress(), anew)
 
     def note_newest_here(self, committed: Identity) -> None:
         """Note at directories what was committed."""
         self._note_seen((committed.layout, committed.last_commit))
         with suppress(ElasticScanError):
-            mark = Mark(committed.incarnation, committed.layout, committed.last_commit)
-            self.note_newest(self.local_shards(committed.layout), newest=mark)
+            self._roots.note(self.local_shards(committed.layout), _mark_of(committed))
 
     def _carry_over(self, now: Reached) -> None:
         """Keep what was read at earlier layouts that differ from the one of now in nothing but fragments.
@@ -265,17 +225,7 @@ class Context:
 
         That raises `CatalogOutdated`.
         """
-        marks = list[tuple[str, Mark]]()
-        for shard in self.local_shards():
-            with suppress(ElasticScanError):  # the shard is away: writing there raises
-                if (mark := read_mark(self.disk_of(shard))) is not None:
-                    marks.append((self.root_of(shard), mark))
-
-        def check(catalog: Identity) -> None:
-            for root, mark in marks:
-                check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
-
-        return check
+        return self._roots.look(self.local_shards())
 
     def check_newest(self) -> None:
         """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
@@ -571,7 +521,7 @@ class Context:
         fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
         self.catalog.settle()
         disks = {
-            shard: self._check_root(shard, now.incarnation, lambda: (now.layout, now.last_commit))
+            shard: self._roots.check(shard, lambda: _mark_of(now))
             for shard in {fragment.shard for fragment in fragments}
         }
         nothing_went = since == (now.layout, now.last_commit)
@@ -598,3 +548,7 @@ class Context:
                 "needed; nothing was changed: try again, and collect with a longer grace period",
                 path=path,
             ) from error
+
+
+def _mark_of(catalog: Identity) -> Mark:
+    return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)

@@ -12,7 +12,8 @@ from elasticscan.catalog import Tx
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.state import Reached
 from elasticscan.storage import Disk
-from elasticscan.store.context import Context, shared
+from elasticscan.store.context import Context, marks
+from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.moves import mover
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.upkeep import collector, garbage
@@ -27,7 +28,7 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 
     def careless(*arguments: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(Context, "_check_root", lambda self, shard, *_: self.disk_of(shard))
+            within.setattr(RootMarks, "check", lambda self, shard, *_: self.disk_of(shard))
             return honest(*arguments, **options)
 
     patch.setattr(owner, name, careless)
@@ -67,13 +68,13 @@ def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
     style="test_the_roots_of_two_shards_are_swapped",
 )
 def marker_of_any_shard_will_do(patch: Patch) -> None:
-    honest = shared.check_marker
+    honest = marks.check_marker
 
     def of_the_store(disk: Disk, root: str, wanted: Any) -> None:
         found = read_marker(disk, root)
         honest(disk, root, wanted if found is None else replace(wanted, shard=found.shard))
 
-    patch.setattr(shared, "check_marker", of_the_store)
+    patch.setattr(marks, "check_marker", of_the_store)
 
 
 @fault(
@@ -82,7 +83,7 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
     style="test_an_older_catalog_is_only_read_until_it_is_adopted",
 )
 def marks_are_ignored(patch: Patch) -> None:
-    patch.setattr(shared, "check_mark", lambda *_: None)
+    patch.setattr(marks, "check_mark", lambda *_: None)
 
 
 @fault(
@@ -136,8 +137,8 @@ def replaced_files_are_written(patch: Patch) -> None:
     style="test_where_a_mark_was_removed_nothing_skips_the_trash",
 )
 def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
-    honest = shared.advance_mark
-    patch.setattr(shared, "advance_mark", lambda d, r, w, m, _now, s, anew: honest(d, r, w, m, 0.0, s, anew))
+    honest = marks.advance_mark
+    patch.setattr(marks, "advance_mark", lambda d, r, w, m, _now, s, anew: honest(d, r, w, m, 0.0, s, anew))
 
 
 @fault(

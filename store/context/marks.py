@@ -1,0 +1,115 @@
+"""The roots of an open store's shards: their disks, whose they are, and what they know of the catalog.
+
+How far the catalog has got is for whoever calls to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.errors import ElasticScanError, ShardNotFound
+from elasticscan.catalog import Catalog, Identity, begun_again
+from elasticscan.storage import Disk
+from elasticscan.store.roots import Claims, Location, Mark, Marker
+from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
+from elasticscan.topology import Shard
+
+
+class RootMarks:
+    """Opens the roots of a store's shards, also of those that were removed, and reads what lies in them."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        location: Location,
+        open_disk: Callable[[str], Disk],
+        store: str,
+    ) -> None:
+        self._catalog, self._clock, self._store = catalog, clock, store
+        self._location, self._open_disk = location, open_disk
+        self._disks: dict[int, tuple[Shard, Disk]] = {}
+        # For shards in object storage: the incarnation that they are of, and the last mark.
+        self._seen_afar: dict[int, tuple[str, Mark]] = {}
+
+    @begun_again
+    def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
+        opened = self._disks.get(shard)
+        if opened is None:
+            with self._catalog.reading() as tx:
+                shards = {info.id: info for info in tx.shards(removed=True)}
+            if shard not in shards:
+                raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
+            disk = self._open_disk(self._location.root(shards[shard].root))
+            opened = self._disks.setdefault(shard, (shards[shard], disk))
+        return opened
+
+    def disk_of(self, shard: int) -> Disk:
+        return self._shard_and_disk(shard)[1]
+
+    def root_of(self, shard: int) -> str:
+        return self._location.root(self._shard_and_disk(shard)[0].root)
+
+    def marker_of(self, shard: int, incarnation: str) -> Marker:
+        """The marker that a shard's root must have."""
+        return Marker(self._store, incarnation, shard, self._shard_and_disk(shard)[0].name)
+
+    def claim(self, claims: Claims, added: Shard, incarnation: str, taken: Collection[int]) -> None:
+        """Make a new shard's root its own; in the transaction that enters the shard."""
+        root = self._location.root(added.root)
+        marker = Marker(self._store, incarnation, added.id, added.name)
+        claims.claim(self._open_disk(root), root, marker, taken)
+
+    def is_taken_over(self, shard: int, incarnation: str) -> bool:
+        """True if a shard of this copy of the store that was made later has the root."""
+        found = read_marker(self.disk_of(shard), self.root_of(shard))
+        return self.marker_of(shard, incarnation).precedes(found)
+
+    def check(self, shard: int, now: Callable[[], Mark]) -> Disk:
+        """The disk of a shard whose root proves what it is, and knows no more than the catalog does `now`.
+
+        Raises:
+            ShardUnavailable: the shard's disk is not mounted.
+            WrongRoot: another shard's is.
+            CatalogOutdated: the catalog is an older copy.
+        """
+        disk, root = self.disk_of(shard), self.root_of(shard)
+        mark, known = read_mark(disk), now()  # in this order, since both only grow
+        marker = self.marker_of(shard, known.incarnation)
+        if mark is None or not disk.is_far or not mark.is_of(marker):
+            check_marker(disk, root, marker)
+        check_mark(mark, root, known.incarnation, (known.layout, known.commit))
+        if disk.is_far and mark is not None and mark.is_of(marker):
+            self._seen_afar[shard] = marker.incarnation, mark
+        return disk
+
+    def note(self, shards: Iterable[int], mark: Mark, anew: bool = False) -> None:
+        """Leave a mark at shards, as well as may be; `anew` as in `advance_mark`."""
+        for shard in shards:
+            with suppress(ElasticScanError):
+                disk, root = self.disk_of(shard), self.root_of(shard)
+                marker = self.marker_of(shard, mark.incarnation)
+                seen = None if anew else self._seen_afar.pop(shard, None)
+                stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
+                noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
+                if disk.is_far:
+                    self._seen_afar[shard] = marker.incarnation, noted
+
+    def look(self, shards: Iterable[int]) -> Callable[[Identity], None]:
+        """Read what the shards that can be reached know; what is returned compares a later catalog with it.
+
+        That raises `CatalogOutdated`.
+        """
+        marks = list[tuple[str, Mark]]()
+        for shard in shards:
+            with suppress(ElasticScanError):  # the shard is away: writing there raises
+                if (mark := read_mark(self.disk_of(shard))) is not None:
+                    marks.append((self.root_of(shard), mark))
+
+        def check(catalog: Identity) -> None:
+            for root, mark in marks:
+                check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
+
+        return check
