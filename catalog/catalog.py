@@ -70,7 +70,7 @@ class Catalog:
         before_writing: is called before every transaction that writes; what it returns is called with the
             catalog's identity as the transaction sees it, and raises when that cannot be the newest.
         after_writing: is called after every such transaction that changed the versions, with what it made
-            of the identity.
+            of the identity, and with true if it entered files.
     """
 
     def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
@@ -110,7 +110,7 @@ class Catalog:
         self._noting = ChildSafeLock()
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
-        self.after_writing: Callable[[Identity], None] = lambda _: None
+        self.after_writing: Callable[[Identity, bool], None] = lambda _, __: None
 
     @staticmethod
     def create(
@@ -218,9 +218,10 @@ class Catalog:
             before = tx.identity()
             check(before)
             yield tx
-            after = tx.identity()
+            tx.number_changes()
+            after, enters_files = tx.identity(), tx.enters_files
         if after != before:
-            self.after_writing(after)
+            self.after_writing(after, enters_files)
 
     @contextmanager
     def leasing(self, ahead: Asking = list) -> Iterator[Tx]:

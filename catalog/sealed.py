@@ -242,6 +242,7 @@ class SealedRows:
         self._pending: dict[Group, Counted] = {}
         self._groups: dict[str, dict[Hashable, list[Any]]] = {}  # as they were read, by table
         self._noted: dict[Part, dict[Group, Counted]] = {}  # sums as they are stored
+        self.changed = set[str]()  # names of tables
 
     # Reading
 
@@ -401,6 +402,7 @@ class SealedRows:
             self._add(form.groups(values), 1, digest)
             entered.append(dict(zip(form.names, (*values, digest), strict=True)))
         self._groups.pop(form.name, None)
+        self.changed.add(form.name)
         self._write(form.insert, entered)
 
     def update(self, table: Table, changes: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
@@ -509,6 +511,7 @@ class SealedRows:
                 raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
 
         self._groups.pop(form.name, None)
+        self.changed.add(form.name)
         self._write(query, entered, check)
 
     def _write(

@@ -20,7 +20,7 @@ from elasticscan.catalog.home import Home
 from elasticscan.catalog.near import AnyTransaction
 from elasticscan.catalog.remembered import RememberedGroups, to_signed
 from elasticscan.catalog.sealed import SealedRows, versions_digest
-from elasticscan.catalog.tables import FORMAT_VERSION, store_state
+from elasticscan.catalog.tables import FORMAT_VERSION, PASSING, store_state
 from elasticscan.topology import Placement
 
 
@@ -132,6 +132,20 @@ class StateTx:
         """
         layout = self._state("layout") + 1
         self._set(layout=layout, **({} if of_fragments else {"stable_since": layout}))
+
+    def number_changes(self) -> None:
+        """Let the layout grow if something changed that shards are to know of, and no version says so yet.
+
+        Without that nobody would notice an older catalog that lacks nothing but a tag, or still has a secret
+        that was revoked.
+        """
+        if self._rows.changed - PASSING and not self._changed.keys() & {"layout", "last_commit"}:
+            self.bump_layout()
+
+    @property
+    def enters_files(self) -> bool:
+        """True if this transaction has entered files of a table."""
+        return bool(self._state("next_fragment") > self._state_row.next_fragment)
 
     def begin_store(self, hash_name: str, retention: float, placement: Placement, home: Home | None) -> None:
         """Enter the state of a store that is being made."""

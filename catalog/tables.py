@@ -347,6 +347,17 @@ tags = _sealed_table(
     groups=(Grouping("tags", by=("table_id",)),),
 )
 
+# Changes of these rows alone move no version, so shards do not know of them. What begins or ends to serve
+# moves one by itself; that a file is gone is seen in its place; leases, moves and steps end by themselves,
+# and whoever had one that an older catalog lacks is told. All others are numbered: `StateTx.number_changes`.
+PASSING = frozenset(
+    table.name
+    for table in (
+        *(fragments, statistics, index_runs, histograms, condemned, topologies),
+        *(leases, moves, upkeep_steps, upkeep_done),
+    )
+)
+
 # The transactions that were committed of late, by ids of their own (`server.py`): no facts, so no digest.
 outcomes = Table(
     "outcomes",

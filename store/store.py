@@ -177,7 +177,7 @@ class Store(Named):
             context.upkeep = AfterCommit(context)
         catalog.when_copied = lambda: settle_copy(context)
         catalog.before_writing = context.look_at_marks
-        catalog.after_writing = context.note_newest_here
+        catalog.after_writing = context.note_committed
         return cls(context, location, disks)
 
     def close(self) -> None:

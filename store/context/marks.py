@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import ElasticScanError, ShardNotFound
+from elasticscan.base.errors import ElasticScanError, ShardNotFound, ShardUnavailable
 from elasticscan.catalog import Catalog, Identity, begun_again
 from elasticscan.storage import Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -88,7 +88,8 @@ class RootMarks:
     def note(self, shards: Iterable[int], mark: Mark, anew: bool = False) -> None:
         """Leave a mark at shards, as well as may be; `anew` as in `advance_mark`."""
         for shard in shards:
-            with suppress(ElasticScanError):
+            disk: Disk | None = None
+            try:
                 disk, root = self.disk_of(shard), self.root_of(shard)
                 marker = self.marker_of(shard, mark.incarnation)
                 seen = None if anew else self._seen_afar.pop(shard, None)
@@ -96,6 +97,11 @@ class RootMarks:
                 noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
                 if disk.is_far:
                     self._seen_afar[shard] = marker.incarnation, noted
+            except ShardUnavailable:
+                if disk is not None and disk.is_far:
+                    return  # behind a bucket that is away no other is waited for, perhaps a minute each
+            except ElasticScanError:
+                continue
 
     def look(self, shards: Iterable[int]) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.

@@ -70,7 +70,7 @@ class Context:
         self._sealer = StoreSealer(catalog, clock, self.info.store_id)
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
-        self._local = Lasting[None, tuple[int, ...]]()
+        self._active = Lasting[None, tuple[tuple[int, ...], tuple[int, ...]]]()  # at directories, and others
         # The versions at the last look: enough for what a later transaction compares with its own.
         self.seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
@@ -172,11 +172,15 @@ class Context:
         with suppress(ElasticScanError):
             self._roots.note(shards, self._progress(), anew)
 
-    def note_newest_here(self, committed: Identity) -> None:
-        """Note at directories what was committed."""
+    def note_committed(self, committed: Identity, enters_files: bool) -> None:
+        """Leave a mark of what was committed at all shards.
+
+        Where files were entered, only at directories: whoever did that knows which of the others he wrote to.
+        """
         self._note_seen((committed.layout, committed.last_commit))
         with suppress(ElasticScanError):
-            self._roots.note(self.local_shards(committed.layout), _mark_of(committed))
+            local, afar = self._active_shards(committed.layout)
+            self._roots.note(local if enters_files else (*local, *afar), _mark_of(committed))
 
     def _carry_over(self, now: Reached) -> None:
         """Keep what was read at earlier layouts that differ from the one of now in nothing but fragments.
@@ -188,7 +192,7 @@ class Context:
         if now.stable_since <= self._identity.layout < now.layout:
             self._identity = replace(self._identity, layout=now.layout)
         lasting: tuple[Lasting[Any, Any], ...]
-        lasting = self._local, self._placement, self._definitions, self._by_name, self._indexes
+        lasting = self._active, self._placement, self._definitions, self._by_name, self._indexes
         for some in lasting:
             some.carry_over(now)
 
@@ -206,19 +210,24 @@ class Context:
             if afar:
                 self.note_newest(afar)
 
-    @begun_again
     def local_shards(self, layout: int | None = None) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network.
 
         They are those of a layout; for None those that were seen last.
         """
-        cached = self._local.newest(None)
+        return self._active_shards(layout)[0]
+
+    @begun_again
+    def _active_shards(self, layout: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """As `local_shards`, and those whose roots are elsewhere."""
+        cached = self._active.newest(None)
         if cached is not None and layout in (None, cached[0]):
             return cached[1]
         with self.catalog.reading() as tx:
             layout, active = tx.versions()[0], tx.shards()
-        local = (shard.id for shard in active if "://" not in self.location.root(shard.root))
-        return self._local.put(layout, None, tuple(local))
+        afar = tuple(shard.id for shard in active if "://" in self.location.root(shard.root))
+        local = tuple(shard.id for shard in active if shard.id not in afar)
+        return self._active.put(layout, None, (local, afar))
 
     def look_at_marks(self) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -33,7 +33,7 @@ from elasticscan.base.errors import (
     TabletNotFound,
     WriteConflict,
 )
-from elasticscan.catalog import Catalog, DroppedFile, IdempotencyKey, NewStore, Tx
+from elasticscan.catalog import KEYS, Catalog, DroppedFile, IdempotencyKey, NewStore, Tx
 from elasticscan.catalog.sealed import SealedRows
 from elasticscan.catalog.topology_history import _WHOLE_EVERY, _pack_topology, _unpack_topology
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -354,9 +354,24 @@ def test_the_layout_grows_with_what_an_older_snapshot_could_see_and_with_nothing
         tx.take_lease("l", table, number, "scan", 10)
         tx.plan_move(MOVE, "me")
         tx.transition(MOVE, "me", Event.FAILED)
-        tx.add_shard("c", "shards/c")
+        tx.enter_step("balance", "me")
         tx.append_topology("nothing new")
-    assert layout() == at, "plain commits, leases, plans and empty shards leave it alone"
+    assert layout() == at, "plain commits, leases, plans and steps leave it alone"
+    changes: list[Callable[[Tx], object]] = [
+        lambda tx: tx.add_shard("c", "shards/c"),
+        lambda tx: tx.add_tag(table, "kept", number),
+        lambda tx: tx.drop_tag(table, "kept"),
+        lambda tx: tx.add_secrets(KEYS),
+        lambda tx: tx.forget_secrets(revoke=True),
+    ]
+    for change in changes:
+        at = layout()
+        with catalog.writing() as tx:
+            change(tx)
+        assert layout() == at + 1, "what an older catalog must not lack moves it"
+        with catalog.writing() as tx:
+            tx.forget_secrets()
+        assert layout() == at + 1, "what changes nothing does not"
     with catalog.writing() as tx:
         placement = tx.placement()
         tx.replace_placement(placement, move_tablet(placement, 1, 2, placement.tablets[0].epoch))

@@ -22,6 +22,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Identity
 from elasticscan.store import Store
+from elasticscan.store.writing.definitions import reserve_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 KEYS = range(40)
@@ -252,3 +253,66 @@ def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
             use(case.first)
     assert not case.database.exists()
     case.close()
+
+
+def tag_dropped(store: Store) -> None:
+    store.table("t").drop_tag("before")
+
+
+def revoked(store: Store) -> None:
+    store.rotate_secret(revoke=True)
+
+
+def joined(store: Store) -> None:
+    """A shard joins, and no tablet moves to it."""
+    with store.context.catalog.writing() as tx:
+        tx.add_shard("c", "shards/c")
+
+
+def draining(store: Store) -> None:
+    with store.context.catalog.writing() as tx:
+        tx.set_draining(1, True)
+
+
+def reserved(store: Store) -> None:
+    reserve_table(store.context, "later", SCHEMA, ["id"])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda store: store.table("t").tag("kept"),
+        tag_dropped,
+        lambda store: store.rotate_secret(),
+        revoked,
+        lambda store: store.table("t").set_retention("1d"),
+        lambda store: store.table("t").set_compression("lz4"),
+        joined,
+        draining,
+        reserved,
+    ],
+)
+def test_a_catalog_that_lacks_one_thing_alone_is_an_older_one(
+    tmp_path: Path, work: Callable[[Store], object]
+) -> None:
+    """Else garbage collection would take what a lost tag keeps, and a revoked secret be good again."""
+    place = tmp_path / "store"
+    with Store.create(place, ["a", "b"], tablets=4, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+        store.table("t").tag("before")
+        copied(place / "catalog.db", tmp_path / "older.db")
+        work(store)
+    as_another_file(tmp_path / "older.db", place / "catalog.db")
+    for use in (
+        lambda store: store.collect_garbage(0, share=1.0),
+        lambda store: store.table("t").upsert(rows(2)),
+        values,
+        lambda store: store.table("t").tag("more"),
+    ):
+        with Store.open(place) as store, pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+            use(store)
+    with Store.open(place) as store:
+        assert store.table("t").scan(snapshot="before").count() == len(KEYS), "what is named can be read"
+        store.adopt()
+        store.table("t").upsert(rows(3))
+        assert values(store) == {3}
