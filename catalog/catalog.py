@@ -12,7 +12,17 @@ from typing import Any
 from sqlalchemy import select, text
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import AlreadyExists, ReadOnlyStore, StoreCopied
+from elasticscan.base.errors import (
+    AlreadyExists,
+    IndexNotFound,
+    ReadOnlyStore,
+    ShardNotFound,
+    SnapshotNotFound,
+    StoreCopied,
+    TableNotFound,
+    TabletNotFound,
+    TagNotFound,
+)
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog.connections import Watch, is_postgres, let_go, let_go_at_the_end, transaction
 from elasticscan.catalog.dump import Dump, DumpTx
@@ -39,6 +49,9 @@ from elasticscan.catalog.state import Identity, Reached
 from elasticscan.catalog.tables import index_same_rows_at_servers, metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
+
+# What an older catalog says of what was made since.
+MADE_LATER = (IndexNotFound, ShardNotFound, SnapshotNotFound, TableNotFound, TabletNotFound, TagNotFound)
 
 # What a transaction is known to ask, for catalogs that are waited for.
 Asking = Callable[[], Sequence[Question]]
@@ -69,6 +82,8 @@ class Catalog:
         when_copied: is called before the first transaction that writes to a copy.
         before_writing: is called before every transaction that writes; what it returns is called with the
             catalog's identity as the transaction sees it, and raises when that cannot be the newest.
+        when_missing: is called before somebody is told that something is not there, and raises where the
+            catalog may be an older one that does not know it.
         after_writing: is called after every such transaction that changed the versions, with what it made
             of the identity, and with true if it entered files.
     """
@@ -110,6 +125,7 @@ class Catalog:
         self._noting = ChildSafeLock()
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
+        self.when_missing: Callable[[], None] = lambda: None
         self.after_writing: Callable[[Identity, bool], None] = lambda _, __: None
 
     @staticmethod
@@ -191,7 +207,10 @@ class Catalog:
         What a server is asked `ahead` is answered with its beginning: one wait less for each.
         """
         seen = self._newest
-        with reading(self._engine, ahead() if self._is_far else ()) as connection:
+        with (
+            self._doubting_what_is_missing(),
+            reading(self._engine, ahead() if self._is_far else ()) as connection,
+        ):
             tx = Tx(connection, self.clock.now(), self._store_id, self._remembered, seen)
             yield tx
             if tx.looked is not None:
@@ -229,7 +248,10 @@ class Catalog:
         self.check_writable()
         check_one_name(self._engine)
         seen = self._newest
-        with writing(self._engine, ahead() if self._is_far else ()) as connection:
+        with (
+            self._doubting_what_is_missing(),
+            writing(self._engine, ahead() if self._is_far else ()) as connection,
+        ):
             tx = Tx(connection, self.clock.now(), self._store_id, seen=seen)
             tx.observe_time()
             with self._answering(tx):
@@ -237,6 +259,15 @@ class Catalog:
             made = tx.progress
             tx.finish()
         self._note(made)
+
+    @contextmanager
+    def _doubting_what_is_missing(self) -> Iterator[None]:
+        """Ask `when_missing` of what a transaction does not find: this catalog alone may not know it."""
+        try:
+            yield
+        except MADE_LATER:
+            self.when_missing()
+            raise
 
     def _note(self, progress: Reached) -> None:
         """Remember the newest that was seen; of another incarnation, what was seen of that."""

@@ -218,7 +218,8 @@ class DefinedTable(Named, shown_as="Table"):
 
     @begun_again
     def tags(self) -> tuple[Tag, ...]:
-        """The tags, the oldest snapshot first."""
+        """The tags, the oldest snapshot first. Raises `CatalogOutdated`: the shards know newer ones."""
+        self._context.check_newest()
         with self._context.catalog.reading() as tx:
             return tx.tags(self._find(tx)[0].id)
 

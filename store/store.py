@@ -177,6 +177,7 @@ class Store(Named):
             context.upkeep = AfterCommit(context)
         catalog.when_copied = lambda: settle_copy(context)
         catalog.before_writing = context.look_at_marks
+        catalog.when_missing = context.compare_with_shards
         catalog.after_writing = context.note_committed
         return cls(context, location, disks)
 
@@ -245,11 +246,10 @@ class Store(Named):
         """A table by its name. Raises `TableNotFound`, naming the nearest."""
         return Table(self._context, self._context.table_now(arguments.text("name", name)))
 
-    @begun_again
     def tables(self) -> tuple[Table, ...]:
-        """All tables, by name."""
-        with self._context.catalog.reading() as tx:
-            return tuple(Table(self._context, info) for info in tx.tables())
+        """All tables, by name. Raises `CatalogOutdated`: the shards know newer ones."""
+        self._context.check_newest()
+        return tuple(Table(self._context, info) for info in self._context.tables()[0])
 
     def load(
         self,

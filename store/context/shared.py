@@ -242,15 +242,22 @@ class Context:
         Raises:
             CatalogOutdated: shards know a newer one.
         """
-        if self._known_newest:
-            return
+        if not self._known_newest:
+            self.compare_with_shards()
+            self._known_newest = True
+
+    def compare_with_shards(self) -> None:
+        """As `check_newest`, whatever was found before.
+
+        Raises:
+            CatalogOutdated: shards know a newer one.
+        """
         # A standby of a database server follows its server with a delay, which proves nothing.
         if self.catalog.read_only is None or self.catalog.home is not None:
             check = self.look_at_marks()
             self.incarnation()
             layout, newest = self.versions()
             check(replace(self._identity, layout=layout, last_commit=newest))
-        self._known_newest = True
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""

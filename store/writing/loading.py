@@ -129,6 +129,7 @@ def _table_of(context: Context, load: Load, found: Sequence[Files]) -> tuple[Tab
         return there, False
     schema = schema_of(found[0], load.rules)
     if not load.primary_key:
+        context.compare_with_shards()  # it may be there, and only an older catalog not know it
         first = found[0].infos[0].path if found[0].infos else found[0].base  # a table may have no files
         raise TableNotFound(
             f"the store has no table {load.table!r}; pass a primary key, primary_key=[…] or --primary-key, "

@@ -19,9 +19,11 @@ from elasticscan.base.errors import (
     CatalogUnavailable,
     CommitUnknown,
     StoreDamaged,
+    TagNotFound,
 )
 from elasticscan.catalog import Identity
 from elasticscan.store import Store
+from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.writing.definitions import reserve_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -316,3 +318,71 @@ def test_a_catalog_that_lacks_one_thing_alone_is_an_older_one(
         store.adopt()
         store.table("t").upsert(rows(3))
         assert values(store) == {3}
+
+
+MADE_SINCE: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]] = {
+    "a table": (
+        lambda store: store.create_table("later", SCHEMA, ["id"]),
+        lambda store: store.table("later"),
+    ),
+    "a tag": (
+        lambda store: store.table("t").tag("later"),
+        lambda store: store.table("t").scan(snapshot="later"),
+    ),
+    "a commit": (
+        lambda store: store.table("t").upsert(rows(2)),
+        lambda store: store.table("t").scan(snapshot=3),
+    ),
+    "an index": (
+        lambda store: store.table("t").create_index("later", ["v"]),
+        lambda store: store.table("t").drop_index("later"),
+    ),
+    "a shard": (
+        joined,
+        lambda store: store.contract("c"),
+    ),
+    "one of all tables": (
+        lambda store: store.create_table("later", SCHEMA, ["id"]),
+        lambda store: store.tables(),
+    ),
+    "one of all tags": (
+        lambda store: store.table("t").tag("later"),
+        lambda store: store.table("t").tags(),
+    ),
+    "a table to load into": (
+        lambda store: store.create_table("later", SCHEMA, ["id"]),
+        lambda store: store.load("later", f"{store.uri}/rows.csv"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MADE_SINCE)
+def test_an_older_catalog_does_not_say_that_what_was_made_since_is_not_there(
+    tmp_path: Path, what: str
+) -> None:
+    make, ask = MADE_SINCE[what]
+    place = tmp_path / "store"
+    with Store.create(place, ["a", "b"], tablets=4, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+        (place / "rows.csv").write_text("id,v\n1,1\n")
+        copied(place / "catalog.db", tmp_path / "older.db")
+        make(store)
+    as_another_file(tmp_path / "older.db", place / "catalog.db")
+    with Store.open(place) as store, pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+        ask(store)
+
+
+def test_what_is_there_is_found_without_a_look_at_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+        store.table("t").tag("kept")
+        asked: list[int] = []
+        look = RootMarks.look
+        monkeypatch.setattr(RootMarks, "look", lambda *given: (asked.append(1), look(*given))[1])
+        store.table("t").scan(snapshot="kept").to_table()
+        assert asked == []
+        with pytest.raises(TagNotFound):
+            store.table("t").scan(snapshot="lost")
+        assert asked == [1]
