@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import (
     CatalogOutdated,
     FragmentDamaged,
@@ -86,8 +87,8 @@ class _Look:
 
 
 class _Collection:
-    def __init__(self, context: Context, rules: GarbageRules) -> None:
-        self._context, self._rules = context, rules
+    def __init__(self, context: Context, rules: GarbageRules, dry_run: bool = False) -> None:
+        self._context, self._rules, self._dry_run = context, rules, dry_run
         self.skipped: list[tuple[str, str]] = []
 
     # Looking
@@ -137,8 +138,9 @@ class _Collection:
     @begun_again
     def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
         disk = self._context.check_root(shard.id)
-        # The mark's file is written anew, for its time says what time it is at the shard now.
-        self._context.note_newest([shard.id], anew=True)
+        if not self._dry_run:
+            # The mark's file is written anew, for its time says what time it is at the shard now.
+            self._context.note_newest([shard.id], anew=True)
         mark = read_mark(disk)
         marked = mark is not None and (
             not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
@@ -152,7 +154,10 @@ class _Collection:
                 of_path.setdefault(file.path, []).append(file)
         live = frozenset(path for at, path in paths if at in ids) - of_path.keys()
         seconds = {path: now - min(file.dropped_at for file in drops) for path, drops in of_path.items()}
-        shelf = Shelf(shard.name, ids, files.get(MARK, 0.0), files, live, seconds, marked)
+        seen_at = files.get(MARK, 0.0)
+        if self._dry_run:  # as near as may be: by this machine's clock, unless something there is newer
+            seen_at = max(SystemClock().now(), *files.values())
+        shelf = Shelf(shard.name, ids, seen_at, files, live, seconds, marked)
         return _Look(shard, shelf, of_path)
 
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:
@@ -276,7 +281,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     context.catalog.check_whole()
     if not dry_run:
         context.catalog.settle()
-    collection = _Collection(context, rules)
+    collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
     refusal = _refusal(plans)
     if dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from elasticscan.store import Store
 from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from elasticscan.store.upkeep.collector import _Collection, _Look
-from tests.store.test_root_scenarios import count, made, older_catalog, root, rows
+from elasticscan.store.upkeep.garbage import Action
+from tests.store.test_root_scenarios import count, made, older_catalog, root, rows, staged
 
 
 @pytest.fixture
@@ -271,3 +273,28 @@ def test_a_root_that_has_another_shards_disk_is_wrong_for_writes_and_for_garbage
             table.upsert(pa.table({"id": range(1_000)}))
         with pytest.raises(WrongRoot):
             store.collect_garbage()
+
+
+def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
+    """Neither at a root, where a mark may be missing or old, nor in the catalog."""
+
+    def everything() -> dict[str, tuple[int, bytes]]:
+        found = {str(path): path for path in (tmp_path / "store").rglob("*")}
+        return {
+            name: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for name, path in found.items()
+        }
+
+    with made(tmp_path / "store") as store:
+        prepared = staged(store)
+        store.compact()
+        (root(store, "b") / MARK).unlink()
+    for path in (tmp_path / "store").rglob("*"):
+        os.utime(path, (1e9, 1e9) if path.is_file() else None)
+    before = everything()
+    with Store.open(tmp_path / "store") as store:
+        found = store.collect_garbage(3_600, dry_run=True, share=1.0)
+    assert {fragment.path for fragment in prepared} <= {
+        decision.path for decision in found.decisions if decision.action is Action.TRASH
+    }
+    assert everything() == before
