@@ -19,7 +19,8 @@ permissions  Modes of files, of the directories that they are made in.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
-resources   Threads that a process cannot start, told as such.
+resources   What a process has no more of, told as such.
+side_by_side  Work by several threads, or by the caller alone where there are no more.
 showing     Values of callers inside of messages, cut short.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -59,18 +59,6 @@ def lack_of_files(needed: int) -> OutOfResources | None:
         except OSError as error:
             return lack_in(error)
     return None
-
-
-@contextmanager
-def starting_threads() -> Iterator[None]:
-    """Raise `OutOfResources` where the process may not start one of the threads that a block starts."""
-    try:
-        yield
-    except RuntimeError as error:
-        lacking = lack_in(error)
-        if lacking is None:
-            raise
-        raise lacking from error
 
 
 def telling_lack(function: Callable[Asked, Given]) -> Callable[Asked, Given]:

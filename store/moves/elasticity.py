@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
 from elasticscan.base.forks import Birthplace
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
-from elasticscan.base.resources import starting_threads
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.base.side_by_side import side_by_side
+from elasticscan.catalog import Interrupted, Tx, begun_again
 from elasticscan.store.context import Context
 from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
@@ -79,19 +78,25 @@ class Elasticity:
 
     def _balance(self, new: Sequence[tuple[str, str]]) -> int:
         """Add shards, and move tablets until they balance; returns how many changes that took."""
-        changes = 0
-        for attempt in range(EXPAND_ROUNDS):
-            with owning() as owner:
-                claims = Claims()
-                with self._context.catalog.writing() as tx, claims.undone_on_errors():
-                    for name, root in new if attempt == 0 else ():
-                        changes += self._add_or_take_back(tx, claims, name, root)
-                    plans = self._plan(tx, owner)
-                if not plans:
-                    break
-                changes += len(plans)
-                # A tablet that another process was moving is planned again, but none is chased for ever.
-                self._carry_out(plans, owner, tolerate=True)
+        changes, joined = 0, False
+        try:
+            for attempt in range(EXPAND_ROUNDS):
+                with owning() as owner:
+                    claims = Claims()
+                    with self._context.catalog.writing() as tx, claims.undone_on_errors():
+                        for name, root in new if attempt == 0 else ():
+                            changes += self._add_or_take_back(tx, claims, name, root)
+                        plans = self._plan(tx, owner)
+                    joined = bool(new)
+                    if not plans:
+                        break
+                    changes += len(plans)
+                    # A tablet that another process was moving is planned again, but none is chased for ever.
+                    self._carry_out(plans, owner, tolerate=True)
+        except ElasticScanError as error:
+            if not joined or isinstance(error, Interrupted):
+                raise
+            raise _told_after(error, [name for name, _ in new]) from error
         return changes
 
     @begun_again
@@ -267,25 +272,22 @@ class Elasticity:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
         birthplace = Birthplace()  # progress is told to a user's code, which may fork
-        pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="move")
         try:
-            with starting_threads():
-                begun = [pool.submit(mover.carry_out, plan) for plan in plans]
-            for done, future in enumerate(begun, 1):
-                try:
-                    future.result()
-                except (InvalidTopologyChange, TryAgain) as error:
-                    # Another process changed the tablet or its target: the next plan takes that into account.
-                    if not tolerate:
-                        errors.append(error)
-                except Exception as error:
-                    errors.append(error)
-                self._on_progress(done, len(plans))
-                birthplace.check()
-        finally:
             # On an interrupt, moves that have not begun are given up, those under way end.
+            with side_by_side(mover.carry_out, plans, self._parallel) as outcomes:
+                for done, outcome in enumerate(outcomes, 1):
+                    try:
+                        outcome.result()
+                    except (InvalidTopologyChange, TryAgain) as error:
+                        # Another process changed the tablet or its target: the next plan knows of that.
+                        if not tolerate:
+                            errors.append(error)
+                    except Exception as error:
+                        errors.append(error)
+                    self._on_progress(done, len(plans))
+                    birthplace.check()
+        finally:
             if birthplace.is_here:
-                pool.shutdown(cancel_futures=True)
                 self._give_up(plans, owner)
         if errors:
             raise errors[0]
@@ -341,6 +343,15 @@ class Elasticity:
             raise MoveInProgress(
                 f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
             )
+
+
+def _told_after(error: ElasticScanError, joined: Sequence[str]) -> ElasticScanError:
+    """The error of an expansion whose shards had joined before."""
+    return type(error)(
+        f"{error.message}. Before that {', '.join(joined)} joined the store, and what could move has moved; "
+        "when this is mended, `elasticscan rebalance` (Store.rebalance) moves the rest",
+        **error.fields,
+    )
 
 
 @contextmanager

@@ -9,7 +9,6 @@ leaves an index that scans do not use; building it again goes on where it ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,8 +21,8 @@ from elasticscan.base.errors import (
     LimitExceeded,
 )
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
-from elasticscan.base.resources import starting_threads
 from elasticscan.base.showing import brief
+from elasticscan.base.side_by_side import side_by_side
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import (
@@ -200,9 +199,9 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
         total = sum(fragment.rows for fragment in tx.fragments(table=table.id))
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
-    with starting_threads(), ThreadPoolExecutor(BUILDERS) as pool:
-        for fragment in pool.map(lambda f: _build_one(context, table, index, f), waiting):
-            done += fragment.rows
+    with side_by_side(lambda f: _build_one(context, table, index, f), waiting, BUILDERS) as built:
+        for outcome in built:
+            done += outcome.result().rows
             on_progress(done, total)
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,7 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.base.side_by_side import side_by_side
 from elasticscan.metadata import IndexInfo
 from elasticscan.optimizer import binding
 from elasticscan.storage import copying, fragment
@@ -134,22 +136,6 @@ class ReadScan:
             assert self.got == self.ordered[: len(self.got)], f"rows in a wrong order: {self.what}"
 
 
-class _OneAfterAnother:
-    """A pool without threads, so that one seed gives one schedule."""
-
-    def __init__(self, _threads: int) -> None:
-        pass
-
-    def __enter__(self) -> _OneAfterAnother:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], Any], each: Iterable[Any]) -> Iterator[Any]:
-        return map(work, each)
-
-
 class Programs:
     """Makes stores quickly (copies of two that were made once, not flushed) and runs programs.
 
@@ -194,7 +180,8 @@ class Programs:
                     self._program.die_if_it_is_time()
             return runs
 
-        self._patch.setattr(indexing, "ThreadPoolExecutor", _OneAfterAnother)
+        alone = partial(side_by_side, most=0)  # without threads, so that one seed gives one schedule
+        self._patch.setattr(indexing, "side_by_side", lambda work, each, _most: alone(work, each))
         self._patch.setattr(indexing, "_build_one", as_builder)
         self._patch.setattr(indexing, "build_runs", before_entering)
 

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Thread
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base import resources
 from elasticscan.base.errors import (
     ElasticScanError,
     FilterError,
@@ -31,7 +30,6 @@ from elasticscan.base.errors import (
 from elasticscan.filters import Predicate
 from elasticscan.store import Context, Store
 from elasticscan.store.reading import paging as paging_module
-from elasticscan.store.writing import indexing as indexing_module
 from elasticscan.store.writing import writer
 
 HUGE = 10**5_000
@@ -206,18 +204,42 @@ def test_threads_that_share_a_scan_get_each_page_once(store: Store) -> None:
 # -------------------------------------------------------------------- what a process runs out of
 
 
-def test_a_process_without_threads_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoPool(ThreadPoolExecutor):
-        def submit(self, *_: Any, **__: Any) -> Any:
-            raise RuntimeError("can't start new thread")
+def test_a_process_without_threads_builds_an_index_and_moves_tablets(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(indexing_module, "ThreadPoolExecutor", NoPool)
-    with pytest.raises(OutOfResources, match="ulimit -u"):
-        store.table("t").create_index("by_s", ["s"])
-    monkeypatch.undo()
+    monkeypatch.setattr(Thread, "start", refusing)
     store.table("t").create_index("by_s", ["s"])
-    with pytest.raises(RuntimeError, match="another"), resources.starting_threads():
-        raise RuntimeError("another")
+    store.expand(["new"])
+    assert {shard["name"]: shard["tablets"] for shard in store.status()["shards"]}["new"] == 1
+    assert store.table("t").scan(index="by_s").count() == 100
+
+
+@pytest.mark.parametrize(
+    "work", ["store.expand(['c'])", "store.contract('b')", "store.table('t').create_index('by_v', ['v'])"]
+)
+def test_a_thread_that_outlives_the_main_thread_works_on(tmp_path: Path, work: str) -> None:
+    code = f"""
+import threading, time
+import elasticscan
+
+store = elasticscan.create("store", shards=["a", "b"], tablets=8)
+store.create_table("t", {{"id": range(1000), "v": range(1000)}}, primary_key="id")
+
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    {work}
+    print(store.table("t").scan().count(), flush=True)
+
+threading.Thread(target=late).start()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "1000\n", run.stderr
 
 
 LACKS = {

@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
+from elasticscan.base.errors import AlreadyExists, CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
 from elasticscan.metadata import Manifest
 from elasticscan.store import Store
 from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
-from tests.store.test_root_scenarios import count, made, older_catalog, root, rows, staged
+from tests.store.test_root_scenarios import away, count, made, older_catalog, root, rows, staged
 
 
 @pytest.fixture
@@ -298,3 +298,23 @@ def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
         decision.path for decision in found.decisions if decision.action is Action.TRASH
     }
     assert everything() == before
+
+
+def test_an_expansion_beside_a_shard_that_is_away_says_that_the_new_one_has_joined(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
+        with away(root(store, "b")), pytest.raises(ShardUnavailable) as told:
+            store.expand(["c"])
+        for words in ("shard 'b'", "Before that c joined the store", "elasticscan rebalance"):
+            assert words in str(told.value)
+        assert told.value.fields["shard"] == "b"
+        assert [shard["name"] for shard in store.status()["shards"]] == ["a", "b", "c"]
+        store.rebalance()
+        assert {shard["tablets"] for shard in store.status()["shards"]} <= {1, 2}
+        assert count(store) == len(rows())
+
+
+def test_an_expansion_that_is_refused_says_nothing_of_shards_that_joined(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
+        with pytest.raises(AlreadyExists) as told:
+            store.expand({"a": str(tmp_path / "elsewhere")})
+        assert "joined" not in str(told.value)

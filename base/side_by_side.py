@@ -1,0 +1,68 @@
+"""Work that several threads do side by side, or whoever asks for it where there are no more threads.
+
+A pool of Python's own is of no use here: once the main thread has ended it begins nothing, though other
+threads go on; and where the system refuses a thread, nobody knows if another one does what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+from elasticscan.base.forks import Birthplace
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+@contextmanager
+def side_by_side(
+    work: Callable[[Item], Made], items: Sequence[Item], most: int
+) -> Iterator[Iterator[Future[Made]]]:
+    """The outcomes of some work for each item, as they come; of at most so many items at a time.
+
+    When the block ends, what has not begun is given up, and what is under way comes to its end first. In a
+    child that was forked meanwhile nothing is waited for: its parent goes on.
+    """
+    left, done = deque(items), SimpleQueue[Future[Made]]()
+    threads, birthplace = list[Thread](), Birthplace()
+
+    def do_one() -> Future[Made] | None:
+        try:
+            item = left.popleft()
+        except IndexError:
+            return None
+        made = Future[Made]()
+        try:
+            made.set_result(work(item))
+        except BaseException as error:  # raised by whoever looks at the outcome
+            made.set_exception(error)
+        return made
+
+    def do_all() -> None:
+        while (made := do_one()) is not None:
+            done.put(made)
+
+    def outcomes() -> Iterator[Future[Made]]:
+        if threads:
+            yield from (done.get() for _ in items)
+        while (made := do_one()) is not None:
+            yield made
+
+    with suppress(RuntimeError):  # the system gives no more threads, or none once Python ends: fewer will do
+        for _ in range(min(most, len(items))):
+            thread = Thread(target=do_all)
+            thread.start()
+            threads.append(thread)
+    try:
+        yield outcomes()
+    finally:
+        left.clear()
+        if birthplace.is_here:
+            for thread in threads:
+                thread.join()

@@ -1,0 +1,75 @@
+"""Work side by side, also where there are no more threads, and where the main thread has ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from elasticscan.base.side_by_side import side_by_side
+
+
+def squares(items: list[int], most: int = 2) -> list[int]:
+    with side_by_side(lambda item: item * item, items, most) as outcomes:
+        return sorted(outcome.result() for outcome in outcomes)
+
+
+def test_all_is_done_once() -> None:
+    assert squares(list(range(100))) == [item * item for item in range(100)]
+    assert squares([]) == []
+    assert squares([3], most=9) == [9]
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_fewer_threads_do_it_and_none_too(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
+    start, count = threading.Thread.start, [0]
+
+    def refusing(thread: threading.Thread) -> None:
+        count[0] += 1
+        if count[0] > started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    assert squares(list(range(50))) == [item * item for item in range(50)]
+
+
+def test_an_error_is_an_outcome_and_the_others_go_on() -> None:
+    with side_by_side(lambda item: 1 // item, [1, 0, 2], 2) as outcomes:
+        errors = [outcome.exception() for outcome in outcomes]
+    assert sorted(type(error).__name__ for error in errors) == ["NoneType", "NoneType", "ZeroDivisionError"]
+
+
+def test_what_has_not_begun_is_given_up_and_what_is_under_way_ends() -> None:
+    go_on, begun, ended = threading.Event(), list[int](), list[int]()
+
+    def work(item: int) -> None:
+        begun.append(item)
+        if item:
+            go_on.wait()
+        ended.append(item)
+
+    with side_by_side(work, range(10), 2) as outcomes:
+        next(outcomes)
+        threading.Timer(0.05, go_on.set).start()
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) < 10
+
+
+def test_it_works_in_a_thread_that_outlives_the_main_thread() -> None:
+    code = """
+import threading, time
+from elasticscan.base.side_by_side import side_by_side
+
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    with side_by_side(lambda item: item + 1, [1, 2, 3], 2) as outcomes:
+        print(sorted(outcome.result() for outcome in outcomes), flush=True)
+
+threading.Thread(target=late).start()
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == ("[2, 3, 4]\n", 0), run.stderr
