@@ -13,6 +13,7 @@ from elasticscan.base.errors import (
     CatalogOutdated,
     ElasticScanError,
     FragmentMissing,
+    OperatorNeeded,
     ShardUnavailable,
     TableChanged,
     WriteConflict,
@@ -158,7 +159,20 @@ class Context:
 
     def is_succeeded(self, shard: int) -> bool:
         """True if a shard was removed and a later one got its root, where files of both may be."""
-        return self._roots.is_taken_over(shard, self.incarnation()) and shard not in self.shard_names()
+        return self._roots.is_taken_over(shard, self.incarnation()) and self.has_left(shard)
+
+    def has_left(self, shard: int) -> bool:
+        """True if a shard was removed; a later one may have its root, or nothing be mounted there now."""
+        return shard not in self.shard_names()
+
+    @contextmanager
+    def unless_left(self, shard: int) -> Iterator[None]:
+        """For a step at a shard: if that leaves the store meanwhile, the step ends, and nothing is wrong."""
+        try:
+            yield
+        except (OperatorNeeded, WriteConflict):
+            if not self.has_left(shard):
+                raise
 
     def check_root(self, shard: int) -> Disk:
         """As `writable_disk`, for whoever changes nothing."""

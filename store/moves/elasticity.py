@@ -184,7 +184,7 @@ class Elasticity:
                 self._carry_out(plans, owner)
         moved = len(plans)
         for shard in draining:
-            with _keeping(errors):
+            with _keeping(errors), self._context.unless_left(shard):
                 if shard in holding:  # else each of its tablets would be planned, tried and undone
                     self._context.check_root(shard)
                 moved += self._drain(shard)

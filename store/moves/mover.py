@@ -14,6 +14,7 @@ from elasticscan.base.errors import (
     CommitUnknown,
     ElasticScanError,
     InvalidTopologyChange,
+    OperatorNeeded,
     TabletNotFound,
     TryAgain,
 )
@@ -82,9 +83,22 @@ class Mover:
         except CommitUnknown:
             if not self._undo(progress):  # else the switch was committed, though its answer was lost
                 raise
-        except BaseException:
+        except BaseException as error:
             self._undo(progress)
+            if isinstance(error, OperatorNeeded):
+                self._check_still_shards(move, error)
             raise
+
+    def _check_still_shards(self, move: Move, error: OperatorNeeded) -> None:
+        """Raise in place of what a disk says which is none of the store's any more."""
+        for shard in (move.source, move.target):
+            if self._context.has_left(shard):
+                raise InvalidTopologyChange(
+                    f"shard {shard} left the store while tablet {move.tablet} was being moved from or to it; "
+                    "plan the move again",
+                    tablet=move.tablet,
+                    shard=shard,
+                ) from error
 
     def _look_up(self, move: Move) -> Tablet:
         try:

@@ -85,8 +85,8 @@ def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Seque
     """If one fragment holds all current rows of a shard and is compressed otherwise: several merge anyway."""
     match [fragment for fragment in fragments if fragment.superseded_at is None]:
         case [alone]:
-            context.writable_disk(alone.shard)  # the root proves whose it is before a file of it is believed
-            with context.noticing_collection():
+            with context.unless_left(alone.shard), context.noticing_collection():
+                context.writable_disk(alone.shard)  # the root proves whose it is, before a file is believed
                 return context.readers.compression_of(alone) != table.compression
     return False
 
@@ -249,12 +249,14 @@ class Merging:
     bytes_written: int = 0
 
     def copy(self, pace: Callable[[int], None] | None) -> None:
-        """Stage the merged fragments."""
-        self.copies = self._merge(pace)
+        """Stage the merged fragments; none where the shard leaves the store meanwhile."""
+        with self.context.unless_left(self.shard):
+            self.copies = self._merge(pace)
 
     def index(self) -> None:
         """Stage their runs, so that there is less to do under the catalog's lock."""
-        self.copies = self._index(self.indexes, self.copies)
+        with self.context.unless_left(self.shard):
+            self.copies = self._index(self.indexes, self.copies)
 
     def enter(self, tx: Tx) -> Merged:
         """Make them visible; nothing is done where others came first."""
@@ -263,9 +265,11 @@ class Merging:
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
         if now is None or not _still_allowed(tx, self.table, horizon):
             return Merged()
-        self.copies = self._index(tx.indexes(self.table.id), self.copies)
-        context.check_not_collected(tx, (copied.staged for copied in self.copies))
-        result = self._swap(tx, self.copies, _slots_of(self.fragments) - _being_copied(tx))
+        slots = self._still_served(tx)
+        if slots:  # else the shard need not be there any more
+            self.copies = self._index(tx.indexes(self.table.id), self.copies)
+            context.check_not_collected(tx, (copied.staged for copied in self.copies))
+        result = self._swap(tx, self.copies, slots)
         if horizon > now.oldest_snapshot:
             tx.set_oldest_snapshot(self.table.id, horizon)
         return result
@@ -320,14 +324,19 @@ class Merging:
 
     # ------------------------------------------------------------------ the transaction
 
+    def _still_served(self, tx: Tx) -> SlotSet:
+        """The slots that all sources serve as they did when the merge was planned."""
+        now = {fragment.id: fragment.slots for fragment in tx.fragments(self.table.id, self.shard)}
+        slots = _slots_of(self.fragments) - _being_copied(tx)
+        for fragment in self.fragments:
+            slots -= fragment.slots - now.get(fragment.id, SlotSet())
+        return slots
+
     def _swap(self, tx: Tx, copies: Sequence[Copied], slots: SlotSet) -> Merged:
         """Put the merged fragments in for what their sources still serve."""
-        now = {fragment.id: fragment for fragment in tx.fragments(self.table.id, self.shard)}
-        for fragment in self.fragments:
-            current = now.get(fragment.id)
-            slots -= fragment.slots - (current.slots if current else SlotSet())
         if not slots:
             return Merged()
+        now = {fragment.id: fragment for fragment in tx.fragments(self.table.id, self.shard)}
         there = [now[fragment.id] for fragment in self.fragments if fragment.id in now]
         left = {fragment.id: fragment.slots - slots for fragment in there}
         tx.set_fragment_slots(left)

@@ -193,7 +193,7 @@ class Keeper:
         """The shards whose storage is there: others must not keep tablets from moving between these."""
         there = list[int]()
         for shard in shards:
-            with _noting(kept, "balancing"):
+            with _noting(kept, "balancing"), self._context.unless_left(shard):
                 self._context.check_root(shard)
                 there.append(shard)
         return there

@@ -205,8 +205,14 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
             on_progress(done, total)
 
 
-@begun_again
 def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> Fragment:
+    with context.unless_left(fragment.shard):  # then others are there for it, and are looked for again
+        _enter_runs(context, table, index, fragment)
+    return fragment
+
+
+@begun_again
+def _enter_runs(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> None:
     disk = context.writable_disk(fragment.shard)
     try:
         runs = build_runs(disk, table, index, fragment, context.origin("index"))
@@ -215,7 +221,7 @@ def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: F
             live = tx.fragments(table=fragment.table, shard=fragment.shard)
             if any(other.id == fragment.id for other in live):
                 raise
-        return fragment  # it was replaced and collected meanwhile
+        return  # it was replaced and collected meanwhile
     with context.catalog.writing() as tx:
         # Collecting garbage without grace takes runs that nothing refers to yet; they are built again.
         entered = _are_there(context.writable_disk(fragment.shard), runs) and tx.add_runs(
@@ -224,7 +230,6 @@ def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: F
     if not entered:
         for run in runs:
             disk.delete(run.path)
-    return fragment
 
 
 def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:

@@ -1,0 +1,184 @@
+"""A shard leaves the store in the middle of a step at it, and a later one gets its root: nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import FragmentMissing, InvalidTopologyChange, ShardUnavailable
+from elasticscan.store import Context, Store, Table
+from elasticscan.store.copies import backup
+from elasticscan.store.moves.mover import Mover
+from elasticscan.store.upkeep.compaction import Merging
+from elasticscan.store.writing import indexing
+from elasticscan.topology import Event
+from tests.store.test_root_scenarios import away
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+KEYS = range(200)
+LEAVING = 2  # shard c
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.create(tmp_path / "store", ["a", "c"], tablets=4, slots=16, upkeep="off") as made:
+        table = made.create_table("t", SCHEMA, ["id"])
+        for number in range(3):
+            table.upsert(pa.table({"id": KEYS, "v": [number] * len(KEYS)}))
+        yield made
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    return store.table("t")
+
+
+def renew(store: Store) -> None:
+    """Remove shard c and make another one of its name, which gets its root."""
+    with Store.open(store.uri) as other:
+        other.contract("c")
+        other.expand(["c"])
+
+
+def once(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    work: Callable[[], object],
+    when: Callable[..., bool] = lambda *_: True,
+) -> list[int]:
+    """Do some work when a function is about to be called for the first time; the list tells that it was."""
+    honest, calls = getattr(owner, name), list[int]()
+
+    def late(*given: Any, **named: Any) -> Any:
+        if not calls and when(*given):
+            calls.append(1)
+            work()
+        return honest(*given, **named)
+
+    monkeypatch.setattr(owner, name, late)
+    return calls
+
+
+def check(store: Store, table: Table) -> None:
+    assert table.scan().to_table().sort_by("id")["v"].to_pylist() == [2] * len(KEYS)
+    assert store.verify() == []
+    assert 3 in store.context.shard_names()
+
+
+def test_an_index_is_built_where_its_rows_have_gone(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_there(_disk: Any, _table: Any, _index: Any, fragment: Any, *_: Any) -> bool:
+        return bool(fragment.shard == LEAVING)
+
+    calls = once(monkeypatch, indexing, "build_runs", lambda: renew(store), is_there)
+    table.create_index("by_v", ["v"])
+    assert calls
+    assert table.scan(index="by_v", filter="v = 2").count() == len(KEYS)
+    check(store, table)
+
+
+def test_an_index_is_built_where_the_shard_left_before_it_began(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = once(
+        monkeypatch, Context, "writable_disk", lambda: renew(store), lambda _, shard: shard == LEAVING
+    )
+    table.create_index("by_v", ["v"])
+    assert calls
+    assert table.scan(index="by_v", filter="v = 2").count() == len(KEYS)
+    check(store, table)
+
+
+@pytest.mark.parametrize("moment", ["copy", "index"])
+def test_a_merge_leaves_out_what_has_gone(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    table.create_index("by_v", ["v"])
+    calls = once(
+        monkeypatch, Merging, moment, lambda: renew(store), lambda merging, *_: merging.shard == LEAVING
+    )
+    table.compact()
+    assert calls
+    check(store, table)
+
+
+def test_a_merge_enters_nothing_where_the_shard_has_gone(store: Store, table: Table) -> None:
+    points = list[str]()
+
+    def between(point: str) -> None:
+        points.append(point)
+        if point == "fragments merged" and points.count(point) == LEAVING:
+            renew(store)
+
+    store.context.checkpoint = between
+    table.compact()
+    assert points.count("fragments merged") == 2
+    check(store, table)
+
+
+def test_a_look_at_how_a_single_fragment_is_compressed_leaves_out_what_has_gone(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.compact()
+    table.set_compression("zstd")
+    calls = once(
+        monkeypatch, Context, "writable_disk", lambda: renew(store), lambda _, shard: shard == LEAVING
+    )
+    table.compact()
+    assert calls
+    check(store, table)
+
+
+def test_a_mover_whose_target_has_gone_says_so(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tablet = next(tablet.id for tablet in store.context.placement().tablets if tablet.shard != LEAVING)
+
+    def work() -> None:
+        with store.context.catalog.writing() as tx:  # as if nobody had heard of its owner for long
+            move = tx.move(tablet)
+            assert move is not None
+            tx.transition(move, move.owner, Event.OWNER_DIED)
+        renew(store)
+
+    calls = once(monkeypatch, Mover, "_copy_round", work)
+    with pytest.raises(InvalidTopologyChange, match=r"left the store.*plan the move again"):
+        store.move(tablet, "c")
+    assert calls
+    check(store, table)
+
+
+def test_a_check_of_a_store_leaves_out_what_has_gone(
+    store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = once(monkeypatch, Context, "check_root", lambda: renew(store), lambda _, shard: shard == LEAVING)
+    assert store.verify() == []
+    assert calls
+
+
+def test_a_backup_looks_again_where_a_shard_has_gone(
+    store: Store, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        renew(store)
+        raise FragmentMissing("it was collected", path="t1/it.arrow")
+
+    calls = once(monkeypatch, backup, "_copy", work, lambda _source, _target, file: file.shard == LEAVING)
+    assert store.backup(tmp_path / "backups").files
+    assert calls
+    check(store, table)
+
+
+def test_a_shard_that_is_still_there_is_not_left_out(store: Store, table: Table) -> None:
+    with away(Path(store.uri) / "shards" / "c"):
+        for work in (table.compact, lambda: table.create_index("by_v", ["v"])):
+            with pytest.raises(ShardUnavailable):
+                work()
+        with pytest.raises(ShardUnavailable):
+            store.contract("c")
