@@ -11,7 +11,7 @@ amplification   of reads (fragments for each slot), of writes (bytes written for
 
 policy          the bounds, as numbers, in one place
 merging         merges: which fragments, and of which slots
-balancing       splits of large tablets, joins of small ones, moves by bytes
+balancing       splits of large tablets, joins of small ones, moves that even out bytes, and then tablets
 collecting      when garbage is collected; what is garbage is decided in `store/upkeep/garbage.py`
 debt            what is due, and amplification
 
@@ -33,6 +33,7 @@ as of KDI's tablet server. Changed here: the tiers are by bytes per slot, so tha
 from elasticscan.upkeep.balancing import (
     Join,
     Split,
+    plan_even,
     plan_joins,
     plan_moves,
     plan_splits,
@@ -56,6 +57,7 @@ __all__ = [
     "depth_of",
     "is_collection_due",
     "parts_of",
+    "plan_even",
     "plan_history",
     "plan_joins",
     "plan_merges",

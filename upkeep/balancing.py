@@ -9,14 +9,14 @@ split. A move is planned only if the target stays below where the source was, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from elasticscan.metadata import Fragment
-from elasticscan.topology import Move, Placement, Tablet
+from elasticscan.topology import Move, Placement, Tablet, plan_balance
 from elasticscan.upkeep.policy import Policy
 
 
@@ -97,6 +97,47 @@ def plan_joins(placement: Placement, sizes: Mapping[int, float], policy: Policy)
     return tuple(joins)
 
 
+def plan_even(
+    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], policy: Policy
+) -> tuple[Move, ...]:
+    """Plan the moves after which shards are even, and each tablet is at one of them.
+
+    They are even in bytes, as far as `plan_moves` sees to that, and within its margin in tablets: a plan by
+    count stands if it leaves nothing to move by bytes. So neither of these undoes what the other one did.
+
+    Raises:
+        InvalidTopologyChange: `shards` is empty or repeats itself.
+    """
+    by_count = plan_balance(placement, shards)
+    if not plan_moves(_after(placement, by_count), sizes, shards, policy):
+        return by_count
+    held, homes = _held(placement, sizes, shards), dict[int, Move]()
+    strangers = [tablet for tablet in placement.tablets if tablet.shard not in held]
+    for tablet in sorted(strangers, key=lambda tablet: (-sizes[tablet.id], tablet.id)):
+        target = min(held, key=lambda shard: (held[shard], shard))
+        homes[tablet.id] = Move(tablet.id, tablet.shard, target)
+        held[target] += sizes[tablet.id]
+    for move in plan_moves(_after(placement, homes.values()), sizes, shards, policy):
+        first = homes.get(move.tablet, move)
+        homes[move.tablet] = Move(move.tablet, first.source, move.target)
+    return tuple(homes.values())
+
+
+def _held(placement: Placement, sizes: Mapping[int, float], shards: Sequence[int]) -> dict[int, float]:
+    """The bytes of each of some shards."""
+    held = dict.fromkeys(shards, 0.0)
+    for tablet in placement.tablets:
+        if tablet.shard in held:
+            held[tablet.shard] += sizes[tablet.id]
+    return held
+
+
+def _after(placement: Placement, moves: Iterable[Move]) -> Placement:
+    """The placement once some moves are carried out, for plans alone: epochs stay."""
+    homes = {move.tablet: move.target for move in moves}
+    return Placement(tuple(replace(t, shard=homes.get(t.id, t.shard)) for t in placement.tablets))
+
+
 def plan_moves(
     placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], policy: Policy
 ) -> tuple[Move, ...]:
@@ -104,15 +145,12 @@ def plan_moves(
 
     Tablets at other shards, which are being emptied, are left to whoever empties them.
     """
-    held = dict.fromkeys(shards, 0.0)
-    here = [tablet for tablet in placement.tablets if tablet.shard in held]
-    for tablet in here:
-        held[tablet.shard] += sizes[tablet.id]
+    held = _held(placement, sizes, shards)
     if len(held) < 2:
         return ()
     margin = max(policy.balance_share * sum(held.values()) / len(held), policy.balance_bytes)
     moves: list[Move] = []
-    movable = {tablet.id: tablet for tablet in here}
+    movable = {tablet.id: tablet for tablet in placement.tablets if tablet.shard in held}
     while True:
         fullest = max(held, key=lambda shard: (held[shard], -shard))
         emptiest = min(held, key=lambda shard: (held[shard], shard))

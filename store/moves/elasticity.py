@@ -21,9 +21,9 @@ from elasticscan.topology import (
     Placement,
     Topology,
     join_tablets,
-    plan_balance,
     split_tablet,
 )
+from elasticscan.upkeep import Policy, plan_even, tablet_bytes
 
 EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02
@@ -256,7 +256,7 @@ class Elasticity:
         moving = {move.tablet: move.target for move in tx.moves()}
         after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
         active = [shard.id for shard in tx.shards() if not shard.draining]
-        balancing = [p for p in plan_balance(after, active) if p.tablet not in moving]
+        balancing = [p for p in _plan_even(tx, after, active) if p.tablet not in moving]
         plans = [p for p in balancing if only_from is None or p.source == only_from]
         for plan in plans:
             tx.plan_move(plan, owner)
@@ -343,6 +343,11 @@ class Elasticity:
             raise MoveInProgress(
                 f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
             )
+
+
+def _plan_even(tx: Tx, placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
+    """The moves that even shards out by what their tablets hold now."""
+    return plan_even(placement, tablet_bytes(placement, tx.fragments()), shards, Policy())
 
 
 def _told_after(error: ElasticScanError, joined: Sequence[str]) -> ElasticScanError:

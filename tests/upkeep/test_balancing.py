@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.topology import (
+    Move,
     Placement,
     SlotSet,
     initial_placement,
     join_tablets,
     move_tablet,
+    plan_balance,
     split_tablet,
 )
 from elasticscan.upkeep import (
     Join,
     Policy,
     Split,
+    plan_even,
     plan_joins,
     plan_moves,
     plan_splits,
@@ -106,6 +110,52 @@ def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int
             moved.add(move.tablet)
     else:
         raise AssertionError("plans do not settle")
+
+
+@settings(deadline=None, max_examples=200)
+@given(loads(), st.data())
+def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
+    load: tuple[Placement, list[int], list[int]], data: st.DataObject
+) -> None:
+    """Whoever comes first, and whatever shards join or leave: it settles, and every tablet has a home."""
+    placement, slots, _ = load
+    sizes = sizes_of(placement, slots)
+    active = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5, unique=True))
+    plans = [partial(plan_even, shards=active), partial(plan_moves, shards=active)]
+    done = list[str]()
+    for turn in range(24):
+        moves = plans[turn % 2](placement, sizes, policy=POLICY)
+        for move in moves:
+            assert move.target in active
+            tablet = placement.tablet(move.tablet)
+            assert tablet is not None
+            assert tablet.shard == move.source
+            placement = move_tablet(placement, move.tablet, move.target, tablet.epoch)
+        assert {tablet.shard for tablet in placement.tablets} <= set(active)
+        done = [] if moves else [*done, "nothing"]
+        if len(done) == 2:
+            return
+    raise AssertionError("plans do not settle")
+
+
+def test_bytes_come_first_and_tablets_break_the_tie() -> None:
+    placement = initial_placement(16, 8, [1, 2])
+    equal = dict.fromkeys(range(1, 9), 100.0)
+    assert plan_even(placement, equal, [1, 2, 3], POLICY) == plan_balance(placement, [1, 2, 3])
+    skewed = equal | {1: 800.0}  # shard 1 has 1,100 bytes, shard 2 has 400
+    assert plan_even(placement, skewed, [1, 2], POLICY) == (Move(2, 1, 2), Move(3, 1, 2), Move(4, 1, 2))
+    after = initial_placement(16, 8, [1, 2])
+    for move in plan_even(after, skewed, [1, 2], POLICY):
+        after = move_tablet(after, move.tablet, move.target, 1)
+    assert plan_balance(after, [1, 2]), "by their number they are not even"
+    assert plan_even(after, skewed, [1, 2], POLICY) == ()
+    assert plan_moves(after, skewed, [1, 2], POLICY) == ()
+
+
+def test_a_shard_that_leaves_gives_its_large_tablets_to_the_emptiest() -> None:
+    placement = initial_placement(16, 8, [1, 2, 3, 4])
+    sizes = dict.fromkeys(range(1, 9), 0.0) | {1: 200.0, 2: 200.0, 7: 500.0, 8: 300.0}
+    assert plan_even(placement, sizes, [1, 2, 3], POLICY) == (Move(7, 4, 2), Move(8, 4, 3))
 
 
 def test_a_tablet_that_grew_is_split_and_one_slot_is_not() -> None:

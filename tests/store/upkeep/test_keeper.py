@@ -15,6 +15,7 @@ import pytest
 from elasticscan.base.errors import DiskFull, ReadOnlyStore, ShardUnavailable
 from elasticscan.catalog import Tx
 from elasticscan.store import Store
+from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.owners import owning
 from elasticscan.store.upkeep.keeper import Keeper, Kept, _Pace
 from elasticscan.store.upkeep.steps import Site, claim
@@ -85,6 +86,23 @@ def test_a_keeper_merges_splits_joins_moves_and_collects_until_nothing_is_due(
         check_kept(store, template[1])
         sizes = {shard["name"]: shard["bytes"] for shard in store.status()["shards"]}
         assert max(sizes.values()) < 2 * min(sizes.values())
+
+
+def test_a_rebalancing_undoes_nothing_that_a_keeper_did(
+    template: tuple[Path, dict[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elasticity, "Policy", lambda: POLICY)
+    with opened(make_copy(template[0], tmp_path), 2) as store:
+        keep(store)
+        store.rebalance()
+        assert Keeper(store.context, POLICY).keep().moves == 0
+        store.expand(["new"])
+        keep(store)
+        placement = store.context.placement()
+        store.rebalance()
+        assert Keeper(store.context, POLICY).keep().moves == 0
+        assert [t.shard for t in store.context.placement().tablets] == [t.shard for t in placement.tablets]
+        assert rows_of(store) == template[1]
 
 
 def make_copy(template: Path, tmp_path: Path) -> Path:
