@@ -60,7 +60,7 @@ It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisi
 should go where is planned in `elasticscan.topology` and carried out by `elasticscan.store`).
 """
 
-from elasticscan.catalog.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog.catalog import Catalog, NewStore, Tx, is_writing
 from elasticscan.catalog.commits import Commit, IdempotencyKey, ask_for_commit
 from elasticscan.catalog.dump import Dump
 from elasticscan.catalog.engine import holds_store
@@ -96,4 +96,5 @@ __all__ = [
     "ask_for_commit",
     "begun_again",
     "holds_store",
+    "is_writing",
 ]

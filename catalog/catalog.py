@@ -71,6 +71,25 @@ class NewStore:
     retention_seconds: float
 
 
+# The threads that are in writing transactions, as often as they are. Append and remove are atomic.
+_WRITERS: list[int] = []
+
+
+def is_writing() -> bool:
+    """True if this thread is in a writing transaction: a second one would wait for the first for ever."""
+    return get_ident() in _WRITERS
+
+
+@contextmanager
+def _noting_that_it_writes() -> Iterator[None]:
+    writer = get_ident()
+    _WRITERS.append(writer)
+    try:
+        yield
+    finally:
+        _WRITERS.remove(writer)
+
+
 class Catalog:
     """Opens transactions. Safe to use from several threads and after a fork.
 
@@ -251,6 +270,7 @@ class Catalog:
         with (
             self._doubting_what_is_missing(),
             writing(self._engine, ahead() if self._is_far else ()) as connection,
+            _noting_that_it_writes(),
         ):
             tx = Tx(connection, self.clock.now(), self._store_id, seen=seen)
             tx.observe_time()

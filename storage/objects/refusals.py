@@ -131,7 +131,7 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
         )
     why = _REFUSED.get(code) or next((said for kind, said in _UNSENT if isinstance(error, kind)), None)
     if why is None and "Invalid endpoint" in str(error):
-        why = "AWS_ENDPOINT_URL is no address; write http://HOST:PORT or https://HOST"
+        why = "AWS_ENDPOINT_URL is no address; write http://HOST:9000, say, or https://HOST"
     if why is None and is_passing(error):
         why = "it did not answer in time, or is busy; look whether it runs (AWS_ENDPOINT_URL), and try again"
     return ShardUnavailable(

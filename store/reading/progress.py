@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.catalog import Report, Tx
+from elasticscan.catalog import Report, Tx, is_writing
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
@@ -45,7 +45,7 @@ class Reporting:
     def note(self, standing: ContinuationKey, rows: int) -> None:
         """Say where a scan stands after a page, and how many rows it gave, if that was not said just now."""
         now = self._context.clock.now()
-        if now < self._next or self._ended or self._context.catalog.read_only is not None:
+        if now < self._next or self._ended or self._context.catalog.read_only is not None or is_writing():
             return
         if self._process != os.getpid():  # a forked child is a scan of its own
             self._id, self._process = secrets.token_hex(8), os.getpid()
@@ -79,7 +79,7 @@ class Reporting:
     def end(self) -> None:
         """Take back what was said, if anything was."""
         self._ended = True
-        if self._process == os.getpid():
+        if self._process == os.getpid() and not is_writing():  # else its time ends it
             self._process = 0
             with suppress(ElasticScanError), self._context.catalog.leasing() as tx:
                 tx.end_report(self._id)

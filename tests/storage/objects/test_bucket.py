@@ -102,7 +102,7 @@ def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Se
         ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
         ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "127.0.0.1:1"),
-        ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "write http://HOST:PORT"),
+        ({"AWS_ENDPOINT_URL": "127.0.0.1:9000"}, "write http://HOST:9000"),
         ({"AWS_REGION": "no region"}, "AWS_REGION"),
     ],
 )

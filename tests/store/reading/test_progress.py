@@ -178,3 +178,16 @@ def test_many_ranges_are_told_as_the_blocks_that_they_touch() -> None:
     assert apart <= told and len(str(told)) < 2_000
     few = SlotSet.of([(1, 2), (5, 9)])
     assert progress._drawn(few) is few
+
+
+def test_a_scan_says_nothing_inside_of_a_transaction_that_writes(store: Store, clock: ManualClock) -> None:
+    scan = store.table("t").scan(page_rows=100)
+    with store.context.catalog.leasing():  # a report would wait for its end, and it for the page
+        after_a_while(scan, clock)
+    assert store.status()["scans"] == []
+    after_a_while(scan, clock)
+    with store.context.catalog.leasing():
+        scan.close()
+    assert len(store.status()["scans"]) == 1, "what was said stands until its time is over"
+    clock.advance(progress.KEPT_SECONDS + 1)
+    assert store.status()["scans"] == []
