@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, SnapshotNotFound
 from elasticscan.cli.options import Json, Snapshot, Uri, snapshot_of
 from elasticscan.cli.output import console, print_json_lines
 from elasticscan.cli.scanning import SHOWN_ROWS, show_rows
@@ -35,8 +35,9 @@ def sql(
         ) from None
     with Store.open(uri) as store, duckdb.connect() as database:
         at = snapshot_of(snapshot)
+        tables = store.tables() if at is None else _tables_at(store, at)
         at = store.context.tables()[1] if at is None else at
-        for table in store.tables():
+        for table in tables:
             database.register(table.name, _Rereadable(table, at))
         try:
             asked = duckdb.extract_statements(query)
@@ -52,11 +53,29 @@ def sql(
             rows = (row for batch in reader for row in batch.to_pylist())
             _tell(reader.schema, rows, limit, json)
         except duckdb.CatalogException as error:  # its hint would name tables of DuckDB's own
-            tables = ", ".join(table.name for table in store.tables()) or "none"
+            names = ", ".join(table.name for table in tables) or "none"
+            then = "" if snapshot is None else f" at snapshot {snapshot}"
             first, *_ = str(error).splitlines()
-            raise InvalidOption(f"DuckDB: {first} The store's tables: {tables}", option="QUERY") from error
+            raise InvalidOption(
+                f"DuckDB: {first} The store's tables{then}: {names}", option="QUERY"
+            ) from error
         except duckdb.Error as error:
             raise InvalidOption(f"DuckDB: {error}", option="QUERY") from error
+
+
+def _tables_at(store: Store, snapshot: Any) -> list[Table]:
+    """The tables that a snapshot has: others were made after it. Raises `SnapshotNotFound` if none has it."""
+    found, missing = list[Table](), None
+    for table in store.tables():
+        try:
+            table.scan(snapshot=snapshot).close()
+        except SnapshotNotFound as error:
+            missing = error
+        else:
+            found.append(table)
+    if missing is not None and not found:
+        raise missing
+    return found
 
 
 class _Rereadable:

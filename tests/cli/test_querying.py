@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from elasticscan.store import Store
+
 Shell = Any
 
 
@@ -33,3 +35,19 @@ def test_a_query_without_its_extra_tells_it(shell: Shell, uri: str, monkeypatch:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     code, told = shell.fails("sql", uri, "SELECT 1")
     assert (code, "pip install 'elasticscan[sql]'" in told) == (2, True)
+
+
+def test_a_snapshot_has_the_tables_that_were_there(shell: Shell, uri: str) -> None:
+    pytest.importorskip("duckdb", reason="pip install 'elasticscan[sql]'")
+    with Store.open(uri) as store:
+        then = store.status()["snapshot"]
+        store.create_table("later", {"id": [1]}, primary_key="id")
+    at = ("--snapshot", str(then))
+    counted = "SELECT count(*) AS n FROM t"
+    assert shell.ok("sql", uri, counted, *at, "--json") == shell.ok("sql", uri, counted, "--json")
+    code, told = shell.fails("sql", uri, "SELECT * FROM later", *at)
+    assert code == 2
+    assert f"later does not exist! The store's tables at snapshot {then}: t" in " ".join(told.split())
+    code, told = shell.fails("sql", uri, counted, "--snapshot", "99")
+    assert code == 2
+    assert "ES_SNAPSHOT_NOT_FOUND" in told
