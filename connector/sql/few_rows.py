@@ -26,7 +26,7 @@ from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold, Predicate
-from elasticscan.store import FirstRows, Scan, begin_scan, known_values
+from elasticscan.store import FirstRows, Scan, Store, begin_scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
@@ -79,17 +79,9 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
         store = open_store(options.store)
         table = store.table(options.table).definition
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
-        with begin_scan(
-            store.context,
-            lambda tx: store.context.table(tx, options.table),
-            columns,
-            options.filter,
-            snapshot_chosen(store, options),
-            (FEW_ROWS, FEW_BYTES),
-            index=options.index,
-            order_by=list(limit.order) if limit is not None and limit.order else None,
-            limit=None if limit is None else limit.rows,
-        ) as scan:
+        order = list(limit.order) if limit is not None and limit.order else None
+        rows = None if limit is None else limit.rows
+        with _scan(store, options, columns, (FEW_ROWS, FEW_BYTES), order, rows) as scan:
             if limit is None and not _seems_small(scan):
                 return None
             few = _read(scan, columns, schema, most)
@@ -106,15 +98,7 @@ def read_joined(options: Options) -> FewRows | None:
         store = open_store(options.store)
         table = store.table(options.table).definition
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
-        with begin_scan(
-            store.context,
-            lambda tx: store.context.table(tx, options.table),
-            columns,
-            options.filter,
-            snapshot_chosen(store, options),
-            (options.batch_rows, DEFAULT_PAGE_BYTES),
-            index=options.index,
-        ) as scan:
+        with _scan(store, options, columns) as scan:
             return _read_soon(scan, columns, schema)
     except ElasticScanError:
         return None
@@ -164,15 +148,7 @@ def fold_few(options: Options, cores: int | None) -> FewRows | None:
         table = store.table(options.table).definition
         partial = PartialRows.of(table.name, table.schema, options.partial)
         schema = offered_schema(table, options)
-        with begin_scan(
-            store.context,
-            lambda tx: store.context.table(tx, options.table),
-            partial.columns(table),
-            options.filter,
-            snapshot_chosen(store, options),
-            (options.batch_rows, DEFAULT_PAGE_BYTES),
-            index=options.index,
-        ) as scan:
+        with _scan(store, options, partial.columns(table)) as scan:
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
             known = None if partial.by else known_values(store.context, scan.standing, partial.values)
@@ -197,16 +173,9 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
         store = open_store(options.store)
         table = store.table(options.table).definition
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
-        with begin_scan(
-            store.context,
-            lambda tx: store.context.table(tx, options.table),
-            columns,
-            options.filter,
-            snapshot_chosen(store, options),
-            (options.batch_rows, DEFAULT_PAGE_BYTES),
-            index=options.index,
-        ) as scan:
-            first, pace = FirstRows(limit.order, limit.rows, scan.schema), _TimeOfReading(scan, cores)
+        with _scan(store, options, columns) as scan:
+            first = FirstRows(limit.order, limit.rows, scan.schema)
+            pace = _TimeOfReading.until_tasks_are_done(scan, cores)
             for rows in scan.batches():
                 first.add(rows)
                 if pace.is_too_slow():
@@ -221,25 +190,60 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
         return None
 
 
+def _scan(
+    store: Store,
+    options: Options,
+    columns: list[str],
+    page: tuple[int, int] | None = None,
+    order: list[str] | None = None,
+    rows: int | None = None,
+) -> Scan:
+    """Begin the scan that options ask for, in pages of so many rows and bytes."""
+    return begin_scan(
+        store.context,
+        lambda tx: store.context.table(tx, options.table),
+        columns,
+        options.filter,
+        snapshot_chosen(store, options),
+        page or (options.batch_rows, DEFAULT_PAGE_BYTES),
+        index=options.index,
+        order_by=order,
+        limit=rows,
+    )
+
+
 class _TimeOfReading:
-    """Tells when reading beside the driver takes longer than tasks would.
+    """Tells when reading beside the driver takes longer than it may.
 
     The first page says nothing of the others: files are opened for it.
+
+    Args:
+        thread_seconds, wall_seconds: of this thread, and of everybody.
     """
 
-    def __init__(self, scan: Scan, cores: int | None) -> None:
-        self._scan, self._seconds, self._expected = scan, _seconds_of_tasks(cores), _rows_scanned(scan)
+    def __init__(self, scan: Scan, thread_seconds: float, wall_seconds: float) -> None:
+        self._scan, self._expected = scan, _rows_scanned(scan)
+        self._thread_seconds, self._wall_seconds = thread_seconds, wall_seconds
         self._began: tuple[float, float] | None = None
 
-    def is_too_slow(self) -> bool:
-        """True if it should be given up; asked after each page."""
+    @classmethod
+    def until_tasks_are_done(cls, scan: Scan, cores: int | None) -> _TimeOfReading:
+        seconds = _seconds_of_tasks(cores)
+        return cls(scan, seconds, BUSY_TIMES * seconds)
+
+    def is_too_slow(self, spent: float = 0.0) -> bool:
+        """True if it should be given up; asked after each page. `spent` is the part of other bounds."""
         if self._began is None:
             self._began = time.monotonic(), time.thread_time()
-            return self._expected > MOST_FOLDED
-        wall, busy = self._began
-        spent = max(time.thread_time() - busy, (time.monotonic() - wall) / BUSY_TIMES) / self._seconds
+        else:
+            wall, busy = self._began
+            spent = max(
+                spent,
+                (time.thread_time() - busy) / self._thread_seconds,
+                (time.monotonic() - wall) / self._wall_seconds,
+            )
         share = min(self._scan.stats.scanned / max(self._expected, 1), 1)
-        return spent > TRIED and spent > share
+        return self._expected > MOST_FOLDED or (spent > TRIED and spent > share)
 
 
 def _seconds_of_tasks(cores: int | None) -> float:
@@ -249,7 +253,8 @@ def _seconds_of_tasks(cores: int | None) -> float:
 
 
 def _fold(scan: Scan, partial: PartialRows, cores: int | None) -> pa.RecordBatch | None:
-    fold, pace = Fold(partial.values, partial.by, scan.schema), _TimeOfReading(scan, cores)
+    fold = Fold(partial.values, partial.by, scan.schema)
+    pace = _TimeOfReading.until_tasks_are_done(scan, cores)
     for rows in scan.batches():
         fold.add(rows)
         if fold.size > FEW_ROWS or pace.is_too_slow():
@@ -264,20 +269,13 @@ def _fold(scan: Scan, partial: PartialRows, cores: int | None) -> pa.RecordBatch
 
 def _read_soon(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:
     """The rows of a scan, unless its first part shows that they are too many or take too long."""
-    expected, convert = _rows_scanned(scan), ToSpark(scan.schema, columns, schema)
+    convert = ToSpark(scan.schema, columns, schema)
+    pace = _TimeOfReading(scan, JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS)
     batches, rows, size = [pa.RecordBatch.from_pylist([], convert.target)], 0, 0
-    began, busy = time.monotonic(), time.thread_time()
     for page in scan.batches():
         batches.append(convert(page))
         rows, size = rows + page.num_rows, size + page.nbytes
-        share = min(scan.stats.scanned / max(expected, 1), 1)
-        spent = max(
-            (time.thread_time() - busy) / JOINED_THREAD_SECONDS,
-            (time.monotonic() - began) / JOINED_WALL_SECONDS,
-            rows / max(MOST_KEYS, 1),
-            size / JOINED_BYTES,
-        )
-        if rows > MOST_KEYS or spent > 1 or (spent > TRIED and spent > share):
+        if rows > MOST_KEYS or pace.is_too_slow(max(rows / max(MOST_KEYS, 1), size / JOINED_BYTES)):
             return None
     return FewRows(schema, pa.Table.from_batches([pa.concat_batches(batches)]))
 
