@@ -97,6 +97,7 @@ class Catalog:
 
     Attributes:
         read_only: why nothing can be written through it, or None.
+        follows_progress: true unless it is a standby of a database server, which may show less than was seen.
         clock: what ends with time ends by it: the one handed in, or the server's.
         when_copied: is called before the first transaction that writes to a copy.
         before_writing: is called before every transaction that writes; what it returns is called with the
@@ -139,7 +140,7 @@ class Catalog:
         self._remembered = RememberedGroups()
         self._store_id: str | None = None
         # A standby of a database server follows its server with a delay, so it may well show less again.
-        self._follows_progress = file is not None or self.read_only is None
+        self.follows_progress = file is not None or self.read_only is None
         self._newest: Reached | None = None
         self._noting = ChildSafeLock()
         self.when_copied: Callable[[], None] = self._refuse_copy
@@ -291,7 +292,7 @@ class Catalog:
 
     def _note(self, progress: Reached) -> None:
         """Remember the newest that was seen; of another incarnation, what was seen of that."""
-        if not self._follows_progress or progress == self._newest:
+        if not self.follows_progress or progress == self._newest:
             return
         with self._noting:
             before = self._newest
@@ -381,7 +382,7 @@ class Catalog:
                 is_whole = versions_digest(*row[1:4]) == row[4]
             if not is_whole:
                 raise damaged("the store's versions are not those that were written")
-            if row[:4] == seen or not self._follows_progress:
+            if row[:4] == seen or not self.follows_progress:
                 return row[1], row[2]
             progress = Reached(*row[:4])
             if seen is not None and seen.incarnation == progress.incarnation and seen.may_precede(progress):

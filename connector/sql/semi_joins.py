@@ -85,9 +85,7 @@ class _Sides:
         qualified = len(bare.parts) == 2
         if qualified and self._session.folded(bare.parts[0].name) != self._session.folded(owner.alias):
             return None  # a field of a struct
-        name = self._session.folded(bare.name)
-        same = [one for one in self._schemas[owner.table].names if self._session.folded(one) == name]
-        return (owner, same[0]) if len(same) == 1 else None
+        return self._column(owner, bare.name)
 
     def join(self, condition: Condition, needed: _Side, given: _Side) -> KeyJoin | None:
         if needed is None or given is None or needed[0] is given[0]:
@@ -127,8 +125,12 @@ class _Sides:
         """The column of the table of a sub-query that reads no other."""
         if not isinstance(node, exp.Column) or not is_of(node, reference, self._session):
             return None
-        name = self._session.folded(node.name)
-        same = [one for one in self._schemas[reference.table].names if self._session.folded(one) == name]
+        return self._column(reference, node.name)
+
+    def _column(self, reference: Reference, name: str) -> _Side:
+        """The one column of a table that has a name."""
+        columns = self._schemas[reference.table].names
+        same = [column for column in columns if self._session.folded(column) == self._session.folded(name)]
         return (reference, same[0]) if len(same) == 1 else None
 
     def _outer(self, condition: Condition, reference: Reference, node: exp.Expr) -> _Side:

@@ -267,7 +267,7 @@ class Context:
             CatalogOutdated: shards know a newer one.
         """
         # A standby of a database server follows its server with a delay, which proves nothing.
-        if self.catalog.read_only is None or self.catalog.home is not None:
+        if self.catalog.follows_progress:
             check = self.look_at_marks()
             self.incarnation()
             layout, newest = self.versions()

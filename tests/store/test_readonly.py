@@ -118,6 +118,25 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
     assert files_of(str(copy)) == before
 
 
+def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_path: Path) -> None:
+    with Store.open(uri) as store:
+        shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
+        store.table("t").upsert(ids(200, 210))
+    os.replace(tmp_path / "old", f"{uri}/catalog.db")
+    with Store.open(uri, read_only=True) as reader:
+        table = reader.table("t")
+        for read in (
+            table.scan,
+            lambda: table.scan(filter="id > 5"),
+            lambda: table.get([1]),
+            lambda: table.aggregate("count(*)"),
+            lambda: table.changes(after=1),
+        ):
+            with pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+                read()
+        assert reader.status()["outdated"]
+
+
 def test_a_catalog_that_was_put_back_is_seen(uri: str, tmp_path: Path) -> None:
     shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
     with Store.open(uri) as store:
