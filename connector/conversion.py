@@ -21,13 +21,11 @@ from pyspark.errors import PySparkException, PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
-    CharType,
     DataType,
     MapType,
     StructField,
     StructType,
     TimeType,
-    VarcharType,
 )
 
 from elasticscan.base.errors import SchemaMismatch, UnsupportedType
@@ -95,10 +93,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         except (PySparkException, UnsupportedType, ValueError, TypeError):  # the latter of Arrow, below it
             same = False
         if not same:
-            instead = "make it STRING" if isinstance(field.dataType, CharType | VarcharType) else "cast it"
+            kind = field.dataType.simpleString()
+            is_char = "char(" in kind  # also within an array, a map or a struct
+            instead = "make it STRING, since a table checks no lengths," if is_char else "cast it"
             raise UnsupportedType(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which a table cannot hold; "
-                f"{instead} or drop it first",
+                f"column {field.name!r} is {kind}, which a table cannot hold; {instead} or drop it first",
                 column=field.name,
             )
         fields.append(pa.field(column.name, column.type, column.nullable))

@@ -80,7 +80,7 @@ from elasticscan.filters.folding import Fold, ordered_floats
 from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, KeySets
 from elasticscan.filters.parameters import with_parameters
-from elasticscan.filters.parser import STUMBLES, FilterSql
+from elasticscan.filters.parser import STUMBLES, FilterSql, parse_value
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, ExactSets, column_sets, exact_sets, value_set
 
@@ -136,6 +136,7 @@ __all__ = [
     "may_fail",
     "normalise",
     "ordered_floats",
+    "parse_value",
     "quote_name",
     "single_values",
     "sql_of_expression",

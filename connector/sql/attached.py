@@ -43,6 +43,7 @@ from elasticscan.connector.sql.row_changes import Queries, change_counts, change
 from elasticscan.connector.sql.statements import (
     Statement,
     check_no_times_past,
+    check_not_hidden,
     other_name,
     other_words,
     statement_about,
@@ -149,6 +150,7 @@ class AttachedStore(Sequence[str]):
             )
         if statement is not None:
             return self._execute(statement, text, args, session)
+        check_not_hidden(text, self._views.hidden, session)
         try:
             plan, snapshot = self._plan(text, args, session)
         except UnreadableError as why:

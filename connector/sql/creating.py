@@ -9,6 +9,7 @@ from itertools import pairwise
 import pyarrow as pa
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists, TableNotFound
 from elasticscan.connector.conversion import arrow_schema
@@ -136,14 +137,19 @@ def _without_key(column: str) -> tuple[str, bool]:
     return column, False
 
 
-def columns_of(spark: SparkSession, text: str) -> list[pa.Field]:
+def columns_of(text: str) -> list[pa.Field]:
     """Columns as Spark reads their definitions.
 
     Raises:
         NotUnderstoodError: it cannot, as those that give values or places.
+        UnsupportedType: a column of a type that no table has.
     """
     try:
-        return list(arrow_schema(spark.createDataFrame([], text).schema))
+        # No frame is made of them: of CHAR and VARCHAR Spark makes none, in words of its own insides.
+        columns = StructType.fromDDL(text)
+        if not isinstance(columns, StructType):  # a type alone
+            raise ParseException(message=text)
+        return list(arrow_schema(columns))
     except ParseException as error:
         if any(token.upper == "DEFAULT" for token in tokens_of(text)):
             raise NotUnderstoodError(
@@ -178,7 +184,7 @@ def create(
     if made.if_missing and _is_there(store, table):
         return
     if made.columns is not None:
-        schema = pa.schema(columns_of(spark, made.columns))
+        schema = pa.schema(columns_of(made.columns))
         by_name = {name.lower(): name for name in schema.names}
         key, shard_key = (
             [by_name.get(name.lower(), name) for name in names]

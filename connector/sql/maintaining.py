@@ -68,9 +68,8 @@ def _vacuum(spark: SparkSession, store: Store, table: Table, reader: StatementRe
 
 
 def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    reader.expect("TO")
     to: int | str | datetime
-    if reader.takes("TIMESTAMP", "AS", "OF"):
+    if reader.takes("TO", "TIMESTAMP", "AS", "OF"):
         try:
             to = datetime.fromisoformat(reader.string())
             to = to if to.utcoffset() is not None else to.replace(tzinfo=UTC)
@@ -78,12 +77,13 @@ def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementR
             raise NotUnderstoodError(
                 f"a time has ISO's form, as '2026-01-31 12:00:00' in UTC: {error}"
             ) from None
-    else:
-        if not reader.takes("VERSION", "AS", "OF"):
-            raise NotUnderstoodError(
-                "RESTORE goes TO VERSION AS OF a commit number or a tag in quotes, or TO TIMESTAMP AS OF '…'"
-            )
+    elif reader.takes("TO", "VERSION", "AS", "OF"):
         to = reader.number_or_string()
+    else:
+        raise NotUnderstoodError(
+            "write RESTORE TABLE … TO VERSION AS OF 17, or of a tag in quotes, or RESTORE TABLE … TO "
+            "TIMESTAMP AS OF '2026-01-31 12:00:00'"
+        )
     reader.expect_end()
     return spark.createDataFrame([(table.restore(to),)], "version BIGINT")
 
@@ -96,7 +96,7 @@ def _truncate(spark: SparkSession, store: Store, table: Table, reader: Statement
 
 def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
     if reader.takes_one("ADD COLUMN", "ADD COLUMNS"):
-        table.add_columns(columns_of(spark, reader.list_text()))
+        table.add_columns(columns_of(reader.list_text()))
     elif reader.takes_one("DROP COLUMN", "DROP COLUMNS"):
         names = reader.names() if reader.sees("(") else reader.listed_names()
         reader.expect_end()
@@ -114,7 +114,7 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
                 f"ALTER COLUMN {name} changes the TYPE alone: whether a column allows nulls is said when a "
                 "table is made, and it has no DEFAULT, COMMENT or place"
             )
-        (field,) = columns_of(spark, f"c {reader.until()}")
+        (field,) = columns_of(f"c {reader.until()}")
         table.widen_column(name, field.type)
     elif reader.takes("SET", "TBLPROPERTIES"):
         _set_properties(table, reader)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.functions import col, count_if
 from pyspark.sql.types import (
     AtomicType,
+    DataType,
     DateType,
     IntegralType,
     NullType,
@@ -37,6 +38,7 @@ from elasticscan.base.errors import (
     KeysExist,
     RowsChanged,
     SchemaMismatch,
+    UnsupportedType,
     WriteConflict,
 )
 from elasticscan.connector.conversion import spark_type
@@ -44,6 +46,7 @@ from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDA
 from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
+from elasticscan.filters import parse_value
 from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
@@ -88,7 +91,8 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         )
         if change.set is None:
             return Counter({DELETE: delete_rows(selection).rows})
-        if queries.session.utc and queries.session.ansi:
+        schema = store.table(table).schema
+        if queries.session.utc and queries.session.ansi and _are_stored(change.set, schema):
             try:
                 return Counter({UPDATE: update_rows(selection, change.set).rows})
             except (FilterError, ColumnNotFound):
@@ -182,25 +186,44 @@ def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, s
     column, given, kind = col(quoted(field.name)), field.dataType, spark_type(field.name, stored)
     if given.simpleString() == kind.simpleString():
         return column
-    loses = isinstance(kind, IntegralType) and not isinstance(given, IntegralType)
-    is_number = isinstance(given, NumericType) and isinstance(kind, NumericType)
-    is_whole = isinstance(given, IntegralType) and isinstance(kind, IntegralType)
-    fits = is_whole or (
-        not is_key
-        and (
-            (is_number and not loses)
-            or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
-            or (isinstance(given, AtomicType) and isinstance(kind, StringType))
-        )
-    )
-    # Elsewhere a cast beyond a type's bounds gives another number, and no error.
-    if not isinstance(given, NullType) and not (fits and session.ansi):
+    # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
+    if not isinstance(given, NullType) and not (session.ansi and _is_stored(given, kind, is_key)):
+        instead = f"CAST(… AS {kind.simpleString().upper()})"
+        if isinstance(given, StringType) and isinstance(kind, _TIMES):
+            instead = f"{'DATE' if isinstance(kind, DateType) else 'TIMESTAMP'} '…', or {instead}"
         raise SchemaMismatch(
             f"column {field.name!r} of table {table!r} is {kind.simpleString()}, and would be given "
-            f"{given.simpleString()} values; nothing was done: cast them",
+            f"{given.simpleString()} values; nothing was done: write {instead}",
             column=field.name,
         )
     return column.cast(kind).alias(field.name)
+
+
+def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:
+    """True if Spark's ANSI rules store such values in such a column, and no fraction is cut off."""
+    if isinstance(given, IntegralType) and isinstance(kind, IntegralType):
+        return True
+    cut = isinstance(kind, IntegralType)
+    return not is_key and (
+        (isinstance(given, NumericType) and isinstance(kind, NumericType) and not cut)
+        or (isinstance(given, _TIMES) and isinstance(kind, _TIMES))
+        or (isinstance(given, AtomicType) and isinstance(kind, StringType))
+    )
+
+
+def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
+    """True if the store may evaluate these values: it would take some that Spark does not store."""
+    try:
+        given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
+    except (FilterError, ColumnNotFound, UnsupportedType):
+        return False
+    kinds = {name: spark_type(name, schema.field(name).type) for name in new}
+    return all(
+        isinstance(given[name], NullType)
+        or given[name] == kinds[name]
+        or _is_stored(given[name], kinds[name])
+        for name in new
+    )
 
 
 def _check_absent(

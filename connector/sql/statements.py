@@ -61,6 +61,8 @@ _STATEMENTS = (
 )  # fmt: skip
 # Statements that Spark itself does not have: of a table that is not there it would say a word about another.
 _NOT_OF_SPARK = frozenset({"DESCRIBE HISTORY", "DESCRIBE DETAIL", "OPTIMIZE", "VACUUM", "RESTORE TABLE"})
+# What no temporary view of other rows can be meant with.
+_OF_NO_VIEW = _NOT_OF_SPARK | {"DELETE", "UPDATE", "MERGE", "TRUNCATE TABLE"}
 _EXPLAIN = re.compile(r"EXPLAIN (?:EXTENDED |CODEGEN |COST |FORMATTED )?")
 # Times past in SQL, with what stands before a name there: as an alias, such words cannot be followed by AS.
 _BEFORE_NAMES = frozenset({"FROM", "JOIN", ",", "("})
@@ -112,9 +114,9 @@ class Statement:
     reader: StatementReader
 
     def refused(self, why: str) -> UnsupportedStatement:
-        about = f"{self.view!r}, a table of" if self.view else "a table in"
+        about = f"{self.view!r}, a table of an elasticscan store," if self.view else "a table in a store"
         return UnsupportedStatement(
-            f"{self.kind} of {about} an elasticscan store cannot be carried out; nothing was done: {why}",
+            f"{self.kind} of {about} cannot be carried out; nothing was done: {why}",
             statement=self.kind,
             table=self.view,
         )
@@ -178,6 +180,25 @@ def _is_of_no_format(line: str, tokens: Sequence[Token]) -> bool:
         if depth == 0 and token.upper in _OF_SPARK | _QUERY:
             return token.upper in _QUERY
     return True
+
+
+def check_not_hidden(text: str, hidden: Sequence[str], session: Session) -> None:
+    """Refuse what is meant for a table of the store whose name another temporary view has.
+
+    Spark would change no view either, and say so in words about its own insides.
+
+    Raises:
+        UnsupportedStatement: it is about such a table; what to do is said.
+    """
+    try:
+        statement = statement_about(text, hidden, session) if hidden else None
+    except UnsupportedStatement:
+        return  # it is about that view, for all that is known
+    if statement is not None and statement.view and statement.kind in _OF_NO_VIEW:
+        raise statement.refused(
+            f"the session has another temporary view {statement.view}, which hides the table: drop it with "
+            f"DROP VIEW {statement.view}, or attach with a prefix"
+        )
 
 
 def unknown_table(text: str, views: Iterable[str], session: Session) -> TableNotFound | None:

@@ -31,6 +31,7 @@ class TableViews:
         self._spark, self._uri, self._prefix = spark, uri, prefix
         self._tables: dict[str, TableInfo] = {}
         self._unseen: dict[str, int] = {}  # tables without a view, of which a warning told
+        self._hidden: frozenset[str] = frozenset()
         self._versions: tuple[int, int] | None = None
         self.look(replacing=True)
 
@@ -38,6 +39,12 @@ class TableViews:
     def tables(self) -> Mapping[str, str]:
         """The table of each view."""
         return {view: info.name for view, info in self._tables.items()}
+
+    @property
+    def hidden(self) -> list[str]:
+        """The names that tables would have, and that other temporary views of the session have."""
+        catalog = self._spark.catalog
+        return [view for view in sorted(self._hidden) if catalog.getTable(quoted(view)).isTemporary]
 
     def look(self, *, replacing: bool = False) -> frozenset[str]:
         """Make the views of tables that came since, and drop those of tables that went.
@@ -54,6 +61,7 @@ class TableViews:
             return frozenset()
         there = {self._prefix + info.name: info for info in context.tables()[0]}
         gone = frozenset(self._tables.keys() - there.keys())
+        hidden = set()
         for view in gone:
             self.drop(view)
         for view, info in there.items():
@@ -65,6 +73,7 @@ class TableViews:
                     self.drop(view)
                 continue
             if known is None and not replacing and self._has_another(view, info):
+                hidden.add(view)
                 continue
             # A new dict, since other threads may go through the old one.
             self._tables = {**self._tables, view: info}
@@ -74,7 +83,8 @@ class TableViews:
                 if info.id in {each.id for each in context.tables()[0]}:
                     raise
                 self.drop(view)  # it was dropped just now
-        self._versions = versions
+        self._hidden = frozenset(hidden)
+        self._versions = None if hidden else versions  # such a name may be free the next time
         return gone
 
     def make(self, views: Iterable[str]) -> None:

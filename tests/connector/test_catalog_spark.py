@@ -24,7 +24,13 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import ColumnNotFound, FilterError, InvalidOption, TableNotFound
+from elasticscan.base.errors import (
+    ColumnNotFound,
+    FilterError,
+    InvalidOption,
+    TableNotFound,
+    UnsupportedStatement,
+)
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import columns as sql_columns
 from elasticscan.connector.sql import conditions as sql_conditions
@@ -415,6 +421,14 @@ def test_a_new_table_leaves_a_view_of_its_name_alone(spark: SparkSession, store:
         with pytest.warns(UserWarning, match="'mine_too' gets no view: the session has another"):
             assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(5,)]
         assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(5,)]
+        for change in ("DELETE FROM mine_too", "UPDATE mine_too SET id = 1", "OPTIMIZE mine_too"):
+            with pytest.raises(
+                UnsupportedStatement, match="hides the table: drop it with DROP VIEW mine_too"
+            ):
+                shop.sql(change)
+        shop.sql("DROP VIEW mine_too")
+        assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(1,)]
+        spark.range(5).createOrReplaceTempView("mine_too")
         assert attach(spark, store.uri).sql("SELECT count(*) FROM mine_too").collect() == [(1,)]
     finally:
         store.table("mine_too").drop()

@@ -264,7 +264,7 @@ def test_mistakes_are_answered_with_what_to_write(store: Store, catalog: Attache
         ("UPDATE t SET v = s.v FROM s WHERE t.id = s.id", "write MERGE INTO t USING"),
         ("ALTER TABLE t ALTER COLUMN v SET NOT NULL", "changes the TYPE alone"),
         ("RESTORE TABLE t TO VERSION AS OF before", "a tag stands in quotes: 'before'"),
-        ("RESTORE TABLE t TO before", "TO VERSION AS OF a commit number or a tag in quotes"),
+        ("RESTORE TABLE t TO before", "write RESTORE TABLE … TO VERSION AS OF 17, or of a tag in quotes"),
         (
             "CREATE TABLE x USING elasticscan OPTIONS (path 'a/b') AS SELECT 1 AS id",
             "there is no property path",

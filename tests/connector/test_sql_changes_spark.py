@@ -26,6 +26,7 @@ from elasticscan.base.errors import (
     TableNotFound,
     TagNotFound,
     UnsupportedStatement,
+    UnsupportedType,
     WriteConflict,
 )
 from elasticscan.connector import AttachedStore, attach
@@ -270,6 +271,16 @@ def test_values_go_into_columns_as_spark_stores_them(
             SchemaMismatch, match=f"column 'n' of table 't' is int, and .* given {given} values"
         ):
             catalog.sql(f"UPDATE t SET n = {value} WHERE abs(id) = 2")
+    # Likewise where the store alone could evaluate it, which takes more.
+    store.table("t").add_columns([pa.field("day", pa.date32())])
+    for given, told in (
+        ("day = '2024-03-29'", r"'day' .* is date, .* given string .* write DATE '…', or CAST\(… AS DATE\)"),
+        ("n = 4.0", r"'n' .* is int, .* given decimal\(2,1\) .* write CAST\(… AS INT\)"),
+        ("n = v", r"'n' .* is int, .* given double"),
+    ):
+        with pytest.raises(SchemaMismatch, match=told):
+            catalog.sql(f"UPDATE t SET {given} WHERE id = 2")
+    store.table("t").drop_columns(["day"])
     with pytest.raises(PySparkException, match="CAST_OVERFLOW"):
         catalog.sql("UPDATE t SET n = 3000000000 WHERE abs(id) = 2")
     with setting(spark, "spark.sql.ansi.enabled", "false"), pytest.raises(SchemaMismatch):
@@ -538,9 +549,15 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
             "TBLPROPERTIES or AS",
         ),
         ("CREATE TABLE my_u (id INT) USING elasticscan TBLPROPERTIES ('a' = 'b')", "there is no property a"),
+        ("CREATE TABLE my_u (STRING, PRIMARY KEY (id))", "a column is a name and a type, .* not 'STRING'"),
     ):
         with pytest.raises(UnsupportedStatement, match=why):
             catalog.sql(wrong)
+    for kind in ("VARCHAR(3)", "CHAR(3) NOT NULL", "ARRAY<VARCHAR(3)>"):
+        with pytest.raises(
+            UnsupportedType, match=r"'c' is .*char\(3\).* make it STRING, since a table checks no"
+        ):
+            catalog.sql(f"CREATE TABLE my_u (id BIGINT PRIMARY KEY, c {kind})")
     assert [table.name for table in store.tables()] == ["few", "t", "trips"]
 
 

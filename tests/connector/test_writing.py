@@ -436,7 +436,7 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
         (ArrayType(NullType()), "is void, or has parts that are"),
         (ArrayType(NullType(), containsNull=False), "cast it or drop it"),  # what array() is in Spark
         (MapType(StringType(), NullType()), "is void, or has parts that are"),
-        (VarcharType(3), "make it STRING or drop it"),
+        (VarcharType(3), "make it STRING, since a table checks no lengths, or drop it"),
     ],
     ids=lambda given: given.simpleString() if isinstance(given, DataType) else "",
 )
