@@ -23,7 +23,9 @@ from spark_session import start_spark
 from elasticscan.connector import attach
 from elasticscan.store import Store
 
-SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "g": pa.int32(), "v": pa.float64(), "s": pa.string()})
+SCHEMA = pa.schema(
+    {"id": pa.int64(), "k": pa.int64(), "g": pa.int64(), "h": pa.int64(), "v": pa.float64(), "s": pa.string()}
+)
 QUERIES = {
     "sum of one column": "SELECT sum(k) FROM t",
     "avg of one column": "SELECT avg(v), count(v) FROM t",
@@ -33,13 +35,18 @@ QUERIES = {
     "group by 100 values": "SELECT g, sum(k), count(*) FROM t GROUP BY g",
     "group by 50 texts": "SELECT s, avg(v) FROM t GROUP BY s",
     "group by 1 million values": "SELECT count(*), sum(c) FROM (SELECT k, count(*) AS c FROM t GROUP BY k)",
+    "join by 100 numbers": "SELECT d.name, sum(t.k), count(*) FROM t JOIN d ON t.g = d.id GROUP BY d.name",
+    "join by 100,000 numbers": "SELECT d.name, sum(t.v) FROM t JOIN d ON t.h = d.id GROUP BY d.name",
+    # Each row has a key of its own, so rows are joined as they are.
+    "join by the key": "SELECT d.name, sum(t.k) FROM t JOIN d ON t.id = d.id GROUP BY d.name",
 }
+DIMENSION_ROWS = 100_000
 
 
 def some_rows(start: int, count: int, draw: np.random.Generator) -> pa.Table:
     columns = [
         np.arange(start, start + count), draw.integers(0, 1_000_000, count),
-        draw.integers(0, 100, count, dtype=np.int32), draw.random(count),
+        draw.integers(0, 100, count), draw.integers(0, DIMENSION_ROWS, count), draw.random(count),
         pa.array([f"city {at:03}" for at in range(50)]).take(pa.array(draw.integers(0, 50, count))),
     ]  # fmt: skip
     return pa.table(columns, schema=SCHEMA)
@@ -71,10 +78,15 @@ def main() -> None:
                 table.upsert(rows)
                 writer.write_table(rows)
             table.compact()
+            ids = np.arange(DIMENSION_ROWS)
+            dimension = pa.table({"id": ids, "name": [f"name {at % 20}" for at in ids]})
+            store.create_table("d", dimension, primary_key="id")
+            pq.write_table(dimension, Path(work) / "d.parquet")
         spark = start_spark()
         catalog = attach(spark, f"{work}/store")
         other = spark.newSession()
-        other.read.parquet(f"{work}/t.parquet").createOrReplaceTempView("t")
+        for name in ("t", "d"):
+            other.read.parquet(f"{work}/{name}.parquet").createOrReplaceTempView(name)
         for name, text in QUERIES.items():
             if asked.only and asked.only not in name:
                 continue

@@ -11,6 +11,7 @@ How soon that will be is seen from the first pages; what would take longer is le
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -50,6 +51,9 @@ MOST_KEYS, JOINED_BYTES = 50_000, 8 << 20
 MOST_FIRST = 10_000
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
+# Of so many rows of a table that is to be joined, those that began a group in the second half are counted.
+# Where that is more than this part of them, partial rows are hardly fewer, and not worth what they cost.
+SAMPLED_ROWS, MOST_NEW = 1 << 18, 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +141,42 @@ def read_keys(options: Options, column: str, keys: pa.Array) -> FewRows | None:
         return None
 
 
-def fold_few(options: Options, cores: int | None) -> FewRows | None:
+class NewGroups:
+    """Tells from the first rows of a table if its groups are much fewer than its rows."""
+
+    def __init__(self, by: Sequence[str]) -> None:
+        self._by, self._pages, self._rows = list(by), list[pa.RecordBatch](), 0
+
+    def add(self, rows: pa.RecordBatch) -> bool:
+        """Look at more rows; false if these complete what is looked at, and groups are many."""
+        if self._rows >= SAMPLED_ROWS:
+            return True
+        self._pages.append(rows.select(self._by))
+        self._rows += rows.num_rows
+        return self._rows < SAMPLED_ROWS or self.are_few()
+
+    def are_few(self) -> bool:
+        """True if few of the rows in the second half began a group, as far as rows were added."""
+        if not self._by:
+            return True
+        if not self._pages:
+            return False  # nothing is known
+        rows = pa.Table.from_batches(self._pages)
+        half = rows.slice(0, rows.num_rows // 2)
+        new = self._groups(rows) - self._groups(half)
+        return bool(new <= MOST_NEW * (rows.num_rows - half.num_rows))
+
+    def _groups(self, rows: pa.Table) -> int:
+        return int(rows.group_by(self._by).aggregate([]).num_rows)
+
+
+def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) -> FewRows | None:
     """The partial rows of a read; None if they are not certainly few, and soon there, or the read fails.
 
-    `cores` are those of Spark's tasks, None if they are not known.
+    Args:
+        options: of a read of partial rows.
+        cores: those of Spark's tasks, None if they are not known.
+        new: told of the first rows; it is given up where these say that it does not pay.
     """
     assert options.partial is not None, "who folds knows what"
     try:
@@ -152,7 +188,7 @@ def fold_few(options: Options, cores: int | None) -> FewRows | None:
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
             known = None if partial.by else known_values(store.context, scan.standing, partial.values)
-            rows = _fold(scan, partial, cores) if known is None else partial.of_values(known)
+            rows = _fold(scan, partial, cores, new) if known is None else partial.of_values(known)
             if rows is None:
                 return None
             convert = ToSpark(partial.schema, partial.schema.names, schema)
@@ -252,11 +288,15 @@ def _seconds_of_tasks(cores: int | None) -> float:
     return TASKS_BEGIN_SECONDS / (1 - share)
 
 
-def _fold(scan: Scan, partial: PartialRows, cores: int | None) -> pa.RecordBatch | None:
+def _fold(
+    scan: Scan, partial: PartialRows, cores: int | None, new: NewGroups | None
+) -> pa.RecordBatch | None:
     fold = Fold(partial.values, partial.by, scan.schema)
     pace = _TimeOfReading.until_tasks_are_done(scan, cores)
     for rows in scan.batches():
         fold.add(rows)
+        if new is not None and not new.add(rows):
+            return None
         if fold.size > FEW_ROWS or pace.is_too_slow():
             return None
     whole = fold.partial_rows()

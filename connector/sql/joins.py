@@ -70,6 +70,7 @@ class SelectBlock:
             have lost theirs to it.
         whole: references of which every column is read, and why.
         unfiltered: references that no condition reduces, and why.
+        kept: references of which each row is joined for itself; no join fills them with nulls.
     """
 
     select: exp.Select
@@ -79,6 +80,7 @@ class SelectBlock:
     merged: list[tuple[str, frozenset[Reference]]] = field(default_factory=list)
     whole: dict[Reference, str] = field(default_factory=dict)
     unfiltered: dict[Reference, str] = field(default_factory=dict)
+    kept: frozenset[Reference] = frozenset()
 
     def doubt(self, references: Iterable[Reference], why: str) -> None:
         for reference in references:
@@ -130,6 +132,7 @@ class _FromWalk:
         if source is None:
             return
         group = self._joins(self._source(source.this), select)
+        self.block.kept = group.preserved
         where = select.args.get("where")
         if where is not None:
             self._conditions(where.this, group.visible, group.preserved, frozenset(group.visible))

@@ -17,7 +17,7 @@ from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import FilterSql
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
-_TABLE_PARTS = frozenset({"this", "alias"})
+TABLE_PARTS = frozenset({"this", "alias"})
 # Expressions of one row that give one value. Aggregates, windows, generators and functions by name do not.
 PLAIN_NODES = (
     exp.Column, exp.Identifier, exp.Star, exp.Alias, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Neg,
@@ -95,7 +95,7 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
     source = select.args.get("from_")
     return (
         clauses <= understood
-        and parts <= _TABLE_PARTS
+        and parts <= TABLE_PARTS
         and source is not None
         and source.this is reference.node
         and not any(value for name, value in source.args.items() if name != "this")

@@ -27,7 +27,7 @@ from elasticscan.connector.sql.aggregates import (
 )
 from elasticscan.connector.sql.columns import needed_columns, why_all
 from elasticscan.connector.sql.computed import NotFoldedError
-from elasticscan.connector.sql.conditions import Pushed, push_conditions
+from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, ordered_tail, row_limit
 from elasticscan.connector.sql.parameters import Arguments
@@ -186,6 +186,7 @@ def _scans(
     schemas = {reference.table: tables[reference.table].schema for reference in block.references}
     conditions = push_conditions(query, block, schemas, session)
     scans = {}
+    folded: Reference | None = None  # of a join one table at most, the first that can be
     for reference in block.references:
         columns, why = _columns(query, block, reference, tables[reference.table])
         pushed = conditions[reference]
@@ -193,7 +194,13 @@ def _scans(
         stayed = pushed.stayed
         if is_aggregated(block.select):
             try:
-                aggregates = _aggregates(query, block, reference, schemas[reference.table], pushed, session)
+                if folded is not None:
+                    raise NotFoldedError("of what is joined one table is folded at most")
+                tested = [node for one in conditions.values() for node in one.tested]
+                if len(block.references) == 1 and not pushed.complete:
+                    raise NotFoldedError("Spark tests a condition first")
+                aggregates = source_aggregates(query, block, reference, schemas, tested, session)
+                folded = reference
             except NotFoldedError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
         if pushed.complete:
@@ -214,19 +221,6 @@ def _scans(
             tail=tail,
         )
     return scans
-
-
-def _aggregates(
-    query: Query,
-    block: SelectBlock,
-    reference: Reference,
-    schema: pa.Schema,
-    pushed: Pushed,
-    session: Session,
-) -> SourceAggregates:
-    if not pushed.complete:
-        raise NotFoldedError("Spark tests a condition first")
-    return source_aggregates(query, block, reference, schema, session)
 
 
 def _columns(

@@ -181,7 +181,7 @@ def test_a_random_aggregate_is_sparks_own_while_tablets_move(
         ("SELECT count(*) FROM wide WHERE rand() < 2", "Spark tests a condition first"),
         ("SELECT s, sum(i8) AS i8 FROM wide GROUP BY s HAVING i8 > 1", "another name in the SELECT"),
         ("SELECT count(*) FROM wide TABLESAMPLE (50 PERCENT)", "more than a table"),
-        ("SELECT count(*) FROM wide a CROSS JOIN wide b", "more than a table"),
+        ("SELECT count(*) FROM wide a CROSS JOIN others b", "more than a table"),
         ("SELECT sum(i8) OVER () FROM wide", "OVER"),
         ("SELECT my_total(i8), count(*) FROM wide", "MY_TOTAL"),
         ("SELECT f32 + 1, count(*) FROM wide GROUP BY f32 + 1", "0.0 and -0.0"),
@@ -318,6 +318,8 @@ WHOLE = [
     "SELECT count(*), sum(i32) AS n, avg(i8), min(s) AS least, sum(d5) FROM wide WHERE id > 3",
     "SELECT s AS t, count(*) AS c, avg(d5) FROM wide GROUP BY s",
     "SELECT x.b, max(i8) AS m, s FROM wide x WHERE id > 4 GROUP BY s, x.b",
+    "SELECT x.b AS t, max(i8) AS m, s FROM wide x GROUP BY 3, 1",
+    "SELECT s, count(*) AS c, b AS t FROM wide GROUP BY ALL",
 ]
 
 
@@ -342,6 +344,8 @@ def test_spark_does_not_group_again_what_one_reader_folded(
         "SELECT DISTINCT max(b) AS m FROM wide GROUP BY s",
         "SELECT f64, count(*) FROM wide GROUP BY f64",
         "SELECT b, count(DISTINCT s) FROM wide GROUP BY b",
+        "SELECT s, if(b, 1, 2) AS c, count(*) FROM wide GROUP BY 1, 2",
+        "SELECT if(b, 1, 2) AS c, count(*) FROM wide GROUP BY ALL",
     ],
 )
 def test_where_groups_are_not_those_of_partial_rows_spark_groups(
