@@ -118,11 +118,15 @@ class _Collection:
             by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
         looks = []
         for shards in by_place.values():
-            newest = next((shard for shard in shards if shard.id in active), shards[-1])
-            try:
-                looks.append(self._look(newest, frozenset(shard.id for shard in shards)))
-            except OperatorNeeded as error:
-                self._skip(newest, error, newest.id in active)
+            owner = next((shard for shard in shards if shard.id in active), shards[-1])
+            former = frozenset(shard.id for shard in shards if shard.id < owner.id) - active
+            # Any other shard got there by a link or a mount, and its own look finds that out.
+            for shard in (owner, *(shard for shard in shards if shard != owner and shard.id not in former)):
+                ids = former | {owner.id} if shard == owner else frozenset({shard.id})
+                try:
+                    looks.append(self._look(shard, ids))
+                except OperatorNeeded as error:
+                    self._skip(shard, error, shard.id in active)
         return looks
 
     def _skip(self, shard: Shard, error: OperatorNeeded, active: bool = True) -> None:

@@ -230,6 +230,27 @@ def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_p
             store.collect_garbage(0)
 
 
+def test_a_root_that_became_a_link_to_another_shards_is_refused_by_a_collection(tmp_path: Path) -> None:
+    roots = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    with made(tmp_path / "store", {name: str(where) for name, where in roots.items()}) as store:
+        store.table("t").upsert(rows())
+        store.compact()
+        for away_one, there in (("b", "a"), ("a", "b")):
+            real = roots[away_one].rename(tmp_path / "real")
+            roots[away_one].symlink_to(roots[there])
+            for dry_run in (True, False):
+                with pytest.raises(WrongRoot):
+                    store.collect_garbage(0, dry_run=dry_run)
+            roots[away_one].unlink()
+            real.rename(roots[away_one])
+        before = [files(where) for where in roots.values()]
+        assert {(d.shard, d.action) for d in store.collect_garbage(0).decisions} == {
+            ("a", Action.DELETE),
+            ("b", Action.DELETE),
+        }
+        assert all(files(where) < had for where, had in zip(roots.values(), before, strict=True))
+
+
 def test_a_store_whose_catalog_is_a_database_takes_no_root_of_another(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with made(tmp_path / "one", {"a": str(disk)}) as one:
