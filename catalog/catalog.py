@@ -263,14 +263,18 @@ class Catalog:
             self.after_writing(after, enters_files)
 
     @contextmanager
-    def leasing(self, ahead: Asking = list) -> Iterator[Tx]:
-        """As `writing`, for what leaves a copy of a store equal to the original: leases."""
+    def leasing(self, ahead: Asking = list, at_once: bool = False) -> Iterator[Tx]:
+        """As `writing`, for what leaves a copy of a store equal to the original: leases.
+
+        Raises:
+            CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
+        """
         self.check_writable()
         check_one_name(self._engine)
         seen = self._newest
         with (
             self._doubting_what_is_missing(),
-            writing(self._engine, ahead() if self._is_far else ()) as connection,
+            writing(self._engine, ahead() if self._is_far else (), at_once) as connection,
             _noting_that_it_writes(),
         ):
             tx = Tx(connection, self.clock.now(), self._store_id, seen=seen)

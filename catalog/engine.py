@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.permissions import mode_within
-from elasticscan.base.redaction import shown, without
+from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.catalog.connections import (
     follow_forks,
     forget_closed_files,
@@ -82,13 +82,13 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog "
             f"({without(error, url)}); shards may be anywhere, but a catalog needs one of the two",
             option="uri",
-        ) from None  # its text may have the URL's password in it
-    except ValueError:
+        ) from as_cause(error, url)
+    except ValueError as error:
         raise InvalidOption(
             f"{shown(url)} names a port that is no number; in a password, '/', ':', '@' and '?' are written "
             "as %2F, %3A, %40 and %3F",
             option="uri",
-        ) from None
+        ) from as_cause(error, url)
     except ImportError as error:
         raise InvalidOption(
             f"the driver for {parsed.drivername} is not installed ({error}); for PostgreSQL: "
@@ -174,8 +174,16 @@ def _prepare_sqlite(engine: Engine) -> None:
     def _begin(connection: Connection) -> None:
         # IMMEDIATE: a writer waits for the lock at its first statement instead of failing at
         # its first write because somebody else wrote since it began to read.
-        mode = "IMMEDIATE" if connection.get_execution_options().get("writing") else "DEFERRED"
-        connection.exec_driver_sql(f"BEGIN {mode}")
+        options = connection.get_execution_options()
+        mode = "IMMEDIATE" if options.get("writing") else "DEFERRED"
+        if not options.get("at_once"):
+            connection.exec_driver_sql(f"BEGIN {mode}")
+            return
+        connection.exec_driver_sql("PRAGMA busy_timeout=0")
+        try:
+            connection.exec_driver_sql(f"BEGIN {mode}")
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
 
 
 def _prepare_postgres(engine: Engine) -> None:
@@ -229,18 +237,21 @@ def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTrans
 
 
 @contextmanager
-def writing(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTransaction]:
+def writing(
+    engine: Engine, ahead: Sequence[Question] = (), at_once: bool = False
+) -> Iterator[AnyTransaction]:
     """The one writing transaction: others wait until it ends; `ahead` as for `reading`.
 
+    One that has to be begun `at_once` waits for no other, nor for a server that went away: it is refused.
     It begins by touching the state row. That is the lock on databases with row locks, and makes
     the order of commit numbers the order in which commits become visible. A process that had the
     store open when a newer release changed its format stops here.
     """
     if is_postgres(engine):
-        with translate_errors(engine), server_transaction(engine, True, ahead) as server:
+        with translate_errors(engine), server_transaction(engine, True, ahead, at_once) as server:
             yield server
         return
-    with translate_errors(engine), transaction(engine, writing=True) as connection:
+    with translate_errors(engine), transaction(engine, writing=True, at_once=at_once) as connection:
         files = opened_files(engine)
         readable = store_state.c.format_version <= FORMAT_VERSION
         touch = update(store_state).where(readable).values(layout=store_state.c.layout)

@@ -71,6 +71,7 @@ RETURNING {_STATE}, (SELECT count(*) FROM mine) AS is_new, pg_backend_pid() AS p
     pg_current_xact_id()::text AS number
 """
 _PRUNE = f"DELETE FROM {outcomes.name} WHERE made_at < now() - interval '1 hour'"  # nobody asks for so long
+_WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '1ms'"
 _END_LOST = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = %(process)s AND backend_xid = %(number)s::xid8::xid
@@ -125,9 +126,9 @@ class ServerTransaction:
     sent with its beginning (`ahead`), and changes that nobody waits for are sent together (`change`).
     """
 
-    def __init__(self, engine: Engine, writing: bool, ahead: Sequence[Question]) -> None:
+    def __init__(self, engine: Engine, writing: bool, ahead: Sequence[Question], at_once: bool) -> None:
         self.dialect, self._engine = engine.dialect, engine
-        self._ahead = ahead
+        self._ahead, self._at_once = ahead, at_once
         self._foreseen: dict[Hashable, tuple[str, Answer]] = {}  # the answers to these, and of which table
         self._id = secrets.token_hex(16) if writing else None
         self._connection: Connection | None = None
@@ -224,7 +225,7 @@ class ServerTransaction:
             except (DBAPIError, InvalidRequestError) as error:
                 if is_passing(error):
                     self._lose()
-                patience = patience or Patience(RECONNECT_SECONDS)
+                patience = patience or Patience(0.0 if self._at_once else RECONNECT_SECONDS)
                 try:
                     patience.wait(error)
                 except (DBAPIError, InvalidRequestError):
@@ -275,7 +276,8 @@ class ServerTransaction:
         ahead: list[Sent] = []
         if not self._asked:  # else they are asked again with all the others
             ahead = [(statement, [values]) for statement, values in self._ahead]
-        _, answer, *answers = self._together([(begin, ()), (first, ()), *ahead])
+        hurry: list[Sent] = [(_WAIT_FOR_NOBODY, ())] if self._at_once else []
+        _, answer, *answers = self._together([(begin, ()), *hurry, (first, ()), *ahead])[len(hurry) :]
         self._asked += zip(ahead, answers, strict=True)
         return answer.rows
 
@@ -362,10 +364,13 @@ def begun_again(work: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def server_transaction(
-    engine: Engine, writing: bool, ahead: Sequence[Question]
+    engine: Engine, writing: bool, ahead: Sequence[Question], at_once: bool = False
 ) -> Iterator[ServerTransaction]:
-    """A transaction at a server, from its beginning to its end; `ahead` is asked with its beginning."""
-    transaction, process = ServerTransaction(engine, writing, ahead), os.getpid()
+    """A transaction at a server, from its beginning to its end; `ahead` is asked with its beginning.
+
+    One `at_once` waits neither for the lock of another nor for a connection that was lost.
+    """
+    transaction, process = ServerTransaction(engine, writing, ahead, at_once), os.getpid()
     try:
         transaction.begin()
         yield transaction

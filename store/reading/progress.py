@@ -1,9 +1,10 @@
 """The progress of scans, for those who watch a store.
 
 A scan that lasts says every few seconds, between two pages, how far it is: one small transaction of the
-catalog (`catalog/reports.py`), which takes a fiftieth of the scan's time at most and never fails it. A
-shorter one says nothing, nor does one of a store that is open for reading alone. What was said is forgotten
-when the scan ends, or half a minute after its last page.
+catalog (`catalog/reports.py`), which takes a fiftieth of the scan's time at most, waits for no other
+transaction, and never fails the scan: where another one writes just then, nothing is said. A shorter one
+says nothing, nor does one of a store that is open for reading alone. What was said is forgotten when the scan
+ends, or half a minute after its last page.
 
 Tasks of one scan, as Spark has them, each say their part; `scans_in` puts together what they say.
 """
@@ -72,7 +73,7 @@ class Reporting:
             "slots": [len(standing.slots), len(standing.slots - pending), len(moved)],
             "sets": [str(_drawn(slots)) for slots in (standing.slots, pending, moved)],
         }
-        with self._context.catalog.leasing() as tx:
+        with self._context.catalog.leasing(at_once=True) as tx:
             tx.report(self._id, standing.table, standing.snapshot, json.dumps(said), KEPT_SECONDS)
         self._rows_said, self._said_at = rows, now
 
@@ -81,7 +82,7 @@ class Reporting:
         self._ended = True
         if self._process == os.getpid() and not is_writing():  # else its time ends it
             self._process = 0
-            with suppress(ElasticScanError), self._context.catalog.leasing() as tx:
+            with suppress(ElasticScanError), self._context.catalog.leasing(at_once=True) as tx:
                 tx.end_report(self._id)
 
 
