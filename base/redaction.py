@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from urllib.parse import quote, unquote
 
@@ -208,18 +209,30 @@ def without(text: object, uri: object) -> str:
 
 
 def as_cause(error: BaseException, uri: object) -> BaseException | None:
-    """The error itself, to be the cause of another one.
+    """The error itself, to be the cause of another one, with the URI's secrets taken out of its texts.
 
-    None where its text has a secret of the URI in it, or that of an error which a traceback shows before it.
+    And out of those of all errors behind it: Python keeps them even where no traceback shows them. None where
+    that could not be done.
     """
-    shown: list[BaseException] = []
-    each: BaseException | None = error
-    while each is not None and each not in shown:
-        if not without(each, uri) == redact(str(each)) == str(each):
-            return None
-        shown.append(each)
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
-    return error
+    errors: list[BaseException] = [error]
+    for each in errors:  # which grows
+        behind = (each.__cause__, each.__context__)
+        errors += [other for other in behind if other is not None and other not in errors]
+    cleaned = [_clean(each, uri) for each in errors]
+    return error if all(cleaned) else None
+
+
+def _clean(error: BaseException, uri: object) -> bool:
+    """Take secrets out of the texts that an error holds; false where one is left."""
+    arguments = tuple(without(held, uri) if isinstance(held, str) else held for held in error.args)
+    if arguments != error.args:
+        error.args = arguments
+    for name in (*vars(error), "filename", "filename2", "reason", "strerror"):
+        held = getattr(error, name, None)
+        if isinstance(held, str) and held != without(held, uri):
+            with suppress(AttributeError):  # one that is made of others
+                setattr(error, name, without(held, uri))
+    return all(without(text, uri) == text for text in (str(error), repr(error)))
 
 
 def _secrets(uri: str) -> Iterable[str]:

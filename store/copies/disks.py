@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from elasticscan.base.errors import InvalidOption, ShardUnavailable
-from elasticscan.base.redaction import shown, without
+from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.storage import Disk
 
 
@@ -39,8 +39,8 @@ def disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
             f"{shown(root)} cannot be a shard's storage: {without(error, root)}; name a directory or a URI "
             "that pyarrow.fs knows",
             option="shards",
-        ) from None  # its text may have the root's password in it
+        ) from as_cause(error, root)
     except OSError as error:
         raise ShardUnavailable(
             f"the shard's storage {shown(root)} cannot be used: {without(error, root)}", root=shown(root)
-        ) from None
+        ) from as_cause(error, root)

@@ -99,12 +99,26 @@ def test_errors_redact_their_text_and_their_fields() -> None:
 
 def test_a_cause_has_no_secret_in_its_text_nor_before_it() -> None:
     uri = "postgresql://ann:hunter2@db/x"
-    plain, telling = OSError("refused"), OSError("no host hunter2@db")
-    assert as_cause(plain, uri) is plain
-    assert as_cause(telling, uri) is None
-    behind, beside, hidden = OSError("refused"), OSError("refused"), OSError("refused")
-    behind.__cause__ = beside.__context__ = hidden.__context__ = telling
-    hidden.__suppress_context__ = True
-    assert (as_cause(behind, uri), as_cause(beside, uri), as_cause(hidden, uri)) == (None, None, hidden)
+    plain = OSError("refused")
     plain.__cause__ = plain
     assert as_cause(plain, uri) is plain
+    errors: list[BaseException] = [
+        OSError("no host hunter2@db"),
+        FileNotFoundError(2, f"not at {uri}", uri, None, uri),
+        KeyError(uri),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, uri),
+    ]
+    for telling in errors:
+        behind, beside, hidden = OSError("refused"), OSError("refused"), OSError("refused")
+        behind.__cause__ = beside.__context__ = hidden.__context__ = telling
+        hidden.__suppress_context__ = True
+        for error in (behind, beside, hidden, telling):
+            assert as_cause(error, uri) is error
+        assert "hunter2" not in f"{telling} {telling!r} {telling.args}"
+
+    class Stubborn(OSError):
+        def __str__(self) -> str:
+            return uri
+
+    beside.__context__ = Stubborn()
+    assert as_cause(beside, uri) is None

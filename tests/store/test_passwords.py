@@ -49,6 +49,7 @@ ODD = [  # no URLs, or none that a driver reads as it was meant
     f"Server=127.0.0.1;AccountKey={SECRET}",
 ]
 ROOTS = [
+    f"postgresql://ann:{SECRET}@127.0.0.1:1/x",
     f"wat://KEY:{SECRET}@bucket/x",
     f"s3://KEY:{SECRET}@bucket/x?wat={SECRET}",
     f"s3://KEY:{SECRET} x@bucket/x",
@@ -64,12 +65,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(call: Callable[[], Any]) -> str:
-    """All that a log would have of an error: its text, its fields, its causes."""
+    """All that a log would have of an error, and what is found behind it, also where no log shows that."""
     with pytest.raises(ElasticScanError) as caught:
         call()
-    error = caught.value
-    lines = traceback.format_exception(error)
-    return "".join(line for line in lines if not line.startswith("  ")) + repr(error) + repr(error.fields)
+    lines = traceback.format_exception(caught.value)
+    texts = [line for line in lines if not line.startswith("  ")]
+    behind, seen = [caught.value], []
+    while behind:
+        error = behind.pop()
+        seen.append(error)
+        texts += [str(error), repr(error), repr(error.args)]
+        texts += [held for held in vars(error).values() if isinstance(held, str)]
+        chain = (error.__cause__, error.__context__, *getattr(error, "exceptions", ()))
+        behind += [each for each in chain if each is not None and each not in seen]
+    return "".join(texts)
 
 
 @pytest.mark.parametrize("uri", [*CATALOGS, *ODD])
