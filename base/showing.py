@@ -31,7 +31,10 @@ def printable(text: str) -> str:
 
 def utc(seconds: float) -> str:
     """A moment with its zone, to the microsecond: `2026-11-22T19:30:56.735123Z`."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):  # of a year that no calendar has, as of milliseconds
+        return f"{seconds:.0f} seconds after 1970"
 
 
 def a_type(value: Any) -> str:

@@ -328,7 +328,7 @@ class CommitTx(TagTx):
         now = max(self.times.stamp, self._state("newest_commit_at"))
         if timestamp > now + CLOCK_SLACK_SECONDS:
             raise SnapshotNotFound(
-                f"the time that was asked for is {timestamp - now:.0f} s ahead: it is {utc(now)} now, and "
+                f"the time that was asked for, {utc(timestamp)}, is still to come: it is {utc(now)} now, and "
                 "where an option of Spark takes a time without a zone it is UTC; give a time that has "
                 "passed, with its zone, or leave it out for the newest snapshot",
                 time=timestamp,

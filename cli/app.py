@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli.commands import BY_NAME, INSTEAD, OPTIONS_INSTEAD
+from elasticscan.cli.commands import BY_NAME, EXAMPLES, INSTEAD, OPTIONS_INSTEAD
 from elasticscan.cli.output import remember_json, report_error, wants_json
 
 # What words that cannot be parsed raise, in whichever click typer brings along.
@@ -59,6 +59,21 @@ def _tell_options(error: Any) -> None:
         error.possibilities = here
     if elsewhere and not here:
         error.message += f": write `elasticscan {elsewhere[0]}`"
+    elif not here and error.ctx.parent is not None and not getattr(error, "possibilities", None):
+        example = _example(error.ctx)
+        # Of an option that is missing there is no message yet, and a dot before it.
+        error.message = f"{error.message}; as in {example}" if error.message else f"As in {example}"
+
+
+def _example(ctx: Any) -> str:
+    """A call of the command, as people type it."""
+    names: list[str] = []
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name)
+        ctx = ctx.parent
+    calls, below = EXAMPLES[BY_NAME[names[0]].place], " ".join(names[1:])
+    words = next((call for call in calls if call.startswith(below)), calls[0])
+    return f"`elasticscan {names[0]} {words}`"
 
 
 app = typer.Typer(

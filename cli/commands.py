@@ -263,7 +263,7 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--select", "--fields", "--column"), ("--columns", "--set")),
     **dict.fromkeys(("--order", "--sort"), ("--order-by",)),
     **dict.fromkeys(("--head", "--rows", "-n"), ("--limit",)),
-    **dict.fromkeys(("--key", "--pk"), ("--primary-key",)),
+    **dict.fromkeys(("--key", "--pk"), ("--primary-key", "get STORE TABLE KEY")),
     **dict.fromkeys(("--force", "-y", "-f"), ("--yes",)),
     **dict.fromkeys(("--shards", "--root"), ("--shard",)),
     "--group-by": ("--by",),

@@ -308,8 +308,11 @@ _ELSEWHERE = {
     "as-of-timestamp": _TIME,
     "start-snapshot-id": _FEED,
     "end-snapshot-id": _FEED,
-    "ignorechanges": "a stream leaves no change out; 'skipChangeCommits' leaves out commits that delete",
-    "ignoredeletes": "'skipChangeCommits' leaves out commits that delete",
+    **dict.fromkeys(
+        ("ignorechanges", "ignoredeletes"),
+        "leave it out: a stream gives new rows and new values, and skips deletes without an error; "
+        "'readChangeFeed' = 'true' tells them, too, and 'skipChangeCommits' leaves out commits that delete",
+    ),
     "inferschema": "a table has its columns",
     "limit": "use DataFrame.limit, or catalog.sql",
     "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",

@@ -345,7 +345,7 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
         told = _other_columns(table, error.fields.get("missing", []), error.fields.get("unknown", []))
         if merge or not told:
             raise
-        raise SchemaMismatch(f"{error.message}; {told}", **error.fields) from error
+        raise SchemaMismatch(told, **error.fields) from error
     if not new:
         return table
     handle = store.table(table.name)
@@ -362,13 +362,20 @@ def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[s
             "Table.merge in Python"
         )
         if all(table.schema.field(name).nullable for name in missing):
-            ways = f"the option 'partialUpdate' = 'true' (mode append; of a stream in foreachBatch), {ways}"
+            ways = (
+                "the option 'partialUpdate' = 'true' (mode append; of a stream in foreachBatch; new rows are "
+                f"null in them), {ways}"
+            )
         told.append(
-            f"a row is written whole; to change only these columns of rows that are there, use {ways}"
+            f"lack the columns {', '.join(missing)}: a row is written whole; to keep what rows that are "
+            f"there have in them, use {ways}"
         )
     if unknown:
-        told.append("write just the table's columns, or set option 'mergeSchema' to true to add others")
-    return "; ".join(told)
+        told.append(
+            f"have columns that the table lacks, {', '.join(unknown)}: write just the table's, or set option "
+            "'mergeSchema' to true to add others"
+        )
+    return f"the rows for table {table.name!r} {'; and they '.join(told)}" if told else ""
 
 
 def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:

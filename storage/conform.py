@@ -83,6 +83,10 @@ _MADE_ROWS = {
 }
 
 
+# Where one of its whole numbers is missing, pandas makes floats of all.
+_OF_PANDAS = "; of a frame of pandas: df.astype({{{!r}: 'Int64'}}), where missing ones are pandas.NA"
+
+
 def rows_instead_of(data: Any) -> str:
     """The rows that there can be in place of what is none."""
     kinds = [kind.__name__ for kind in type(data).__mro__]
@@ -126,8 +130,10 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
     _check_sound(column, field)
     if column.type != field.type:
         if not _widens(column.type, field.type):
+            is_float = pa.types.is_floating(column.type) and pa.types.is_integer(field.type)
             raise SchemaMismatch(
-                f"column {field.name!r} is {column.type} but the table has {field.type}; cast it first",
+                f"column {field.name!r} is {column.type} but the table has {field.type}; cast it first"
+                f"{_OF_PANDAS.format(field.name) if is_float else ''}",
                 column=field.name,
             )
         try:

@@ -43,8 +43,9 @@ class TableViews:
     @property
     def hidden(self) -> list[str]:
         """The names that tables would have, and that other temporary views of the session have."""
-        catalog = self._spark.catalog
-        return [view for view in sorted(self._hidden) if catalog.getTable(quoted(view)).isTemporary]
+        shown = self._spark.sql("SHOW VIEWS").collect() if self._hidden else []
+        temporary = {row.viewName.lower() for row in shown if row.isTemporary}
+        return [view for view in sorted(self._hidden) if view.lower() in temporary]
 
     def look(self, *, replacing: bool = False) -> frozenset[str]:
         """Make the views of tables that came since, and drop those of tables that went.

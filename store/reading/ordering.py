@@ -119,10 +119,13 @@ def indexes_in_order(
     if name is not None:
         return []  # the look-up of that name raises, and lists the indexes
     columns, index = list(order.columns), "by_" + "_".join(order.columns)
+    is_key = order.columns == table.primary_key[: len(columns)]
     raise IndexNotFound(
-        f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order; "
-        f"make it with table.create_index({index!r}, {columns!r}), or sort what was "
-        "read with scan.to_table().sort_by(...)",
+        f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order"
+        f"{' (its rows lie by a hash of their keys, not in the order of these)' if is_key else ''}; make it "
+        f"with table.create_index({index!r}, {columns!r}), in a shell `elasticscan index create STORE "
+        f"{table.name} {index} --columns {','.join(columns)}`, or sort what was read with "
+        "scan.to_table().sort_by(...)",
         columns=columns,
     )
 

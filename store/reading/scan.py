@@ -242,7 +242,8 @@ class Scan(Named, Iterator[Page]):
     def _used_up(self) -> ScanFinished:
         return ScanFinished(
             f"this scan of table {self._table.name!r} has given out all of its rows; "
-            "begin another one with Table.scan",
+            "begin another one with Table.scan, or hand over the table itself, which can be read any number "
+            "of times",
             table=self._table.name,
         )
 

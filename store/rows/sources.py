@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 from pyarrow import fs
@@ -71,6 +72,9 @@ _HINTS = {
     },
 }
 COMMA = ","
+# Texts that are numbers to Arrow, which does not keep all of their digits.
+_LOST_ZEROS = r"^\s*[+-]?0[0-9]"
+_LOST_DIGITS = rf"{_LOST_ZEROS}|^\s*[+-]?[0-9]{{17,}}\s*$"
 _NO_COMMA = re.compile(r"[;|\t]")
 
 
@@ -283,6 +287,7 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
             _check_no_null_is_text(first, guessed, usual)
         if files.kind == "csv":
             _check_text_and_commas(first, guessed, files.partition_columns(), rules)
+            guessed = _keeping_digits(files, guessed, rules)
     schema = _as_table(guessed)
     if files.kind in _TEXT:
         return pa.schema([field.with_type(_spark_time(field.type)) for field in schema])
@@ -371,6 +376,27 @@ def _check_text_and_commas(path: str, guessed: pa.Schema, named: Sequence[str], 
                 file=path,
                 column=each.name,
             )
+
+
+def _keeping_digits(files: Files, guessed: pa.Schema, rules: TextRules) -> pa.Schema:
+    """The guessed columns, text where numbers would lose digits: the zeros of 01234, or what floats round."""
+    patterns = {
+        field.name: _LOST_DIGITS if pa.types.is_floating(field.type) else _LOST_ZEROS
+        for field in guessed
+        if field.name not in {*rules.types, *files.partition_columns()}
+        and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
+    }
+    if not patterns:
+        return guessed
+    texts = pa.schema([(name, pa.string()) for name in patterns])
+    how = _format(files.kind, replace(rules, types=dict.fromkeys(patterns, pa.string())), None)
+    first = next(iter(_factory(files, how, None).finish(texts).get_fragments()))
+    batches = first.to_batches(batch_size=GUESS_BYTES, batch_readahead=0, fragment_readahead=0)
+    begin = next(iter(batches), texts.empty_table())
+    lost = {
+        name for name in patterns if pc.any(pc.match_substring_regex(begin[name], patterns[name])).as_py()
+    }
+    return pa.schema([field.with_type(pa.string()) if field.name in lost else field for field in guessed])
 
 
 def table_type(kind: pa.DataType, depth: int = 0) -> pa.DataType:

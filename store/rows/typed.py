@@ -20,6 +20,7 @@ from elasticscan.storage import batches_of, conform
 from elasticscan.store.names import Named
 from elasticscan.store.rows.sources import table_type
 
+_MISSING = ("nan", "NaN", "np.float64(nan)", "<NA>", "NaT")  # where Python, NumPy and pandas have no value
 # What pandas calls an index without a name, where it has made Arrow of a frame.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -176,9 +177,10 @@ def _typed(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     array = _exactly(values, kind)
     if array is None:
         number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
+        instead = "give None for a null" if brief(values[number]) in _MISSING else "convert it first"
         raise SchemaMismatch(
             f"column {name!r} is of type {kind}, which does not hold {brief(values[number])} of row "
-            f"{number} as it is; convert it first",
+            f"{number} as it is; {instead}",
             column=name,
         )
     return array

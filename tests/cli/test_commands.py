@@ -86,11 +86,27 @@ def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
         (["restore", "a.store", "t", "--to", "2"], "restore-table STORE TABLE --to SNAPSHOT"),
         (["export", "a.store", "t", "out", "--format", "csv"], "scan STORE TABLE --format csv"),
         (["history", "a.store", "t", "--svg", "f.svg"], "topologies STORE --svg FILE"),
+        (["get", "a.store", "t", "--key", "1"], "get STORE TABLE KEY"),
     ):
         assert f"No such option: {words[-2]}: write `elasticscan {write}`" in shell.fails(*words, "--json")[1]
     written = "No such option: --since: write `elasticscan changes STORE TABLE --after COMMIT`"
     assert written in shell.fails("scan", "a.store", "t", "--since", "2", "--json")[1]
     assert "Possible options: --filter" in shell.fails("scan", "a.store", "t", "--where", "x", "--json")[1]
+
+
+def test_words_that_do_not_go_with_a_command_are_told_with_a_call_of_it(shell: Shell) -> None:
+    for words, told in (
+        (
+            ["create", "a.store", "s1", "s2"],
+            "Missing option '--shard'. As in `elasticscan create trips.store",
+        ),
+        (["expand", "a.store", "--shard", "s1"], "--shard; as in `elasticscan expand trips.store s3`"),
+        (["restore", "a.store", "t", "2"], "(2); as in `elasticscan restore /mnt/backups restored.store`"),
+        (["index", "list", "a.store", "t", "u"], "as in `elasticscan index list trips.store`"),
+        (["tag", "drop", "--nope"], "as in `elasticscan tag create trips.store trips june"),
+    ):
+        code, message = shell.fails(*words, "--json")
+        assert (code, told in message) == (2, True), message
 
 
 def test_a_command_that_there_is_not_is_told_with_one_of_a_similar_name(shell: Shell) -> None:

@@ -221,5 +221,5 @@ def test_a_column_without_nulls_cannot_be_left_out(store: Store) -> None:
         "u", pa.schema([SCHEMA.field("id"), pa.field("v", pa.float64(), nullable=False)]), ["id"]
     )
     source = ElasticScanSource({"store": store.uri, "table": "u", "partialUpdate": "true"})
-    with pytest.raises(SchemaMismatch, match=r"missing: v.*MERGE INTO u"):
+    with pytest.raises(SchemaMismatch, match=r"lack the columns v: .*use catalog.sql\(\"MERGE INTO u"):
         source.writer(spark_schema(pa.schema([SCHEMA.field("id")])), False)

@@ -180,7 +180,7 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
         ("snapshot-id", "versionAsOf"),
         ("as-of-version", "versionAsOf"),
         ("tag", "versionAsOf"),
-        ("ignoreChanges", "skipChangeCommits"),
+        ("ignoreChanges", "readChangeFeed"),
         ("ignoreDeletes", "skipChangeCommits"),
         ("where", "filter"),
         ("predicate", "filter"),

@@ -211,7 +211,7 @@ def test_pages_end_with_an_error_where_another_call_has_taken_the_rest(table: Ta
     pages = iter(scan)
     taken = next(pages).rows.num_rows
     assert ALL[use](scan) == ROWS - taken
-    with pytest.raises(ScanFinished):
+    with pytest.raises(ScanFinished, match="hand over the table itself, which can be read any number"):
         next(pages)
 
 

@@ -193,6 +193,21 @@ def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_p
         store.load("t", tmp_path / "rows.jsonl", primary_key="id", delimiter=";")
 
 
+def test_numbers_of_csv_that_would_lose_digits_are_text(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,zip,km,order,n\n1,01234,00.5,12345678901234567890,0\n2,,0.5,1,-10\n")
+    store.load("t", path, primary_key="id")
+    assert [str(field.type) for field in store.table("t").schema] == [
+        *["int64", "string", "string", "string", "int64"]
+    ]
+    assert read(store)[0] == {"id": 1, "zip": "01234", "km": "00.5", "order": "12345678901234567890", "n": 0}
+    store.table("t").drop()
+    store.load("t", path, primary_key="id", types={"zip": "int32", "km": "double"})
+    assert read(store)[0]["zip"] == 1234 and store.table("t").schema.field("order").type == pa.string()
+    store.load("t", path)  # the types of a table that is there count
+    assert read(store)[0]["zip"] == 1234
+
+
 def test_bytes_are_kept_of_csv_where_that_is_said(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("id,v\n1,å\n".encode("latin-1"))
