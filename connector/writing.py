@@ -29,6 +29,7 @@ from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
     Clauses,
+    CommitRequest,
     IdempotencyKey,
     KeyCheck,
     OutdatedLookError,
@@ -184,7 +185,9 @@ class TableWriter:
             return
         try:
             with self._check(store, table, txn) as check:
-                publish(store.context, table, staged, self._kind, txn, check, self._user_metadata)
+                publish(
+                    store.context, table, staged, CommitRequest(self._kind, txn, check, self._user_metadata)
+                )
         except RowsChanged as error:
             if not self._reads:
                 raise

@@ -79,27 +79,21 @@ from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
 from elasticscan.store.upkeep.garbage import Action, Decision
 from elasticscan.store.upkeep.keeper import Kept
-from elasticscan.store.writing.by_condition import MOST_ATTEMPTS, Selection, delete_rows, update_rows
+from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError
+from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.loading import Loaded
-from elasticscan.store.writing.merging import Clauses, OutdatedLookError, rows_merged
+from elasticscan.store.writing.merging import Clauses, rows_merged
 from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
+from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
 from elasticscan.store.writing.replacing import (
     check_condition,
     publish_replacing,
     replacing_in,
     rows_that_meet,
 )
-from elasticscan.store.writing.writer import (
-    check_no_key_twice,
-    has_forerunner,
-    is_committed,
-    publish,
-    remove_staged,
-    stage,
-    table_to_write,
-    write,
-)
+from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
+from elasticscan.store.writing.writer import has_forerunner, table_to_write, write
 
 __all__ = [
     "CATALOG_FILE",
@@ -111,6 +105,7 @@ __all__ = [
     "Clauses",
     "Collected",
     "Commit",
+    "CommitRequest",
     "Context",
     "Decision",
     "Elasticity",

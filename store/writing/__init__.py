@@ -20,7 +20,10 @@ The modules, from the bottom up:
 definitions    tables: checked, reserved for a first write, entered with it
 indexing       indexes, built beside writers and moves, and their runs for each fragment
 preconditions  what a write may require of its keys
-writer         stage, then publish; again what moved meanwhile
+staging        rows become files that nothing refers to yet
+publishing     they become a commit; again what moved meanwhile
+writer         the two of them, for rows and for keys that are deleted
+attempts       done again where others came before
 by_condition   rows that meet a condition, deleted or given new values; replacing: others in place of them
 merging        rows that meet those with the same keys: updated, deleted, inserted
 restoring      a table made again what it was at an older snapshot

@@ -7,7 +7,7 @@ later are later. Where some were changed, everything is done again at a newer sn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,10 +17,7 @@ import pyarrow as pa
 from elasticscan.base.errors import (
     ColumnNotFound,
     FilterError,
-    IndexChanged,
     InvalidOption,
-    RowsChanged,
-    WriteConflict,
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
@@ -33,10 +30,10 @@ from elasticscan.store.reading.beginning import begin_scan
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.rows.typed import arrow_constant
-from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.writer import publish, stage
-
-MOST_ATTEMPTS = 10
+from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
+from elasticscan.store.writing.preconditions import Precondition, unchanged
+from elasticscan.store.writing.publishing import CommitRequest, publish
+from elasticscan.store.writing.staging import stage
 
 NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
 Change: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -74,6 +71,12 @@ class Selection:
     def table(self) -> TableInfo:
         with self.context.catalog.reading() as tx:
             return self.find(tx)[0]
+
+    def request(
+        self, kind: str = "write", check: Precondition | None = None, keep: Collection[str] = ()
+    ) -> CommitRequest:
+        """What the commit of its change is to be."""
+        return CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
 
 
 def delete_rows(selection: Selection) -> Changed:
@@ -156,31 +159,20 @@ def _change(
 ) -> Changed:
     """Read rows, stage what becomes of them, and commit; again where somebody changed them meanwhile.
 
-    Likewise where the columns, or the index by which they were looked up, changed.
-
     Raises:
         WriteConflict: they were changed each time.
         RowsChanged: they were changed after `since`.
     """
-    done, conflict = commit_of(selection), None
+    done = commit_of(selection)
     if done is not None:
         return Changed(done, 0)
-    for _ in range(MOST_ATTEMPTS):
-        try:
-            with _reading(selection, columns) as (scan, table):
-                if table is not None:
-                    return _attempt(selection, scan, table, kind, change_of(table))
-        except IndexChanged:
-            pass  # dropped while it was read, and nobody had asked for it
-        except RowsChanged as error:
-            if selection.since is not None:
-                raise
-            conflict = error
-    raise WriteConflict(
-        f"rows of table {selection.table().name!r} that meet the condition were changed by others each of "
-        f"the {MOST_ATTEMPTS} times that they were read; nothing was written: try again, or change fewer",
-        **({} if conflict is None else conflict.fields),
-    )
+
+    def attempt() -> Changed:
+        with _reading(selection, columns) as (scan, table):
+            return _attempt(selection, scan, table, kind, change_of(table))
+
+    rows = f"rows of table {selection.table().name!r} that meet the condition"
+    return until_unchanged(attempt, rows, "try again, or change fewer", is_final=selection.since is not None)
 
 
 @begun_again
@@ -195,8 +187,8 @@ def commit_of(selection: Selection) -> int | None:
 @contextmanager
 def _reading(
     selection: Selection, columns: Callable[[TableInfo], list[str] | None]
-) -> Iterator[tuple[Scan, TableInfo | None]]:
-    """A scan of the rows, and the table; None for it if its columns changed just as the scan began."""
+) -> Iterator[tuple[Scan, TableInfo]]:
+    """A scan of the rows, and the table. Raises `OutdatedLookError` if its columns changed just then."""
     context = selection.context
     names, limits = columns(selection.table()), (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
     # What met the condition at `since` counts, so a row that was changed away from it refuses the call.
@@ -204,8 +196,9 @@ def _reading(
     with begin_scan(context, selection.find, names, selection.where, at, limits, index=AUTO) as scan:
         # A column that is added from now on has values in rows only that were changed after the snapshot.
         table = selection.table()
-        is_whole = names is not None or scan.standing.definition == table.definition
-        yield scan, table if is_whole else None
+        if names is None and scan.standing.definition != table.definition:
+            raise OutdatedLookError
+        yield scan, table
 
 
 def _attempt(selection: Selection, scan: Scan, table: TableInfo, kind: str, change: Change) -> Changed:
@@ -220,5 +213,5 @@ def _attempt(selection: Selection, scan: Scan, table: TableInfo, kind: str, chan
     since = scan.snapshot if selection.since is None else selection.since
     with unchanged(context, table, since, selection.txn) as check:
         staged = stage(context, table, changed(), kind)
-        commit = publish(context, table, staged, kind, selection.txn, check, selection.user_metadata)
+        commit = publish(context, table, staged, selection.request(kind, check))
         return Changed(commit, rows)

@@ -32,7 +32,8 @@ from elasticscan.store.rows.sources import (
 )
 from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
-from elasticscan.store.writing.writer import is_committed, write
+from elasticscan.store.writing.publishing import is_committed
+from elasticscan.store.writing.writer import write
 
 UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
 

@@ -16,25 +16,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import ChangesExpired, InvalidOption, RowsChanged, SchemaMismatch, WriteConflict
+from elasticscan.base.errors import ChangesExpired, InvalidOption, SchemaMismatch
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable, TableState
 from elasticscan.store.reading.getting import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.writing.by_condition import MOST_ATTEMPTS, Selection, commit_of
+from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
+from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.writer import publish, stage
+from elasticscan.store.writing.publishing import publish
+from elasticscan.store.writing.staging import stage
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
 
 PIECE_BYTES = 64 << 20  # about; of the rows that come, or of those that they meet
-
-
-class OutdatedLookError(Exception):
-    """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,22 +147,13 @@ def merge_rows(selection: Selection, look: Callable[[], CurrentTable], rows: Any
     done = commit_of(selection)
     if done is not None:
         return done
-    conflict = None
     with RereadableRows(rows) as rereadable:
-        for _ in range(MOST_ATTEMPTS):
-            try:
-                return _attempt(selection, look, rereadable, clauses)
-            except OutdatedLookError:
-                pass
-            except RowsChanged as error:
-                if selection.since is not None:
-                    raise
-                conflict = error
-    raise WriteConflict(
-        f"rows of table {selection.table().name!r} whose keys are merged were written by others each of the "
-        f"{MOST_ATTEMPTS} times that they were read; nothing was written: try again, or merge fewer at once",
-        **({} if conflict is None else conflict.fields),
-    )
+        return until_unchanged(
+            lambda: _attempt(selection, look, rereadable, clauses),
+            f"rows of table {selection.table().name!r} whose keys are merged",
+            "try again, or merge fewer at once",
+            is_final=selection.since is not None,
+        )
 
 
 def _attempt(
@@ -182,8 +171,7 @@ def _attempt(
             raise OutdatedLookError from error
 
         staged = stage(context, table, rows_merged(context, look, current, at, rows.batches(), clauses))
-        said = selection.user_metadata
-        return publish(context, table, staged, "write", selection.txn, check, said)
+        return publish(context, table, staged, selection.request("write", check))
 
 
 def rows_merged(

@@ -18,11 +18,8 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import (
     ElasticScanError,
-    IndexChanged,
     InvalidOption,
-    RowsChanged,
     TableChanged,
-    WriteConflict,
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
@@ -34,9 +31,11 @@ from elasticscan.storage import PageSource, batches_of, check_keys_filled, confo
 from elasticscan.store.context import Context
 from elasticscan.store.reading.beginning import begin_scan
 from elasticscan.store.rows.keys import tombstones_of
-from elasticscan.store.writing.by_condition import MOST_ATTEMPTS, Selection, commit_of
+from elasticscan.store.writing.attempts import until_unchanged
+from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.writer import publish, remove_staged, stage
+from elasticscan.store.writing.publishing import publish
+from elasticscan.store.writing.staging import remove_staged, stage
 
 
 def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> int:
@@ -119,22 +118,11 @@ def publish_replacing(selection: Selection, table: TableInfo, staged: Sequence[S
 
     A table that is only reserved has none, and is entered with the new ones.
     """
-    conflict, context = None, selection.context
+    context = selection.context
     if not _is_entered(context, table):
-        return publish(context, table, staged, txn=selection.txn, user_metadata=selection.user_metadata)
-    for _ in range(MOST_ATTEMPTS):
-        try:
-            return _attempt(selection, table, staged)
-        except IndexChanged:
-            pass  # dropped while it was read, and nobody had asked for it
-        except RowsChanged as error:
-            conflict = error
-    raise WriteConflict(
-        f"rows of table {table.name!r} that meet the condition, or have keys of the new ones, were "
-        f"changed by others each of the {MOST_ATTEMPTS} times that they were read; nothing was written: try "
-        "again",
-        **({} if conflict is None else conflict.fields),
-    )
+        return publish(context, table, staged, selection.request())
+    rows = f"rows of table {table.name!r} that meet the condition, or have keys of the new ones,"
+    return until_unchanged(lambda: _attempt(selection, table, staged), rows, "try again")
 
 
 @begun_again
@@ -152,10 +140,7 @@ def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFrag
     ):
         others = _without(staged_source(table, staged, context.disk_of), scan.batches(), context, table)
         gone = stage(context, table, (tombstones_of(keys, table) for keys in others), "delete")
-        said = selection.user_metadata
-        return publish(
-            context, table, [*staged, *gone], txn=selection.txn, check=check, user_metadata=said, keep=paths
-        )
+        return publish(context, table, [*staged, *gone], selection.request(check=check, keep=paths))
 
 
 def _without(

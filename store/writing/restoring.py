@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import ChangesExpired, RowsChanged, WriteConflict
+from elasticscan.base.errors import ChangesExpired, RowsChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.catalog import begun_again
@@ -29,10 +29,11 @@ from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.beginning import begin_changes, begin_scan
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
+from elasticscan.store.writing.attempts import until_unchanged
 from elasticscan.store.writing.preconditions import Untouched
-from elasticscan.store.writing.writer import publish, stage
+from elasticscan.store.writing.publishing import CommitRequest, publish
+from elasticscan.store.writing.staging import stage
 
-MOST_ATTEMPTS = 10
 RESTORED_TO = "restored_to"  # in the commit's user metadata
 
 _LIMITS = (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
@@ -52,24 +53,20 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
     """
     context.check_newest()
     with context.catalog.reading() as tx:
-        snapshot = snapshot_of(tx, find(tx)[0], to)
+        table = find(tx)[0]
+        snapshot = snapshot_of(tx, table, to)
     assert snapshot is not None, "it was given"
-    conflict: RowsChanged | None = None
-    for _ in range(MOST_ATTEMPTS):
+
+    def attempt() -> int:
         try:
             return _attempt(context, find, snapshot, {**said, RESTORED_TO: str(snapshot)})
-        except RowsChanged as error:
-            conflict = error
         except ChangesExpired:
             with context.catalog.reading() as tx:
                 tx.check_snapshot(find(tx)[0], snapshot)  # which it was, until a merge let go of it
             raise
-    assert conflict is not None, "no attempt ends otherwise"
-    raise WriteConflict(
-        f"others wrote to table {conflict.fields['table']!r} each of the {MOST_ATTEMPTS} times that it was "
-        f"to be restored to snapshot {snapshot}; nothing was restored: pause them, and try again",
-        **conflict.fields,
-    )
+
+    rows = f"rows of table {table.name!r}, which was to be restored to snapshot {snapshot},"
+    return until_unchanged(attempt, rows, "pause them, and try again")
 
 
 def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str]) -> int:
@@ -84,7 +81,7 @@ def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str
     with _rows(context, find, table, (snapshot, upto), replaced) as rows:
         staged = stage(context, table, rows, kind)
     check = Untouched(context, table, newest)
-    return publish(context, table, staged, kind, check=check, user_metadata=said)
+    return publish(context, table, staged, CommitRequest(kind, check=check, user_metadata=said))
 
 
 @contextmanager

@@ -53,7 +53,7 @@ from elasticscan.store.moves import mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.reading import getting, paging
 from elasticscan.store.upkeep import compaction, keeper, steps
-from elasticscan.store.writing import by_condition, indexing, preconditions, writer
+from elasticscan.store.writing import by_condition, indexing, preconditions, publishing
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
 from tests.reader import memory
@@ -293,7 +293,7 @@ def twin_forgets_old_versions(patch: Patch) -> None:
 
 @fault("programs", "a commit requires that each fragment lies where its slots live")
 def commit_without_the_ownership_check(patch: Patch) -> None:
-    patch.setattr(writer, "_in_place", lambda placement, staged: True)
+    patch.setattr(publishing, "_in_place", lambda placement, staged: True)
 
 
 @fault("programs", "a switch copies the last commits", style="compaction below movers")
@@ -655,7 +655,7 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
     style="test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write",
 )
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
-    patch.setattr(writer, "missing_runs", lambda indexes, staged: False)
+    patch.setattr(publishing, "missing_runs", lambda indexes, staged: False)
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 

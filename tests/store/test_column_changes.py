@@ -23,7 +23,7 @@ from elasticscan.base.errors import (
 from elasticscan.store import Store, Table, schema_changes
 from elasticscan.store.reading import beginning
 from elasticscan.store.repair.rebuild import repair_store
-from elasticscan.store.writing import writer
+from elasticscan.store.writing import publishing, staging
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -246,13 +246,13 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
 def test_rows_staged_before_are_committed_as_they_are_now(store: Store, other: Store) -> None:
     definition, ids = other.table("t").definition, range(COUNT - 10, COUNT + 30)
     parts = [
-        writer.stage(other.context, definition, old_rows(some).to_batches()) for some in (ids[:20], ids[20:])
+        staging.stage(other.context, definition, old_rows(some).to_batches()) for some in (ids[:20], ids[20:])
     ]
     change(store.table("t"))
     store.table("t").create_index("by_must", ["must"], include=["v", "w"])
     store.table("t").create_index("by_n", ["n"])
     store.expand(["c"])  # their rows are staged again elsewhere
-    writer.publish(other.context, definition, [fragment for part in parts for fragment in part])
+    publishing.publish(other.context, definition, [fragment for part in parts for fragment in part])
     rows = {i: changed(old_row(i)) for i in (*range(COUNT), *ids)}
     for made in (store, other):
         assert read(made) == rows

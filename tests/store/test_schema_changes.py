@@ -24,7 +24,7 @@ from elasticscan.base.errors import (
 from elasticscan.metadata import Fragment
 from elasticscan.storage import BatchCache, FragmentReader
 from elasticscan.store import Store
-from elasticscan.store.writing import writer
+from elasticscan.store.writing import publishing, staging
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -217,11 +217,11 @@ def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(
     store: Store, other: Store
 ) -> None:
     table = other.table("t").definition
-    staged = writer.stage(other.context, table, old_rows(range(290, 320)).to_batches())
+    staged = staging.stage(other.context, table, old_rows(range(290, 320)).to_batches())
     gain(store)
     store.table("t").create_index("by_n", ["n"])
     store.expand(["c"])  # its rows are staged again elsewhere
-    writer.publish(other.context, table, staged)
+    publishing.publish(other.context, table, staged)
     wanted = MIXED | nulls({i: {"id": i, "v": "old"} for i in range(290, 320)})
     assert read(store) == read(other) == wanted
     assert read(store, index="by_n", filter="n IS NULL OR n >= 0") == wanted
@@ -230,17 +230,17 @@ def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(
 def test_an_index_of_the_new_column_that_comes_while_a_write_is_staged_has_its_rows(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = writer.with_runs
+    honest = publishing.with_runs
 
     def later(*args: Any) -> Any:
-        monkeypatch.setattr(writer, "with_runs", honest)
+        monkeypatch.setattr(publishing, "with_runs", honest)
         store.table("t").add_columns(NEW)
         store.table("t").create_index("by_n", ["n"], include=["by"])
         table, indexes = args[1], other.context.indexes(args[1].id)
         assert table.schema == SCHEMA
         return honest(args[0], table, indexes, args[3])
 
-    monkeypatch.setattr(writer, "with_runs", later)
+    monkeypatch.setattr(publishing, "with_runs", later)
     other.table("t").upsert(old_rows([1_000]))
     assert read(store, index="by_n", filter="n IS NULL")[1_000]["v"] == "old"
     assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT + 1

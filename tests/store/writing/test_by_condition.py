@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.store import Store, Table
-from elasticscan.store.writing import by_condition
+from elasticscan.store.writing.attempts import MOST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema(
@@ -155,7 +155,7 @@ def test_rows_that_others_change_each_time_are_left_alone(store: Store, table: T
     with pytest.raises(WriteConflict, match="each of the 10 times") as caught:
         table.update({"n": "n + 100"})
     assert caught.value.fields["keys"] == [{"id": 7}]
-    assert counts(table) == {**dict.fromkeys(range(100), 0), 7: by_condition.MOST_ATTEMPTS}
+    assert counts(table) == {**dict.fromkeys(range(100), 0), 7: MOST_ATTEMPTS}
 
 
 @pytest.mark.parametrize("checks", [False, True])

@@ -23,7 +23,7 @@ from elasticscan.base.errors import (
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.reading.beginning import begin_changes
 from elasticscan.store.writing import restoring
-from elasticscan.store.writing.restoring import MOST_ATTEMPTS
+from elasticscan.store.writing.attempts import MOST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])

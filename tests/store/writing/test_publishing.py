@@ -12,7 +12,7 @@ from elasticscan.base.errors import DiskFull, ElasticScanError
 from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.storage import ingest
 from elasticscan.store import Store
-from elasticscan.store.writing import writer
+from elasticscan.store.writing import publishing, staging
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64())])
 TASKS, ROWS = 40, 30
@@ -32,7 +32,7 @@ def rows_of(task: int) -> pa.Table:
 
 def staged_by_tasks(store: Store) -> list[StagedFragment]:
     table = store.table("t").definition
-    tasks = (writer.stage(store.context, table, rows_of(task).to_batches()) for task in range(TASKS))
+    tasks = (staging.stage(store.context, table, rows_of(task).to_batches()) for task in range(TASKS))
     return [fragment for task in tasks for fragment in task]
 
 
@@ -56,7 +56,7 @@ def test_many_tasks_leave_one_fragment_a_shard_and_no_other_file(store: Store) -
     staged = staged_by_tasks(store)
     assert len(staged) > TASKS
     assert not any(fragment.runs for fragment in staged)
-    writer.publish(store.context, store.table("t").definition, staged)
+    publishing.publish(store.context, store.table("t").definition, staged)
     assert sorted(fragment.shard for fragment in fragments_of(store)) == [1, 2]
     check_all_is_there(store)
     assert len(files_of(store)) == 4  # with a run of each
@@ -69,7 +69,7 @@ def test_large_fragments_stay_and_small_ones_become_few(
     largest = max(fragment.bytes for fragment in staged)
     monkeypatch.setattr(ingest, "SMALL_FRAGMENT_BYTES", largest)
     monkeypatch.setattr(ingest, "GATHERED_BYTES", 8 * largest)
-    writer.publish(store.context, store.table("t").definition, staged)
+    publishing.publish(store.context, store.table("t").definition, staged)
     committed = fragments_of(store)
     large = {fragment.path for fragment in staged if fragment.bytes == largest}
     assert large <= {fragment.path for fragment in committed}
@@ -81,7 +81,7 @@ def test_what_moved_since_it_was_staged_is_gathered_and_routed(store: Store) -> 
     staged = staged_by_tasks(store)
     tablet = store.context.placement().tablets[0]
     store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
-    writer.publish(store.context, store.table("t").definition, staged)
+    publishing.publish(store.context, store.table("t").definition, staged)
     assert len(fragments_of(store)) <= 3
     check_all_is_there(store)
 
@@ -101,7 +101,7 @@ def test_a_write_that_cannot_be_gathered_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(ingest, "copy_slots", full)
         with pytest.raises(DiskFull):
-            writer.publish(store.context, store.table("t").definition, staged)
+            publishing.publish(store.context, store.table("t").definition, staged)
     assert files_of(store) == set()
     assert fragments_of(store) == ()
 
@@ -116,8 +116,8 @@ def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
         raise ElasticScanError("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_in_place", refused)
+        patch.setattr(publishing, "_in_place", refused)
         with pytest.raises(ElasticScanError, match="not now"):
-            writer.publish(store.context, store.table("t").definition, staged)
+            publishing.publish(store.context, store.table("t").definition, staged)
     assert files_of(store) == before
     assert fragments_of(store) == ()

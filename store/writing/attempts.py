@@ -1,0 +1,49 @@
+"""Attempts: writes of what was read, done again from the beginning where others came before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from elasticscan.base.errors import IndexChanged, RowsChanged, WriteConflict
+
+MOST_ATTEMPTS = 10
+
+T = TypeVar("T")
+
+
+class OutdatedLookError(Exception):
+    """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
+
+
+def until_unchanged(attempt: Callable[[], T], rows: str, advice: str, *, is_final: bool = False) -> T:
+    """The result of the first attempt whose rows nobody wrote between their reading and its commit.
+
+    It is made again, too, where the columns changed, or the index by which rows were looked up was dropped:
+    nobody had asked for that index.
+
+    Args:
+        attempt: reads rows at a snapshot, and commits what follows from them.
+        rows: which ones, for the error: "rows of table 't' that meet the condition".
+        advice: what to do about it, for the error.
+        is_final: the rows are those of a commit that the caller named, so a change of them since is told.
+
+    Raises:
+        WriteConflict: they were written each time.
+        RowsChanged: they were written, and that is final.
+    """
+    conflict = None
+    for _ in range(MOST_ATTEMPTS):
+        try:
+            return attempt()
+        except (OutdatedLookError, IndexChanged):
+            pass
+        except RowsChanged as error:
+            if is_final:
+                raise
+            conflict = error
+    raise WriteConflict(
+        f"{rows} were written by others each of the {MOST_ATTEMPTS} times that they were read; nothing was "
+        f"written: {advice}",
+        **({} if conflict is None else conflict.fields),
+    )

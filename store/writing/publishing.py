@@ -1,0 +1,219 @@
+"""Publishing: staged files become visible on all shards by one commit, or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+from elasticscan.base.errors import (
+    ChangesExpired,
+    CommitUnknown,
+    ElasticScanError,
+    KeysExist,
+    RowsChanged,
+    TableChanged,
+)
+from elasticscan.catalog import IdempotencyKey, Tx, ask_for_commit, begun_again
+from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
+from elasticscan.storage import discard, gather, reroute
+from elasticscan.store.context import Context
+from elasticscan.store.context.following import Claim
+from elasticscan.store.writing.indexing import missing_runs, with_runs
+from elasticscan.store.writing.preconditions import Precondition
+from elasticscan.store.writing.staging import remove_staged
+from elasticscan.topology import Placement
+
+# After so many commits that found some tablet elsewhere, the rows that moved are staged again
+# while the catalog's write lock is held, so a write cannot starve beside endless moves.
+ATTEMPTS_WITHOUT_LOCK = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """What a write asks of its commit.
+
+    Attributes:
+        kind: its name in the table's history.
+        txn: under what it is done once.
+        check: what it requires of its keys. Where that does not hold, what was staged is removed.
+        user_metadata: what its writer says of it.
+        versions: those of the catalog at a look from before anything was staged, as for `stage`.
+        keep: paths that stay staged where the check does not hold.
+    """
+
+    kind: str = "write"
+    txn: IdempotencyKey | None = None
+    check: Precondition | None = None
+    user_metadata: Mapping[str, str] | None = None
+    versions: tuple[int, int] | None = None
+    keep: Collection[str] = ()
+
+
+def publish(
+    context: Context, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest | None = None
+) -> int:
+    """Make staged fragments one commit; returns its number.
+
+    What several tasks staged at a shard is merged first, as far as it is small: a commit leaves few files.
+    The commit requires that each fragment lies where its slots live and has runs of all indexes.
+    If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
+    again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
+
+    Raises:
+        RowsChanged, KeysExist, ChangesExpired: as the request's `check` says.
+        InvalidOffset: `txn` was committed before with other content.
+        TableChanged: the table was dropped.
+        WriteConflict: another table took the name of one that was reserved.
+    """
+    context.checkpoint("rows staged")
+    with context.upkeep.follow() as claim:
+        return _Publication(context, table, staged, request or CommitRequest()).commit(claim)
+
+
+@begun_again
+def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
+    """True if a write with this pair of names was committed before."""
+    with context.catalog.reading() as tx:
+        return tx.commit_of_txn(table_id, txn) is not None
+
+
+class _Publication:
+    """Files on their way into a commit: those that were staged, and those that take their place meanwhile.
+
+    However it ends, none is left that nobody answers for: the commit refers to it, it is removed, or it is
+    one that the caller staged and still has.
+    """
+
+    def __init__(
+        self, context: Context, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest
+    ) -> None:
+        self._context, self._table, self._request = context, table, request
+        self._staged = tuple(staged)
+        self._fragments = list(staged)  # the commit is to refer to these
+        self._all = list(staged)  # and to none of the others: these were on the way to them
+
+    def commit(self, claim: Claim) -> int:
+        context, txn, keep = self._context, self._request.txn, self._request.keep
+        try:
+            with context.noticing_collection():
+                if txn is None or not is_committed(context, self._table.id, txn):
+                    self._prepare()
+                number, committed = self._commit(claim)
+        except (RowsChanged, KeysExist, ChangesExpired):
+            remove_staged(context, [fragment for fragment in self._all if fragment.path not in keep])
+            raise
+        except CommitUnknown:
+            raise
+        except BaseException:
+            paths = {fragment.path for fragment in self._staged}
+            with suppress(ElasticScanError):  # then they are garbage
+                remove_staged(context, [fragment for fragment in self._all if fragment.path not in paths])
+            raise
+        context.note_newest_afar({fragment.shard for fragment in committed})
+        paths = {fragment.path for fragment in committed}
+        discard([fragment for fragment in self._all if fragment.path not in paths], context.disk_of)
+        return number
+
+    def _take(self, fragments: Sequence[StagedFragment]) -> None:
+        """Go on with these, which may lie in other files, or have more runs."""
+        self._fragments = list(fragments)
+        self._all += self._fragments  # removing one twice does no harm
+
+    def _prepare(self) -> None:
+        """Merge what lies crowded, and make the runs; where that fails, what was staged is removed."""
+        context, table, versions = self._context, self._table, self._request.versions
+        versions = versions or context.versions()
+        try:
+            counts = Counter(fragment.shard for fragment in self._staged)
+            active = context.placement(versions[0]).shards
+            crowded = [f for f in self._staged if counts[f.shard] > 1 and f.shard in active]
+            if crowded:
+                origin = context.origin(self._request.kind, versions=versions)
+                others = [fragment for fragment in self._staged if fragment not in crowded]
+                self._take([*others, *gather(table, crowded, context.staging_disk, origin)])
+            indexes = context.indexes(table.id, versions[0])
+            self._take(with_runs(context, table, indexes, self._fragments, versions))
+        except BaseException:
+            with suppress(ElasticScanError):  # then it is garbage
+                remove_staged(context, self._staged)
+            raise
+
+    def _settle(self, placement: Placement, indexes: Sequence[IndexInfo]) -> None:
+        """Stage again what moved, and make the runs that are missing."""
+        context, origin = self._context, self._context.origin(self._request.kind)
+        self._take(reroute(self._table, self._fragments, placement, context.staging_disk, origin))
+        self._take(with_runs(context, self._table, indexes, self._fragments))
+
+    @begun_again
+    def _commit(self, claim: Claim) -> tuple[int, list[StagedFragment]]:
+        """The commit's number, and those of the fragments that it refers to."""
+        context, table, check = self._context, self._table, self._request.check
+        for attempt in count():
+            at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
+            if check is not None:
+                check.look(self._fragments)
+                context.checkpoint("keys compared")
+            ahead = partial(ask_for_commit, table.id, tuple(self._fragments))
+            with context.catalog.writing(ahead) as tx:
+                earlier = self._made_before(tx)
+                if earlier is not None:
+                    return earlier
+                is_there = self._check_is_there(tx)
+                if at_last:  # nothing can change now, so this one is the last
+                    self._settle(tx.placement(), tx.indexes(table.id))
+                if self._is_settled(tx) and (check is None or check.holds(tx, self._fragments, at_last)):
+                    return self._enter(tx, claim, is_there), self._fragments
+            self._settle(context.placement(), context.indexes(table.id))
+        raise AssertionError("unreachable")
+
+    def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
+        """The commit made under the same `txn`, to which these very files may have been handed in."""
+        txn = self._request.txn
+        earlier = None if txn is None else tx.commit_of_txn(self._table.id, txn)
+        if earlier is None:
+            return None
+        known = tx.known_paths()
+        return earlier, [fragment for fragment in self._all if (fragment.shard, fragment.path) in known]
+
+    def _check_is_there(self, tx: Tx) -> bool:
+        """False for a table that is reserved for its first write. Raises `TableChanged` if it was dropped."""
+        is_there = self._context.is_entered(tx, self._table)
+        if not is_there and tx.reserved_table(self._table.id) is None:
+            raise TableChanged(
+                f"table {self._table.name!r} was dropped while rows were written to it; nothing was "
+                "committed",
+                table=self._table.name,
+            )
+        return is_there
+
+    def _is_settled(self, tx: Tx) -> bool:
+        placement, indexes = self._context.placement_in(tx), self._context.indexes_in(tx, self._table.id)
+        return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)
+
+    def _enter(self, tx: Tx, claim: Claim, is_there: bool) -> int:
+        """Make the commit."""
+        request, table, fragments = self._request, self._table, self._fragments
+        self._context.check_not_collected(tx, fragments, request.versions)
+        if not is_there:
+            tx.enter_reserved(table.id)
+        kind = _kind_of(request.kind, fragments)
+        number = tx.add_commit(table.id, kind, fragments, request.txn, request.user_metadata)
+        claim(tx, table.id, fragments)
+        return number
+
+
+def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:
+    """True if each fragment lies where its slots live."""
+    return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
+
+
+def _kind_of(kind: str, staged: Sequence[StagedFragment]) -> str:
+    """The name of a commit in the table's history: rows of a write may delete, too."""
+    deletes = sum(fragment.tombstones for fragment in staged)
+    if kind != "write" or not deletes:
+        return kind
+    return "delete" if deletes == sum(fragment.rows for fragment in staged) else "merge"
