@@ -283,7 +283,8 @@ def transactions(source: str, tree: ast.AST) -> Iterator[str]:
             yield f"line {line}: imports {module}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "catalog":
-            yield f"line {node.lineno}: .catalog"
+            if not ast.unparse(node.value).endswith("spark"):  # which has one of its own
+                yield f"line {node.lineno}: .catalog"
 
 
 def test_the_catalog_is_asked_by_the_store_alone() -> None:
