@@ -282,9 +282,10 @@ def transactions(source: str, tree: ast.AST) -> Iterator[str]:
         if belongs_to(module, frozenset({"elasticscan.catalog"})):
             yield f"line {line}: imports {module}"
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "catalog":
-            if not ast.unparse(node.value).endswith("spark"):  # which has one of its own
-                yield f"line {node.lineno}: .catalog"
+        if not isinstance(node, ast.Attribute) or node.attr != "catalog":
+            continue
+        if not ast.unparse(node.value).endswith("spark"):  # which has one of its own
+            yield f"line {node.lineno}: .catalog"
 
 
 def test_the_catalog_is_asked_by_the_store_alone() -> None:
