@@ -303,6 +303,11 @@ class CommitTx(TagTx):
             raise damaged(f"the newest commit of table {table} is not there")
         return rows[0] if rows else None
 
+    def rows_written(self, table: int, since: int) -> int:
+        """Count the rows that commits of a table wrote, from one on; deletions, too."""
+        newest = self._newest(table)
+        return 0 if newest is None else int(newest.rows_upto - self._totals_upto(table, since - 1)[1])
+
     def committed_bytes(self, table: int) -> int:
         """Return how many bytes the commits of a table brought."""
         newest = self._newest(table)

@@ -117,9 +117,8 @@ def _tables(tables: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def row_count(table: Mapping[str, Any]) -> str:
-    """The rows of a table of `Store.status()`, as far as they could be counted."""
-    rows = table["rows"]
-    return "?" if rows is None else f"{'' if table['rows_exact'] else '≤ '}{rows:,}"
+    """The rows of a table of `Store.status()`, as far as they are known."""
+    return f"{'' if table['rows_exact'] else '≤ '}{table['rows']:,}"
 
 
 def table_size(table: Mapping[str, Any]) -> str:

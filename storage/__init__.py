@@ -79,7 +79,7 @@ from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE,
 from elasticscan.storage.changes.pages import read_changes
 from elasticscan.storage.conform import batches_of, conform, rows_instead_of
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.counting import count_rows, most_rows, slot_counts
+from elasticscan.storage.counting import most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
 from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, keep_from_group
 from elasticscan.storage.fragment import (
@@ -148,7 +148,6 @@ __all__ = [
     "check_works",
     "conform",
     "copy_slots",
-    "count_rows",
     "described_columns",
     "discard",
     "find_damage",

@@ -32,7 +32,7 @@ The facade stands on all of them but `repair`, which stands on it:
 store           a store as users hold it; status: what `Store.status` returns
 table           a table that is written; readable: one that is read; defined: one apart from its rows
 schema_changes  columns that come, go, and get other names and types
-verifying       the look at every file and row, and counts
+verifying       the look at every file and row
 adoption        copies of a store, and older catalogs that were put back
 
 What all of them use, and what uses none of them:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from elasticscan.base.errors import CatalogOutdated, OperatorNeeded
+from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import begun_again
-from elasticscan.metadata import Fragment, IndexInfo, IndexRun, TableInfo
-from elasticscan.store import verifying
+from elasticscan.catalog import Tx, begun_again
+from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun, TableInfo
+from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
@@ -18,35 +18,23 @@ from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
 from elasticscan.topology import Placement, Shard
 from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
-MOST_MERGED_ROWS = 5_000_000
 
+def _size(tx: Tx, table: TableInfo, newest: int, fragments: Sequence[Fragment]) -> dict[str, Any]:
+    """The size of a table by the catalog alone: the most rows that it can have, and whether just so many.
 
-def _rows(
-    context: Context, table: TableInfo, newest: int, recount_seconds: float
-) -> tuple[int | None, bool, str | None]:
-    """(rows, whether exact, the error of counting): a status must not fail because a disk does."""
-    now = context.clock.now()
-    commit, rows, counted_at = context.row_counts.get(table.id, (0, 0, 0.0))
-    if commit == newest and 0 <= now - counted_at < recount_seconds:
-        return rows, True, None
-    try:
-        rows, exact = verifying.rows_of(context, table, MOST_MERGED_ROWS)
-    except OperatorNeeded as error:
-        return None, False, str(error)
-    if exact and recount_seconds:
-        context.row_counts[table.id] = newest, rows, now
-    return rows, exact, None
-
-
-def _rows_and_size(
-    context: Context, table: TableInfo, newest: int, recount_seconds: float, fragments: Sequence[Fragment]
-) -> dict[str, Any]:
-    rows, exact, problem = _rows(context, table, newest, recount_seconds)
+    Two bounds: what its files hold, where a row may have several versions, and rows of slots that moved away
+    are left; and what its commits wrote since the last overwrite.
+    """
+    by_shard: dict[int, list[Fragment]] = {}
+    for fragment in fragments:
+        by_shard.setdefault(fragment.shard, []).append(fragment)
+    floor = max(tx.overwrites(table.id), default=0)
+    bounds = Bounds(floor, newest, since=newest)
+    held = [most_rows(View(own), bounds) for own in by_shard.values()]
+    most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
     return {
-        "name": table.name,
-        "rows": rows,
+        "rows": most if exact else min(most, tx.rows_written(table.id, floor)),
         "rows_exact": exact,
-        **({"problem": problem} if problem else {}),
         "bytes": sum(fragment.serving_bytes for fragment in fragments),
         "fragments": len(fragments),
     }
@@ -83,8 +71,8 @@ def _index(index: IndexInfo, runs: Iterable[IndexRun]) -> dict[str, Any]:
 
 
 @begun_again
-def status_of(context: Context, recount_seconds: float = 0.0, only: str | None = None) -> dict[str, Any]:
-    """Describe a store, as `Store.status` returns it: row counts apart, from one look at the catalog.
+def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
+    """Describe a store, as `Store.status` returns it: from one look at the catalog, and at no file.
 
     With `only`, of its tables this one alone.
     """
@@ -95,25 +83,26 @@ def status_of(context: Context, recount_seconds: float = 0.0, only: str | None =
         indexes, streams, scans = tx.indexes(), streams_in(tx), scans_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
-        newest = {table.id: tx.last_commit_of(table.id) for table in tables}
+        own = {table.id: [f for f in fragments if f.table == table.id] for table in tables}
+        sized = {table.id: _size(tx, table, snapshot, own[table.id]) for table in tables}
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
         upkeep, steps = upkeep_of(tx, tables, fragments, runs, Policy()), steps_of(tx, tables, names)
-    described = []
-    for table in (table for table in tables if only in (None, table.name)):
-        own = [fragment for fragment in fragments if fragment.table == table.id]
-        described.append(
-            {
-                **_rows_and_size(context, table, newest[table.id], recount_seconds, own),
-                "retention_seconds": context.retention_of(table),
-                "indexes": [_index(index, runs[table.id]) for index in indexes if index.table == table.id],
-                "tags": [asdict(tag) for tag in tags[table.id]],
-                "primary_key": list(table.primary_key),
-                "compression": table.compression,
-                "upkeep": upkeep[table.name],
-            }
-        )
+    described = [
+        {
+            "name": table.name,
+            **sized[table.id],
+            "retention_seconds": context.retention_of(table),
+            "indexes": [_index(index, runs[table.id]) for index in indexes if index.table == table.id],
+            "tags": [asdict(tag) for tag in tags[table.id]],
+            "primary_key": list(table.primary_key),
+            "compression": table.compression,
+            "upkeep": upkeep[table.name],
+        }
+        for table in tables
+        if only in (None, table.name)
+    ]
     return {
         "store_id": context.info.store_id,
         "read_only": context.catalog.read_only,

@@ -590,11 +590,9 @@ class Store(Named):
         """Look at the catalog and every root's marker, and read every file; returns what is wrong."""
         return list(verifying.verify(self._context))
 
-    def status(self, recount_seconds: float = 0.0) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Shards, tablets, tables, moves, leases, scans in flight and the newest snapshot, as plain values.
 
-        Args:
-            recount_seconds: where a table has no newer commit, its rows may be those that a call so recently
-                counted; 0 counts them each time. For who asks again and again.
+        It reads no data: a table's `rows` are the most that there can be, and just so many if `rows_exact`.
         """
-        return status_of(self._context, arguments.seconds("recount_seconds", recount_seconds))
+        return status_of(self._context)

@@ -1,4 +1,4 @@
-"""Verification: what is damaged, and what of each table cannot be read for it. Counting."""
+"""Verification: what is damaged, and what of each table cannot be read for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import OperatorNeeded
-from elasticscan.metadata import Bounds, Fragment, IndexRun, Seal, TableInfo
-from elasticscan.storage import FileDamage, PageSource, count_rows, find_damage, find_seal, most_rows
+from elasticscan.metadata import Fragment, IndexRun, Seal
+from elasticscan.storage import FileDamage, find_damage, find_seal
 from elasticscan.store.context import Context
 from elasticscan.store.upkeep.garbage import trashed_places
 from elasticscan.topology import SlotSet
@@ -152,25 +152,3 @@ class _Inspection:
         except OperatorNeeded:
             return None
         return place
-
-
-def rows_of(context: Context, table: TableInfo, most_merged_rows: int) -> tuple[int, bool]:
-    """(rows at the newest snapshot, whether that is exact); more than there are where it is not.
-
-    Where fragments overlap, keys have to be compared to know; beyond `most_merged_rows`, and in object
-    storage, that is not done and every version counts.
-    """
-    newest = context.catalog.versions()[1]
-    state = context.table_state(table.id, newest)
-    bounds = Bounds(state.floor(newest), newest, since=newest)
-    total, exact = 0, True
-    for shard in context.placement().shards:
-        view = state.view(shard)
-        if context.disk_of(shard).is_far:
-            rows, is_exact = most_rows(view, bounds)
-        else:
-            source = PageSource(table, view, context.readers.opener(table))
-            rows, is_exact = count_rows(source, bounds, most_merged_rows)
-        total += rows
-        exact &= is_exact
-    return total, exact

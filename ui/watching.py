@@ -25,7 +25,6 @@ from elasticscan.store import Store
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 SHARE_OF_TIME = 0.1  # most that looks take
 HEARTBEAT_SECONDS, STOP_SECONDS = 10.0, 0.25
-RECOUNT_SECONDS = 60.0
 TOPOLOGIES = 60
 
 # Kinds of documents.
@@ -54,7 +53,7 @@ class StoreLooker:
             self._store = self._store or Store.open(self._uri)
             documents = {
                 STORE: json_text({"uri": shown(self._store.uri), "explains": self._explains}),
-                STATUS: json_text(self._store.status(RECOUNT_SECONDS)),
+                STATUS: json_text(self._store.status()),
                 SLOT_MAP: self._slot_map(self._store),
             }
         except (ElasticScanError, OSError) as error:

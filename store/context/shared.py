@@ -84,7 +84,6 @@ class Context:
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[TableState | None, TableStatistics]] = {}
-        self.row_counts: dict[int, tuple[int, int, float]] = {}  # by table: newest commit, rows, when
         self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
         self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
         self._topology: Topology | None = None

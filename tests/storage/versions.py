@@ -142,6 +142,7 @@ class Shelf:
         unique = len({version.key for version in rows}) == len(rows)
         spoken_for = SlotSet.span(0, self.slot_count) if slots is None else slots
         staged = write_fragment(target, spoken_for, [batch], Contents(unique=unique))
+        staged = replace(staged, slots_left=len({row.slot for row in rows if row.slot not in spoken_for}))
         number = len(self.fragments) + 1
         return self.register(staged, number, min(commits), max(commits), rows)
 

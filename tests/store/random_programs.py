@@ -985,6 +985,7 @@ class Program:
         newest = self.store.context.catalog.versions()[1]
         commits = [(number, at) for table in TABLES for number, at, _ in self.history[table]]
         promised = max((number for number, at in commits if at <= now - retention), default=0)
+        self._check_status(newest)
         for name in TABLES:
             oldest = self.store.table(name).definition.oldest_snapshot
             created = self.history[name][0][0]
@@ -999,6 +1000,12 @@ class Program:
                 self._check_index(name, index, self.random.choice([newest, oldest]))
             self._check_changes(name, oldest, newest)
         self._check_files()
+
+    def _check_status(self, newest: int) -> None:
+        """The rows that a status tells are never too few, and just so many where it says so."""
+        for told in self.store.status()["tables"]:
+            rows = len(self.rows_at(told["name"], newest))
+            assert told["rows"] == rows if told["rows_exact"] else told["rows"] >= rows
 
     def _check_files(self) -> None:
         """What a fragment serves lives at its shard, and its file is what was written."""

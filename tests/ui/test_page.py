@@ -106,7 +106,7 @@ def test_the_page_gets_what_status_prints(uri: str) -> None:
             lambda seen: seen["status"]["streams"] and len(seen["slot-map"]["topologies"]) == 2
         )
         assert seen["status"] == json.loads(json_text(store.status()))
-        assert seen["status"]["tables"][0]["rows"] == 998
+        assert seen["status"]["tables"][0]["rows"] >= 998
         assert [t["reason"] for t in seen["slot-map"]["topologies"]] == ["created", "tablet 1 moved to s2"]
 
 
