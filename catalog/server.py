@@ -12,6 +12,11 @@ the table `outcomes`, with its first statement. To begin anew is to enter the sa
 the end of the lost transaction, and is refused if it was committed. So its fate is found out for sure. The
 server's own numbers of transactions would not do: one that crashed gives them out again.
 
+A client may stand still, too (its machine is out of memory, someone stopped it) while it holds the lock that
+all writers wait for. So the server ends the connection of one that says nothing for `ANSWER_SECONDS` amid a
+transaction that writes, sooner than those who wait for it give up; for the client, should it go on, that is a
+connection that was lost.
+
 Tries follow each other in growing pauses, none of them as long as another process's, until
 `RECONNECT_SECONDS` are over. What a server refuses for good (a wrong password, no such database) is not tried
 again.
@@ -33,7 +38,7 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, OperationalError, SQLAlchemyError
 
 from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
-from elasticscan.base.limits import RECONNECT_SECONDS
+from elasticscan.base.limits import ANSWER_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.connections import check_own, never_free, unsafe_fork
 from elasticscan.catalog.failures import Interrupted, commit_unknown, driver_error, translate_commit_error
 from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together, table_of
@@ -45,8 +50,9 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
 _PRUNE_EVERY = 256  # transactions, by chance: each removes the outcomes that nobody asks for any more
 
-# SQLSTATE: the server ends connections or takes none now; deadlocks; a standby that lost a snapshot.
-_PASSING_STATES = ("08", "57P01", "57P02", "57P03", "53300", "40001", "40P01")
+# SQLSTATE: the server ends connections or takes none now, or has waited long enough for the client;
+# deadlocks; a standby that lost a snapshot.
+_PASSING_STATES = ("08", "57P01", "57P02", "57P03", "53300", "25P03", "40001", "40P01")
 # What a server says when it refuses a connection, and takes one later: the driver tells no SQLSTATE then.
 _PASSING_REFUSALS = (
     "starting up",
@@ -63,6 +69,13 @@ _STATE = ", ".join(_StateRow._fields)
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _READ_STATE = f"SELECT {_STATE} FROM {store_state.name}"
 _BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+# How long the server waits for its client; and for the lock, of which clients themselves are told sooner, so
+# that it does not wait on for one that gave up. Of this transaction alone: behind a proxy the session is
+# another's, too.
+_BOUND_WAITS = """
+SELECT set_config('idle_in_transaction_session_timeout', '{client:.0f}', true),
+    set_config('lock_timeout', '{lock:.0f}', true)
+"""
 # The row is the lock: it makes the order of commit numbers the order in which commits become visible.
 _TOUCH_STATE = f"""
 WITH mine AS (INSERT INTO {outcomes.name} (id) VALUES ('{{id}}') ON CONFLICT DO NOTHING RETURNING id)
@@ -71,7 +84,6 @@ RETURNING {_STATE}, (SELECT count(*) FROM mine) AS is_new, pg_backend_pid() AS p
     pg_current_xact_id()::text AS number
 """
 _PRUNE = f"DELETE FROM {outcomes.name} WHERE made_at < now() - interval '1 hour'"  # nobody asks for so long
-_WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '1ms'"
 _END_LOST = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = %(process)s AND backend_xid = %(number)s::xid8::xid
@@ -253,7 +265,9 @@ class ServerTransaction:
         if self._at_server is not None:  # it may be lost to us alone, and hold the lock
             process, number = self._at_server
             self._say(_END_LOST, {"process": process, "number": number})
-        rows = self._begin(_BEGIN_WRITING, _TOUCH_STATE.format(id=mine))
+        lock_seconds = 0.001 if self._at_once else 2 * ANSWER_SECONDS
+        bounds = _BOUND_WAITS.format(client=ANSWER_SECONDS * 1_000, lock=lock_seconds * 1_000)
+        rows = self._begin(_BEGIN_WRITING, bounds, _TOUCH_STATE.format(id=mine))
         if not rows:
             raise StoreTooNew(
                 "a newer release has brought the store to a newer format since it was opened; "
@@ -271,13 +285,13 @@ class ServerTransaction:
             return Answer((), result.rowcount)
         return Answer(rows := result.all(), len(rows))
 
-    def _begin(self, begin: str, first: str) -> Sequence[Any]:
-        """The rows of the first statement, which is sent together with what begins the transaction."""
+    def _begin(self, *words: str) -> Sequence[Any]:
+        """The rows of the last of some statements, which are sent together: they begin the transaction."""
         ahead: list[Sent] = []
         if not self._asked:  # else they are asked again with all the others
             ahead = [(statement, [values]) for statement, values in self._ahead]
-        hurry: list[Sent] = [(_WAIT_FOR_NOBODY, ())] if self._at_once else []
-        _, answer, *answers = self._together([(begin, ()), *hurry, (first, ()), *ahead])[len(hurry) :]
+        beginning: list[Sent] = [(said, ()) for said in words]
+        answer, *answers = self._together([*beginning, *ahead])[len(words) - 1 :]
         self._asked += zip(ahead, answers, strict=True)
         return answer.rows
 

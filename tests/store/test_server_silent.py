@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
 from elasticscan.catalog import engine as catalog_engine
 from elasticscan.catalog import server as catalog_server
 from elasticscan.catalog import waiting
+from elasticscan.catalog.commits import CommitTx
 from elasticscan.store import Store
 from tests.base.postgres import Server
 
@@ -147,6 +149,33 @@ def test_who_waits_too_long_for_another_writer_is_told(store: Store, monkeypatch
         monkeypatch.undo()
     store.table("t").upsert(rows(20, 30))
     assert keys(store) == list(range(30))
+
+
+def test_a_client_that_stands_still_amid_a_commit_holds_up_others_for_a_limit_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, stands, goes_on = store.table("t"), threading.Event(), threading.Event()
+    add_commit = CommitTx.add_commit
+
+    def stopped(*given: Any, **more: Any) -> int:
+        number = add_commit(*given, **more)
+        if not stands.is_set():
+            stands.set()
+            assert goes_on.wait(30)
+        return number
+
+    monkeypatch.setattr(CommitTx, "add_commit", stopped)
+    monkeypatch.setattr(catalog_server, "ANSWER_SECONDS", 0.3)
+    with ThreadPoolExecutor(1) as pool, Store.open(store.uri, upkeep="off") as other:
+        work = pool.submit(table.upsert, rows(20, 30), txn=("job", 1))
+        assert stands.wait(30)
+        try:
+            commit = other.table("t").upsert(rows(30, 40))
+        finally:
+            goes_on.set()
+        assert work.result() == commit + 1
+        assert table.upsert(rows(20, 30), txn=("job", 1)) == commit + 1
+    assert keys(store) == list(range(40))
 
 
 def test_an_answer_that_comes_in_pieces_is_no_silence(
