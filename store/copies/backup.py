@@ -61,6 +61,7 @@ VERSION = 1
 SUFFIX = ".backup"
 _TIME = "%Y%m%dT%H%M%S%f"  # in the name of a list
 _NAMED = re.compile(r"(\d{8}T\d{12}-\d+)" + re.escape(SUFFIX))
+_UNFINISHED = ".unfinished"  # what the disk calls a file that is being written
 COPY_BYTES = 8 << 20
 MOST_ATTEMPTS = 3
 
@@ -83,7 +84,8 @@ class BackedUp:
         snapshot: the store's newest commit then.
         files: how many it refers to.
         copied, copied_bytes: those of them that were not there yet.
-        removed: files that no backup needs any more, after older ones were dropped.
+        removed: files that no backup needs any more, after older ones were dropped, and those that were
+            never finished.
     """
 
     name: str
@@ -174,7 +176,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     with disk.create(name + SUFFIX) as file:
         keep_from_group(file)  # it holds the store's secrets
         file.write(_pack(backup))
-    removed = 0 if keep is None else _drop_older(disk, keep, name + SUFFIX)
+    removed = _drop_waste(disk, keep, name + SUFFIX)
     return BackedUp(name, backup.snapshot, len(backup.files), len(copied), sum(copied.values()), removed)
 
 
@@ -256,34 +258,40 @@ def _copy(source: Disk, target: Disk, file: File) -> None:
         raise
 
 
-def _drop_older(disk: Disk, keep: int, own: str) -> int:
-    """Drop all but the newest backups, and the files that none of these needs; returns how many files.
+def _drop_waste(disk: Disk, keep: int | None, own: str) -> int:
+    """Drop what a process that died left half-written; returns how many files.
 
-    A young copy that no list names may be of a backup that is being made. The list that was just written says
-    what time it is at the place.
+    With `keep` also all but the newest backups, and the files that none of these needs. A young file that no
+    list names may be of a backup that is being made. The list that was just written says what time it is at
+    the place.
     """
     changed = dict(disk.list())
-    paths = list(changed)
-    names = sorted(path for path in paths if _is_list(path))
-    older = [name for name in names[:-keep] if name != own]  # others may have made newer ones meanwhile
-    needed = {_place_of(file) for name in names if name not in older for file in _unpack(disk, name).files}
-    dropped: set[str] = set()
-    for name in older:
-        with suppress(StoreDamaged):
-            dropped.update(map(_place_of, _unpack(disk, name).files))
     young = changed.get(own, math.inf) - GC_GRACE_SECONDS
-    for name in older:
-        disk.delete(name)
     # Names alone are no proof: files of a shard that lies in the place may have the same ones.
-    others = {path.partition("/")[0] for path in paths if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
-    gone = [
-        path
-        for path in paths
-        if path not in needed and (path in dropped or changed[path] <= young) and _is_copy(path, others)
-    ]
+    others = {path.partition("/")[0] for path in changed if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
+    old = [path for path, at in changed.items() if at <= young]
+    gone = {path for path in old if path.endswith(_UNFINISHED) and _is_ours(path, others)}
+    if keep is not None:
+        gone |= {path for path in _no_longer_needed(disk, keep, own, changed, old) if _is_copy(path, others)}
     for path in gone:
         disk.delete(path)
     return len(gone)
+
+
+def _no_longer_needed(
+    disk: Disk, keep: int, own: str, paths: Collection[str], old: Collection[str]
+) -> Collection[str]:
+    """Drop all but the newest backups; returns the paths that none of these needs and that may go."""
+    names = sorted(path for path in paths if _is_list(path))
+    older = [name for name in names[:-keep] if name != own]  # others may have made newer ones meanwhile
+    needed = {_place_of(file) for name in names if name not in older for file in _unpack(disk, name).files}
+    dropped = set(old)
+    for name in older:
+        with suppress(StoreDamaged):
+            dropped.update(map(_place_of, _unpack(disk, name).files))
+    for name in older:
+        disk.delete(name)
+    return dropped.intersection(paths) - needed
 
 
 # Making a store of one
@@ -417,6 +425,11 @@ def _is_copy(path: str, others: Collection[str]) -> bool:
     """True if a file can be a copy that a backup made; others are not ours to remove."""
     shard, _, rest = path.partition("/")
     return shard.isdecimal() and shard not in others and is_fragment_path(rest)
+
+
+def _is_ours(path: str, others: Collection[str]) -> bool:
+    """True if an unfinished file can be one that a backup was writing: a copy, or a list."""
+    return _is_copy(path, others) or _NAMED.fullmatch(path.removesuffix(_UNFINISHED)) is not None
 
 
 def _is_list(path: str) -> bool:

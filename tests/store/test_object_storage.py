@@ -23,7 +23,9 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage.objects import reading
 from elasticscan.storage.objects.at_once import MOST_AT_ONCE
+from elasticscan.storage.objects.prefix import PART_BYTES, ObjectDisk
 from elasticscan.store import Store
+from elasticscan.store.copies import backup as backup_module
 from elasticscan.store.upkeep.garbage import Action
 from tests.base.manual_clock import ManualClock
 from tests.base.s3 import SECRET, Fault, Request, S3Server
@@ -70,7 +72,9 @@ def test_a_status_asks_for_no_object(store: Store, s3_server: S3Server) -> None:
     assert [request for request in s3_server.line.requests if ".arrow" in request.path] == []
 
 
-def test_everything_that_a_store_does_works_there(store: Store, bucket: str, tmp_path: Path) -> None:
+def test_everything_that_a_store_does_works_there(
+    store: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = store.table("t")
     table.create_index("by_k", ["k"])
     table.upsert(rows(np.arange(0, ROWS, 2), "b"))
@@ -89,6 +93,11 @@ def test_everything_that_a_store_does_works_there(store: Store, bucket: str, tmp
     assert store.verify() == []
     copy = f"s3://{bucket}/backup"
     store.backup(copy)
+    killed = ObjectDisk(copy).create(f"1/t1/{'0' * 32}.arrow")
+    killed.__enter__().write(bytes(PART_BYTES))
+    monkeypatch.setattr(backup_module, "GC_GRACE_SECONDS", 0)
+    assert store.backup(copy).removed == 1
+    assert not [path for path, _ in ObjectDisk(copy).list() if path.endswith(".unfinished")]
     store.collect_garbage(0)
     assert ids(store) == expected
     roots = {name: f"s3://{bucket}/restored/{name}" for name in ("b", "c")}

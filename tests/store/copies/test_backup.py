@@ -268,7 +268,7 @@ def test_shards_go_where_they_are_told_and_never_where_the_original_lies(tmp_pat
 
 def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "b"
-    store.backup(place)
+    first = store.backup(place).name
     own = place / "t1" / f"{'0' * 32}.arrow"  # a shard whose root is the place itself
     shard = place / "7" / "t1"  # one that is named like the directory of a shard's copies
     kept = [own, shard / own.name, place / "7" / "elasticscan-shard", place / "notes" / "a.txt"]
@@ -276,14 +276,17 @@ def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tm
     for path in kept:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"alive")
-    left = place / "1" / "t1" / f"{'1' * 32}.arrow.unfinished"
-    left.write_bytes(b"of a backup that was killed")
-    store.backup(place, keep=1)
-    assert left.exists()  # it might be of one that is being made
-    os.utime(left, (0, 0))
-    store.backup(place, keep=1)
+    left = [place / "1" / "t1" / f"{'1' * 32}.arrow.unfinished", place / f"{first}.backup.unfinished"]
+    for keep in (None, 1):
+        for path in left:
+            path.write_bytes(b"of a backup that was killed")
+        store.backup(place, keep=keep)
+        assert all(path.exists() for path in left)  # they might be of one that is being made
+        for path in left:
+            os.utime(path, (0, 0))
+        assert store.backup(place, keep=keep).removed >= len(left)
+        assert not any(path.exists() for path in left)
     assert [path.read_bytes() for path in kept] == [b"alive"] * len(kept)
-    assert not left.exists()
 
 
 def test_no_store_and_no_shard_is_made_within_a_place_of_backups_a_store_or_a_shard(
