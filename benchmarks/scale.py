@@ -3,9 +3,10 @@
     python benchmarks/scale.py PART … [--most N] [--work DIR] [--figures FILE] [--plots docs]
 
 Parts: rows, tablets, shards, topologies, commits, tasks; lived and scattered are commits to 4,096 tablets, in
-order and in the worst one. Each prints a JSON for each count; with `--figures` they are added to a file, of
-which `--plots` alone draws. Times are those of the processor, of all threads, in milliseconds: wall time
-would show who else uses the machine.
+order and in the worst one. In server (with PYTHONPATH=.) the catalog is at a PostgreSQL server; beyond 10,000
+commits all but the last 500 have no rows there, since it is the history that is measured. Each part prints a
+JSON for each count; with `--figures` they are added to a file, of which `--plots` alone draws. Times are
+those of the processor, of all threads, in milliseconds: wall time would show who else uses the machine.
 
 Commits are made ten seconds after each other by a clock that is turned, so that retention and grace pass as
 in a store that lives: 100,000 of them take eleven days and a half.
@@ -31,6 +32,7 @@ import pyarrow as pa
 from measure import processor_seconds
 from plots import Points, plotted
 from pyspark.serializers import CPickleSerializer
+from sqlalchemy import create_engine
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.catalog import NewStore
@@ -88,14 +90,20 @@ def write(store: Store, first: int, count: int) -> None:
 
 
 def made(
-    work: Path, shards: int = 2, tablets: int = 64, clock: TurnedClock | None = None, scattered: bool = True
+    work: Path,
+    shards: int = 2,
+    tablets: int = 64,
+    clock: TurnedClock | None = None,
+    scattered: bool = True,
+    server: str | None = None,
 ) -> Store:
     """A store with an empty table.
 
     Where tablets are scattered, neighbours lie at different shards and have different epochs, the worst case;
-    else each shard's follow one another, as `Store.create` places them.
+    else each shard's follow one another, as `Store.create` places them. Its catalog is in its directory, or
+    at a server.
     """
-    place = str(work)
+    place = server or str(work)
     location, names = Location.of(place), [f"s{number}" for number in range(1, shards + 1)]
     cuts = [number * SLOTS // tablets for number in range(tablets + 1)]
     placement = initial_placement(SLOTS, tablets, range(1, shards + 1))
@@ -104,7 +112,8 @@ def made(
             Tablet(number + 1, cuts[number], cuts[number + 1], number % shards + 1, number % 7 + 1)
             for number in range(tablets)
         )
-    roots = tuple((name, location.stored_root(name, None)) for name in names)
+    of_shards = {name: str(work / "shards" / name) if server else None for name in names}
+    roots = tuple((name, location.stored_root(name, root)) for name, root in of_shards.items())
     at = clock or SystemClock()
     make_store(location, open_disk, at, NewStore(roots, placement, "spark", 7 * 86_400.0))
     store = Store.open(place, clock=clock)
@@ -213,7 +222,7 @@ def tablets_part(work: Path, most: int) -> Iterator[Figures]:
 
 
 def shards_part(work: Path, most: int) -> Iterator[Figures]:
-    for shards in (2, 8, 32, 128):
+    for shards in (2, 4, 8, 16, 32, 64):
         if shards > most:
             return
         place = work / str(shards)
@@ -250,16 +259,23 @@ def topologies_part(work: Path, most: int) -> Iterator[Figures]:
                 }
 
 
+def _updates(store: Store, clock: TurnedClock, most: int) -> Iterator[float]:
+    """Commits of rows that are there, ten seconds apart; what each took."""
+    chance = np.random.default_rng(most)
+    for number in range(most):
+        ids = chance.choice(20_000, COMMIT_ROWS, replace=False)
+        rows = pa.Table.from_arrays([pa.array(ids), pa.array(ids * number)], schema=SCHEMA)
+        yield once(lambda rows=rows: store.table("t").upsert(rows))  # type: ignore[misc]
+        clock.sleep(COMMIT_SECONDS)
+
+
 def _lived(work: Path, most: int, tablets: int, scattered: bool) -> Iterator[Figures]:
     clock = TurnedClock(most * COMMIT_SECONDS + 3_600)
     with made(work, 2, tablets, clock, scattered) as store:
         write(store, 0, 20_000)
-        chance, took = np.random.default_rng(1), list[float]()
-        rows_of_commits = (chance.choice(20_000, COMMIT_ROWS, replace=False) for _ in range(most))
-        for number, ids in enumerate(rows_of_commits, 1):
-            rows = pa.Table.from_arrays([pa.array(ids), pa.array(ids * number)], schema=SCHEMA)
-            took.append(once(lambda rows=rows: store.table("t").upsert(rows)))  # type: ignore[misc]
-            clock.sleep(COMMIT_SECONDS)
+        took = list[float]()
+        for number, milliseconds_of_one in enumerate(_updates(store, clock, most), 1):
+            took.append(milliseconds_of_one)
             if number in (100, 1_000, 3_000, 10_000, 20_000, 30_000, 100_000):
                 sizes = catalog_bytes(work)
                 yield {
@@ -274,6 +290,64 @@ def _lived(work: Path, most: int, tablets: int, scattered: bool) -> Iterator[Fig
                     "files": sum(1 for path in (work / "shards").rglob("*") if path.is_file()),
                     "memory_mb": anonymous_mb(),
                 }
+
+
+def server_part(work: Path, most: int) -> Iterator[Figures]:
+    from far_catalog import processor_seconds as processor_seconds_of  # noqa: PLC0415 - with the tests' server
+
+    from tests.base.postgres import start_server  # noqa: PLC0415
+
+    most = min(most, 100_000)
+    clock = TurnedClock(most * COMMIT_SECONDS + 3_600)
+    with start_server() as server, server.database() as database:
+        uri = server.url(database)
+        with made(work, 2, 64, clock, scattered=False, server=uri) as store:
+            write(store, 0, 20_000)
+            table, there = store.table("t"), 0
+            for commits in (1_000, 10_000, 100_000):
+                if commits > most:
+                    return
+                if there >= 10_000:
+                    _enter_without_rows(store, clock, commits - 500 - there)
+                    there = commits - 500
+                took = list(_updates(store, clock, commits - there - 100))
+                at_server = processor_seconds_of(server.process)
+                took, there = list(_updates(store, clock, 100)), commits
+                at_server = processor_seconds_of(server.process) - at_server
+                yield {
+                    "commits": commits,
+                    "commit_ms": statistics.mean(took),
+                    "server_ms": at_server / len(took) * 1e3,
+                    **reads(store),
+                    "history_ms": milliseconds(table.history, 3),
+                    "history_ten_ms": milliseconds(lambda: table.history(10)),
+                    "collect_ms": once(store.collect_garbage),
+                    **_server_mb(uri),
+                    "memory_mb": anonymous_mb(),
+                }
+
+
+def _enter_without_rows(store: Store, clock: TurnedClock, commits: int) -> None:
+    """Make commits of no rows, a hundred in a transaction."""
+    table = store.table("t").definition.id
+    for first in range(0, commits, 100):
+        with store.context.catalog.writing() as tx:
+            for _ in range(min(100, commits - first)):
+                tx.add_commit(table, "write", [])
+        clock.sleep(100 * COMMIT_SECONDS)
+
+
+def _server_mb(uri: str) -> Figures:
+    """Sizes of a database, of its table of commits with their indexes, and of all that went to the log."""
+    query = (
+        "SELECT pg_database_size(current_database()), pg_total_relation_size('commits'), "
+        "pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
+    )
+    with create_engine(uri).connect() as connection:
+        sizes = connection.exec_driver_sql(query).one()
+    return dict(
+        zip(("catalog_mb", "catalog_commits_mb", "log_mb"), (float(n) / 1e6 for n in sizes), strict=True)
+    )
 
 
 def commits_part(work: Path, most: int) -> Iterator[Figures]:
@@ -380,6 +454,12 @@ PARTS = {
         "commits",
         "ms of the processor, by commits, with 4,096 scattered tablets",
         _COMMITS,
+    ),
+    "server": Part(
+        server_part,
+        "commits",
+        "ms of the processor, by commits, catalog in PostgreSQL",
+        {"server_ms": "… of it at the server", **_COMMITS, "log_mb": "log written (MB)"},
     ),
     "tasks": Part(
         tasks_part,
