@@ -46,6 +46,7 @@ server         transactions that outlive their connections; pipeline: statements
 waiting        connections that end when a server falls silent
 near           transactions of SQLite that only read: statements that are kept go straight to the driver
 engine         opening a database, and its transactions; home: where its file lies, and whether it still does
+kept_logs      logs of SQLite that have lost commits, kept aside
 state          the store's own row; believed_time: what time it is taken to be; server_clock: by whose clock
 placement      shards, tablets; topology_history: as differences
 moves          those under way; seal_keys: secrets

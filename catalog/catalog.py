@@ -19,6 +19,8 @@ from elasticscan.base.errors import (
     ShardNotFound,
     SnapshotNotFound,
     StoreCopied,
+    StoreDamaged,
+    StoreNotFound,
     TableNotFound,
     TabletNotFound,
     TagNotFound,
@@ -37,6 +39,7 @@ from elasticscan.catalog.engine import (
 )
 from elasticscan.catalog.failures import damaged, decoding, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
+from elasticscan.catalog.kept_logs import holds_anything, keep_log, kept_logs, log_of
 from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import why_not_writable
@@ -113,6 +116,7 @@ class Catalog:
         self.read_only = "it was opened with read_only=True" if read_only else None
         if file is not None and file.exists():
             self.read_only = self.read_only or why_not_writable(file)
+        self._file = file
         self._engine = make_engine(url, self.read_only is not None)
         let_go_at_the_end(self, self._engine)
         self._is_far = is_postgres(self._engine)
@@ -121,7 +125,9 @@ class Catalog:
         try:
             check_format(self._engine, where)
             self.read_only = self.read_only or why_read_only(self._engine)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, (StoreNotFound, StoreDamaged)):  # SQLite is about to remove its log
+                self.keep_log("unread")
             let_go(self._engine)
             raise
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
@@ -355,6 +361,21 @@ class Catalog:
     def home(self) -> Home | None:
         """Return where the catalog's file lies now."""
         return home_of(self._engine)
+
+    @property
+    def has_log(self) -> bool:
+        """True if a part of it may be in a log that SQLite may remove or write over."""
+        return self._file is not None and self.read_only is None and holds_anything(log_of(self._file))
+
+    def keep_log(self, known: object) -> None:
+        """Keep the log aside; see `kept_logs`."""
+        if self._file is not None and self.has_log:
+            keep_log(self._file, str(known))
+
+    @property
+    def kept_logs(self) -> Sequence[Path]:
+        """Copies of logs that had lost commits."""
+        return () if self._file is None else kept_logs(self._file)
 
     def settle(self) -> None:
         """Find out whether this catalog is a copy that was not written to yet; then `when_copied` is called.

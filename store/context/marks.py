@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import ElasticScanError, ShardNotFound, ShardUnavailable
+from elasticscan.base.errors import CatalogOutdated, ElasticScanError, ShardNotFound, ShardUnavailable
 from elasticscan.catalog import Catalog, Identity, begun_again
 from elasticscan.storage import Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -80,10 +80,24 @@ class RootMarks:
         marker = self.marker_of(shard, known.incarnation)
         if mark is None or not disk.is_far or not mark.is_of(marker):
             check_marker(disk, root, marker)
-        check_mark(mark, root, known.incarnation, (known.layout, known.commit))
+        self._check_mark(mark, root, known.incarnation, (known.layout, known.commit))
         if disk.is_far and mark is not None and mark.is_of(marker):
             self._seen_afar[shard] = marker.incarnation, mark
         return disk
+
+    def _check_mark(self, mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
+        """As `check_mark`; the error names what was kept of a damaged log."""
+        try:
+            check_mark(mark, root, incarnation, versions)
+        except CatalogOutdated as error:
+            kept = [str(path) for path in self._catalog.kept_logs]
+            if not kept:
+                raise
+            raise CatalogOutdated(
+                f"{error.message}. The catalog's log could not be read to its end; its bytes are kept: "
+                f"{', '.join(kept)}",
+                **{**error.fields, "kept": kept},
+            ) from error
 
     def note(self, shards: Iterable[int], mark: Mark, anew: bool = False) -> None:
         """Leave a mark at shards, as well as may be; `anew` as in `advance_mark`."""
@@ -116,6 +130,6 @@ class RootMarks:
 
         def check(catalog: Identity) -> None:
             for root, mark in marks:
-                check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
+                self._check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
 
         return check

@@ -87,6 +87,7 @@ class Context:
         self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
         self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
         self._topology: Topology | None = None
+        self._keep_lost_log()
 
     def disk_of(self, shard: int) -> Disk:
         """The disk of a shard, also of one that was removed: its files may still be read.
@@ -271,6 +272,15 @@ class Context:
             self.incarnation()
             layout, newest = self.versions()
             check(replace(self._identity, layout=layout, last_commit=newest))
+
+    def _keep_lost_log(self) -> None:
+        """Keep the catalog's log aside, before anything is written, if it lacks commits that shards know."""
+        if self.catalog.has_log:
+            with suppress(ElasticScanError):  # whoever uses the store is told what is wrong
+                try:
+                    self.check_newest()
+                except CatalogOutdated as error:
+                    self.catalog.keep_log(error.fields["known"])
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""

@@ -126,10 +126,16 @@ class Life:
     def newest(self) -> int:
         return self.moments[-1].commit
 
+    def kept(self) -> list[Path]:
+        """Logs that were kept aside."""
+        return list(self.place.glob("catalog.db-wal.kept-*"))
+
     def put(self, files: Content) -> None:
         """Put files where the catalog's are: the database's own file stays, or it would be a copy's."""
         database = self.place / "catalog.db"
         database.write_bytes(files[""])
+        for kept in self.kept():
+            kept.unlink()
         for end in ("-wal", "-shm"):
             path = Path(f"{database}{end}")
             path.unlink(missing_ok=True)
@@ -301,25 +307,36 @@ def _look(life: Life, torn: Torn) -> str:
             if rows_at(store, commit) != life.states[commit]:
                 raise TornUnseenError(f"{torn.what}: other rows at {commit}")
         if seen != life.newest:
-            _refuses(store, torn, seen)
+            kept = life.kept()
+            if [path.read_bytes() for path in kept] != [log for log in _logs(torn) if len(log) > LOG_HEAD]:
+                raise TornUnseenError(f"{torn.what}: its log is not kept")
+            _refuses(store, torn, seen, *(path.name for path in kept))
             return "older"
         if {each.number for each in store.table("t").history()} & life.states.keys() != set(commits):
             raise TornUnseenError(f"{torn.what}: the history is not that of {commits}")
         store.table("t").upsert({"id": [-1], "v": [-1]})
         if rows_at(store) != life.states[seen] | {-1: -1}:
             raise TornUnseenError(f"{torn.what}: other rows after a write")
+        if life.kept():
+            raise TornUnseenError(f"{torn.what}: a log is kept that lost nothing")
         if (found := store.verify()) and torn.whole:
             raise TornUnseenError(f"{torn.what}: {found[0]}")
         return "damage that verify tells of" if found else "newest"
 
 
-def _refuses(store: Store, torn: Torn, seen: int) -> None:
+def _logs(torn: Torn) -> list[bytes]:
+    return [content for end, content in torn.files.items() if end == "-wal"]
+
+
+def _refuses(store: Store, torn: Torn, seen: int, *names: str) -> None:
     """The roots know of later commits, so nobody is told that there are none, and nothing is written."""
     table = store.table("t")
     for call in (table.history, lambda: table.upsert({"id": [-1], "v": [-1]})):
         try:
             call()
-        except CatalogOutdated:
+        except CatalogOutdated as error:
+            if any(name not in str(error) for name in names):
+                raise TornUnseenError(f"{torn.what}: {error} does not name {names}") from error
             continue
         raise TornUnseenError(f"{torn.what}: it went on after {seen}, and later commits were acknowledged")
 

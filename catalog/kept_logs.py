@@ -1,0 +1,53 @@
+"""The log of a catalog in SQLite that has lost commits, kept aside.
+
+SQLite reads its log (`-wal`) as far as checksums are right. The rest it writes over, or removes with the last
+connection. That is as it should be after a write that was cut off, but the same happens to acknowledged
+commits behind a damaged bit. Where the shards know commits that the catalog does not, the log is therefore
+copied beside it before anybody writes, once for each newest commit that is known.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+_HEAD_BYTES = 32  # of a log that holds nothing
+
+
+def log_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}-wal")
+
+
+def holds_anything(log: Path) -> bool:
+    """True if there is more in a log than its head."""
+    try:
+        return log.stat().st_size > _HEAD_BYTES
+    except OSError:
+        return False
+
+
+def keep_log(file: Path, known: str) -> None:
+    """Copy a catalog's log beside it, with the log's mode, unless that was done; as well as may be.
+
+    Args:
+        known: what of the lost is known; a part of the copy's name.
+    """
+    log = log_of(file)
+    kept = log.with_name(f"{log.name}.kept-{known}")
+    if not holds_anything(log):
+        return
+    with suppress(OSError), log.open("rb") as source:
+        mode = os.fstat(source.fileno()).st_mode & 0o777
+        made = os.open(kept, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with open(made, "wb") as target:
+            os.fchmod(made, mode)
+            shutil.copyfileobj(source, target)
+            target.flush()
+            os.fsync(made)
+
+
+def kept_logs(file: Path) -> list[Path]:
+    """The logs that were kept beside a catalog."""
+    return sorted(file.parent.glob(f"{file.name}-wal.kept-*"))
