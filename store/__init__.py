@@ -56,7 +56,7 @@ from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import feed_fields, rows_by_slot
 from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
-from elasticscan.store.reading.first_rows import FirstRows, can_be_sorted
+from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
 from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
@@ -99,6 +99,7 @@ __all__ = [
     "CATALOG_FILE",
     "FROM_ENVIRONMENT",
     "MOST_ATTEMPTS",
+    "MOST_FIRST",
     "Action",
     "Adopted",
     "BackedUp",

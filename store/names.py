@@ -71,7 +71,7 @@ _OF_TABLE_ELSEWHERE = {
     "remove": "delete(keys), or table.delete(where=condition)",
     "replace": "overwrite(rows)",
     "replace_where": "overwrite(rows, where=condition)",
-    "tail": "scan(order_by='column DESC', limit=n), with an index of it",
+    "tail": "scan(order_by='column DESC', limit=n)",
 }
 
 # What queries of other libraries call on a table or on what was selected of it: arguments of a scan.

@@ -68,6 +68,8 @@ class ReadableTable(DefinedTable, shown_as="Table"):
                 that order over all shards. It has to be the order of a sorted index, or its beginning;
                 equal values come in the rest of that order, then in that of the primary key. Nulls come
                 first, NaN above all numbers, as in Spark. Without it rows come in no particular order.
+                With a limit of up to 10,000 rows any order will do: where no index gives it, all rows are
+                looked at, the first ones kept, and given as one page.
             limit: give so many rows and no more; the keys of pages know how many are left.
             snapshot: a commit number, a tag, or a time with its zone, also as text; else the newest.
             timestamp: in place of `snapshot` a time, for which the newest commit until then is read.
@@ -76,7 +78,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
 
         Raises:
             TableNotFound, ColumnNotFound, FilterError, InvalidOption: mend the call.
-            IndexNotFound: there is no index of that name, or none that gives the order.
+            IndexNotFound: there is no index of that name, or none that gives the order, which this needs.
             IndexNotReady: the index that this needs is still being built.
             SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
             CatalogOutdated: the newest is asked for, and the catalog is older than its shards.
@@ -91,6 +93,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
             index=arguments.text("index", index),
             order_by=order_by,
             limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
+            may_sort=True,
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

@@ -32,13 +32,11 @@ _CLOSING = (TokenType.R_PAREN, TokenType.END)
 
 def check_joins(block: SelectBlock, reference: Reference) -> None:
     """Raises `NotFoldedError` where a table must not be folded before it is joined."""
-    select, tables = block.select, {id(one.node): one for one in block.references}
-    sources = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or [])]
-    if len(sources) != len(tables) or any(id(source) not in tables for source in sources):
+    if not block.has_only_tables:
         raise NotFoldedError("it is joined with more than tables of the store")
-    for source in sources:
-        parts = {name for name, value in source.args.items() if value}
-        if not parts <= TABLE_PARTS or tables[id(source)] in block.unfiltered or block.natural:
+    for one in block.references:
+        parts = {name for name, value in one.node.args.items() if value}
+        if not parts <= TABLE_PARTS or one in block.unfiltered or block.natural:
             raise NotFoldedError("the tables that it is joined with are not plain ones")
     if reference not in block.kept:
         raise NotFoldedError("a join gives rows without one of this table")

@@ -47,8 +47,6 @@ TRIED = 0.2
 # So are rows of one side of a join, whose keys spare reading the other: that takes tasks much longer.
 JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS = 0.5, 2.0
 MOST_KEYS, JOINED_BYTES = 50_000, 8 << 20
-# Rows of an ORDER BY with a LIMIT that each reader keeps, where no index gives the order.
-MOST_FIRST = 10_000
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
 # Of so many rows of a table that is to be joined, those that began a group in the second half are counted.
@@ -104,6 +102,34 @@ def read_joined(options: Options) -> FewRows | None:
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
         with _scan(store, options, columns) as scan:
             return _read_soon(scan, columns, schema)
+    except ElasticScanError:
+        return None
+
+
+def read_parts(parts: Sequence[Options]) -> FewRows | None:
+    """The rows of reads of a table that have none in common; None if they are not certainly few."""
+    if not parts:
+        return None
+    try:
+        store = open_store(parts[0].store)
+        table = store.table(parts[0].table).definition
+        columns, schema = chosen_columns(table, parts[0]), offered_schema(table, parts[0])
+        batches, rows, size = list[pa.RecordBatch](), 0, 0
+        for options in parts:
+            with _scan(store, options, columns) as scan:
+                if (
+                    _rows_scanned(scan) * len(parts) > MOST_KEYS
+                    or scan.standing.definition != table.definition
+                ):
+                    return None
+                convert = ToSpark(scan.schema, columns, schema)
+                batches.append(pa.RecordBatch.from_pylist([], convert.target))
+                for page in scan.batches():
+                    batches.append(convert(page))
+                    rows, size = rows + page.num_rows, size + page.nbytes
+                    if rows > MOST_KEYS or size > JOINED_BYTES or scan.stats.scanned > MOST_SCANNED:
+                        return None
+        return FewRows(schema, pa.Table.from_batches([pa.concat_batches(batches)]))
     except ElasticScanError:
         return None
 

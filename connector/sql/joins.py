@@ -57,6 +57,19 @@ class Condition:
     filled: frozenset[Reference]
 
 
+@dataclass(frozen=True, slots=True)
+class Using:
+    """A column by which USING compares the tables before a join with those behind it.
+
+    `free` is as of a `Condition`.
+    """
+
+    name: str
+    left: tuple[Reference, ...]
+    right: tuple[Reference, ...]
+    free: frozenset[Reference]
+
+
 @dataclass(slots=True)
 class SelectBlock:
     """A SELECT with the references in its FROM.
@@ -68,6 +81,7 @@ class SelectBlock:
         natural: a NATURAL join compares all columns of the same name.
         merged: (name, references): columns that USING makes one, and the right-hand sides that
             have lost theirs to it.
+        using: the same columns, by what the joins do.
         whole: references of which every column is read, and why.
         unfiltered: references that no condition reduces, and why.
         kept: references of which each row is joined for itself; no join fills them with nulls.
@@ -78,9 +92,19 @@ class SelectBlock:
     conditions: list[Condition] = field(default_factory=list)
     natural: bool = False
     merged: list[tuple[str, frozenset[Reference]]] = field(default_factory=list)
+    using: list[Using] = field(default_factory=list)
     whole: dict[Reference, str] = field(default_factory=dict)
     unfiltered: dict[Reference, str] = field(default_factory=dict)
     kept: frozenset[Reference] = frozenset()
+
+    @property
+    def has_only_tables(self) -> bool:
+        """True if its FROM is tables of the store and their joins, and no query, function or parentheses."""
+        tables = {id(reference.node) for reference in self.references}
+        source = self.select.args.get("from_")
+        nodes = [source.this] if source is not None else []
+        nodes += [join.this for join in self.select.args.get("joins") or []]
+        return len(nodes) == len(tables) and all(id(node) in tables for node in nodes)
 
     def doubt(self, references: Iterable[Reference], why: str) -> None:
         for reference in references:
@@ -190,9 +214,13 @@ class _FromWalk:
         self.block.natural |= method == "NATURAL"
         using = join.args.get("using") or []
         self.block.merged += [(column.name.lower(), frozenset(right.visible)) for column in using]
+        sides = _reducible(kind, left, right)
+        free = frozenset(reference for side in sides for reference in side.preserved)
+        self.block.using += [Using(column.name, left.visible, right.visible, free) for column in using]
         on = join.args.get("on")
         if on is not None:
-            self._on(on, kind, left, right)
+            filled = frozenset(reference for side in sides for reference in side.visible)
+            self._conditions(on, (*left.near, *right.visible), free, filled)
         visible = (*left.visible, *right.visible)
         if kind in (_SEMI, _ANTI):
             return left
@@ -207,21 +235,6 @@ class _FromWalk:
         }[kind]
         return _Group(visible, preserved, (*left.near, *right.visible))
 
-    def _on(self, on: exp.Expr, kind: str, left: _Group, right: _Group) -> None:
-        sides = {
-            _INNER: (left, right),
-            _CROSS: (left, right),
-            _SEMI: (left, right),
-            _LEFT: (right,),
-            _ANTI: (right,),
-            _RIGHT: (left,),
-            _FULL: (),
-        }[kind]
-        near = (*left.near, *right.visible)
-        free = frozenset(reference for side in sides for reference in side.preserved)
-        filled = frozenset(reference for side in sides for reference in side.visible)
-        self._conditions(on, near, free, filled)
-
     def _conditions(
         self,
         node: exp.Expr,
@@ -230,3 +243,16 @@ class _FromWalk:
         filled: frozenset[Reference],
     ) -> None:
         self.block.conditions += [Condition(part, visible, free, filled) for part in conjuncts(node)]
+
+
+def _reducible(kind: str, left: _Group, right: _Group) -> tuple[_Group, ...]:
+    """The sides of a join that its ON, or USING, may reduce."""
+    return {
+        _INNER: (left, right),
+        _CROSS: (left, right),
+        _SEMI: (left, right),
+        _LEFT: (right,),
+        _ANTI: (right,),
+        _RIGHT: (left,),
+        _FULL: (),
+    }[kind]

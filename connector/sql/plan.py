@@ -88,6 +88,7 @@ class PlannedJoin:
     Attributes:
         needed, given: places of the scans in their plan.
         by_key: true if the column is the whole primary key of the rows that are needed.
+        begins_key: true if it is the first of several columns of that.
     """
 
     needed: int
@@ -95,6 +96,7 @@ class PlannedJoin:
     given: int
     key: str
     by_key: bool
+    begins_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,7 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
             places[join.given],
             join.key,
             tables[join.needed.table].primary_key == (join.column,),
+            len(key := tables[join.needed.table].primary_key) > 1 and key[0] == join.column,
         )
         for join in joins
     )

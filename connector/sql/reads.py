@@ -15,7 +15,7 @@ from elasticscan.base.errors import FilterError
 from elasticscan.connector.options import Options, parse_options
 from elasticscan.connector.sql.aggregates import SourceAggregates
 from elasticscan.connector.sql.few_rows import (
-    MOST_FIRST,
+    MOST_KEYS,
     FewRows,
     NewGroups,
     first_few,
@@ -23,14 +23,17 @@ from elasticscan.connector.sql.few_rows import (
     read_few,
     read_joined,
     read_keys,
+    read_parts,
 )
 from elasticscan.connector.sql.plan import PlannedJoin, QueryPlan, TableScan, TableShape
 from elasticscan.connector.sql.query import AsOf
 from elasticscan.filters import Column, In, Literal, Predicate
-from elasticscan.store import can_be_sorted
+from elasticscan.store import MOST_FIRST, can_be_sorted
 
 # Keys that a condition names, one by one; more of them are read as primary keys, or not at all.
 MOST_LISTED = 300
+# Where they are the first column of primary keys, so many in each of several reads.
+LISTED_IN_PART = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,28 @@ class Reads:
         if few is not None:
             reads[join.needed] = Read(replace(needed.scan, keys=told), few)
             return
-        condition = self._listed(needed.scan, join.column, keys)
+        parts = self._parts(needed.scan, join.column, keys) if join.begins_key else []
+        few = read_parts([self._options(replace(needed.scan, filter=part)) for part in parts])
+        if few is not None:
+            reads[join.needed] = Read(replace(needed.scan, keys=told), few)
+            return
+        condition = self._listed(needed.scan, join.column, keys, MOST_LISTED)
         if condition is not None:
             scan = replace(needed.scan, filter=condition, keys=told)
             reads[join.needed] = Read(scan, self._few(scan))
 
-    def _listed(self, scan: TableScan, column: str, keys: pa.Array) -> str | None:
+    def _parts(self, scan: TableScan, column: str, keys: pa.Array) -> list[str]:
+        """The conditions of several reads with more keys than one is given."""
+        if not MOST_LISTED < len(keys) <= MOST_KEYS:
+            return []
+        starts = range(0, len(keys), LISTED_IN_PART)
+        parts = [self._listed(scan, column, keys.slice(at, LISTED_IN_PART), LISTED_IN_PART) for at in starts]
+        return [] if None in parts else [part for part in parts if part is not None]
+
+    def _listed(self, scan: TableScan, column: str, keys: pa.Array, most: int) -> str | None:
         """The condition of a scan with a list of keys; None if that is too long for one."""
         schema = self._shapes[scan.view].schema
-        if not 0 < len(keys) <= MOST_LISTED or scan.as_of is not None:
+        if not 0 < len(keys) <= most or scan.as_of is not None:
             return None
         kind = schema.field(column).type
         values = tuple(Literal(value, kind) for value in keys.to_pylist())

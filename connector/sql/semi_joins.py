@@ -4,8 +4,8 @@ Of `a JOIN b ON a.k = b.k` only those rows of a meet anything whose k is one of 
 at hand, their keys go to where a is read. That holds for each condition by which a join, or the WHERE, may
 remove rows of a (`Condition.free`): where it is true, b.k is of a row that b's relation gives, since nulls
 that an outer join fills in are equal to nothing. So it is with `a.k IN (SELECT b.k FROM b …)`, and with
-`EXISTS (SELECT … FROM b WHERE b.k = a.k …)`, where the keys of a tell which rows of b are needed. `USING`
-is left to Spark.
+`EXISTS (SELECT … FROM b WHERE b.k = a.k …)`, where the keys of a tell which rows of b are needed. A column
+of `USING` is compared like those of an ON, if it is certain whose it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from sqlglot import exp
 
 from elasticscan.connector.sql.conditions import owners_of
-from elasticscan.connector.sql.joins import Condition, SelectBlock
+from elasticscan.connector.sql.joins import Condition, SelectBlock, Using
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
 
@@ -51,6 +51,7 @@ def key_joins(
     by_select = {id(block.select): block for block in blocks}
     for block in blocks:
         look = _Sides(query, block, schemas, session)
+        found += look.of_using()
         for condition in block.conditions:
             node = condition.node
             if isinstance(node, exp.EQ):
@@ -87,7 +88,21 @@ class _Sides:
             return None  # a field of a struct
         return self._column(owner, bare.name)
 
-    def join(self, condition: Condition, needed: _Side, given: _Side) -> KeyJoin | None:
+    def of_using(self) -> list[KeyJoin | None]:
+        """Those of USING, where each side has one table with the column, and no other join merges it."""
+        block, found = self._block, list[KeyJoin | None]()
+        names = [self._session.folded(using.name) for using in block.using]
+        for using, name in zip(block.using, names, strict=True):
+            left, right = (
+                [side for reference in side_of if (side := self._column(reference, using.name))]
+                for side_of in (using.left, using.right)
+            )
+            certain = block.has_only_tables and not block.natural and names.count(name) == 1
+            if certain and len(left) == len(right) == 1:
+                found += [self.join(using, left[0], right[0]), self.join(using, right[0], left[0])]
+        return found
+
+    def join(self, condition: Condition | Using, needed: _Side, given: _Side) -> KeyJoin | None:
         if needed is None or given is None or needed[0] is given[0]:
             return None
         if needed[0] not in condition.free or not self._block.unfiltered.keys().isdisjoint(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
-from elasticscan.base.errors import InvalidOption, SnapshotNotFound
+from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption, SnapshotNotFound
 from elasticscan.catalog import Interrupted, Tx, begun_again
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
@@ -17,7 +18,8 @@ from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_leas
 from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
-from elasticscan.store.reading.ordering import order_of
+from elasticscan.store.reading.first_rows import kept_order
+from elasticscan.store.reading.ordering import Order, order_of
 from elasticscan.store.reading.scan import Scan
 from elasticscan.topology import SlotSet, Topology
 
@@ -35,6 +37,7 @@ def begin_scan(
     order_by: str | Sequence[str] | None = None,
     limit: int | None = None,
     is_divided: bool = False,
+    may_sort: bool = False,
 ) -> Scan:
     """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
     lease = secrets.token_hex(8)
@@ -55,42 +58,78 @@ def begin_scan(
             context.follow(tx, table.id, held[0], with_statistics=filter is not None)
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
-    order = order_of(order_by, table.schema)
     by_key = bind_to_key(context, table, predicate)
 
-    def compare() -> Choice:
+    def compare(order: Order | None) -> Choice:
         return choose_access(context, table, indexes, column_names, predicate, by_key, index, order, asked)
 
     # Nothing beats the rows themselves where all are wanted: other ways are compared if somebody asks.
-    wants_all = predicate is None and order is None and index in (AUTO, NONE)
-    choice = None if wants_all else compare()
+    wants_all = predicate is None and index in (AUTO, NONE)
+    kept = kept_order(order_by, limit, table) if may_sort and index == AUTO else None
+    try:
+        order = order_of(order_by, table.schema)
+        choice = None if wants_all and order is None else compare(order)
+        kept = None
+    except (IndexNotFound, IndexNotReady, InvalidOption):
+        if kept is None:  # else the scan keeps the first rows of the order itself
+            raise
+        order, choice = None, None if wants_all else compare(None)
     at, (base, layout, definition) = held or lease_snapshot(context, lease, table, asked, look)
     if definition != table.definition:  # a snapshot is read by a definition that is not older than it
         end_lease(context, lease)
         raise Interrupted(f"columns of table {table.name!r} changed while a scan of it began; begin it again")
-    key = ContinuationKey(
-        table=table.id,
-        snapshot=at,
-        base_topology=base.number,
-        slots=by_key.slots,
-        cursors=(Cursor(by_key.slots),) if by_key.slots and limit != 0 else (),
-        columns=column_names,
-        filter=filter,
-        page_rows=page_limits[0],
-        page_bytes=page_limits[1],
-        lease=lease,
-        index=None if choice is None or choice.index is None else choice.index.id,
-        descending=order is not None and order.descending,
-        merged=order is not None,
-        limit=limit,
-        by_key=choice is not None and choice.by_key,
-        definition=table.definition,
-    )
+    asked_for = _Asked(column_names, filter, page_limits, lease, limit)
+    key = _key_of(asked_for, table, at, base, by_key.slots, order, choice)
     leased = held is None and context.catalog.read_only is None
     bound = by_key if key.by_key else None if choice is None else choice.bound
     access = Access.along(table, predicate, bound, key.descending, key.merged)
-    choose = compare if choice is None else lambda: choice
-    return Scan(context, table, base, key, choose=choose, access=access, leased=leased, layout=layout)
+
+    def choose() -> Choice:
+        return choice or compare(order)
+
+    return Scan(
+        context, table, base, key, choose=choose, access=access, leased=leased, layout=layout, kept=kept
+    )
+
+
+class _Asked(NamedTuple):
+    """The part of a scan's key that its caller has decided."""
+
+    columns: tuple[str, ...]
+    filter: str | None
+    page_limits: tuple[int, int]
+    lease: str
+    limit: int | None
+
+
+def _key_of(
+    asked: _Asked,
+    table: TableInfo,
+    snapshot: int,
+    base: Topology,
+    slots: SlotSet,
+    order: Order | None,
+    choice: Choice | None,
+) -> ContinuationKey:
+    """The key of a scan that has read nothing yet."""
+    return ContinuationKey(
+        table=table.id,
+        snapshot=snapshot,
+        base_topology=base.number,
+        slots=slots,
+        cursors=(Cursor(slots),) if slots and asked.limit != 0 else (),
+        columns=asked.columns,
+        filter=asked.filter,
+        page_rows=asked.page_limits[0],
+        page_bytes=asked.page_limits[1],
+        lease=asked.lease,
+        index=None if choice is None or choice.index is None else choice.index.id,
+        descending=order is not None and order.descending,
+        merged=order is not None,
+        limit=asked.limit,
+        by_key=choice is not None and choice.by_key,
+        definition=table.definition,
+    )
 
 
 @begun_again

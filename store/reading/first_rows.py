@@ -13,13 +13,57 @@ numbers, -0.0 equals 0.0, texts and bytes go by their bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from elasticscan.base.errors import InvalidOption
 from elasticscan.filters import ordered_floats
-from elasticscan.store.reading.ordering import terms_of
+from elasticscan.metadata import TableInfo
+from elasticscan.store.reading.ordering import listed_terms, terms_of
+
+# Rows that a reader keeps while the others pass.
+MOST_FIRST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOrder:
+    """The order of a scan that keeps its first rows: what was asked for, and then that of the primary key.
+
+    Attributes:
+        terms: such as "delay DESC"; each column once.
+        columns: those of the terms.
+        rows: how many are kept.
+    """
+
+    terms: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: int
+
+
+def kept_order(order_by: Any, limit: int | None, table: TableInfo) -> KeptOrder | None:
+    """The order of a scan that could sort its first rows itself; None of one that could not.
+
+    Raises:
+        ColumnNotFound, InvalidOption: there is no such order.
+    """
+    if order_by is None or limit is None or limit > MOST_FIRST:
+        return None
+    terms = terms_of(listed_terms(order_by, table.schema), table.schema)
+    names = [name for name, _ in terms]
+    if not names or len(set(names)) < len(names):
+        return None  # an error, whatever the limit
+    # As an index that is read backwards gives it.
+    rest = [(name, all(down for _, down in terms)) for name in table.primary_key if name not in names]
+    written = tuple(f"{name} DESC" if down else name for name, down in (*terms, *rest))
+    with suppress(InvalidOption):
+        if can_be_sorted(written, table.schema):
+            return KeptOrder(written, (*names, *(name for name, _ in rest)), limit)
+    return None
 
 
 def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:

@@ -1,8 +1,9 @@
 """The order of a scan: what `order_by` says, and the indexes whose entries lie in that order.
 
-A scan does not sort. Its rows leave in the order of a sorted index, which is that of its columns and then of
-the primary key: an index on (carrier, delay) of a table with the key (id) gives `order_by="carrier"`,
-`order_by=["carrier", "delay"]` and `order_by=["carrier", "delay", "id"]`, and each of them backwards.
+A scan does not sort, but for the first rows of a small limit (`first_rows`). Its rows leave in the order of
+a sorted index, which is that of its columns and then of the primary key: an index on (carrier, delay) of a
+table with the key (id) gives `order_by="carrier"`, `order_by=["carrier", "delay"]` and
+`order_by=["carrier", "delay", "id"]`, and each of them backwards.
 """
 
 from __future__ import annotations
@@ -43,10 +44,7 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
     """
     if order_by is None:
         return None
-    listed = order_by
-    if isinstance(order_by, str):
-        listed = [order_by] if order_by in schema.names else order_by.split(",")
-    terms = terms_of(listed, schema)
+    terms = terms_of(listed_terms(order_by, schema), schema)
     columns = tuple(name for name, _ in terms)
     if not columns or len(set(columns)) < len(columns):
         raise InvalidOption(
@@ -55,10 +53,17 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
     if len({descending for _, descending in terms}) > 1:
         raise InvalidOption(
             f"order_by={order_by!r} goes up in one column and down in another; an index is read in one "
-            "direction: say DESC of all columns or of none",
+            "direction: say DESC of all columns or of none, or give a limit of up to 10,000 rows",
             option="order_by",
         )
     return Order(columns, terms[0][1])
+
+
+def listed_terms(order_by: Any, schema: pa.Schema) -> Any:
+    """The terms of an order that may be one text."""
+    if not isinstance(order_by, str):
+        return order_by
+    return [order_by] if order_by in schema.names else order_by.split(",")
 
 
 def terms_of(order_by: Any, schema: pa.Schema) -> list[tuple[str, bool]]:
@@ -124,8 +129,8 @@ def indexes_in_order(
         f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order"
         f"{' (its rows lie by a hash of their keys, not in the order of these)' if is_key else ''}; make it "
         f"with table.create_index({index!r}, {columns!r}), in a shell `elasticscan index create STORE "
-        f"{table.name} {index} --columns {','.join(columns)}`, or sort what was read with "
-        "scan.to_table().sort_by(...)",
+        f"{table.name} {index} --columns {','.join(columns)}`, give a limit of up to "
+        "10,000 rows, which need none, or sort what was read with scan.to_table().sort_by(...)",
         columns=columns,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from threading import Lock, get_ident
@@ -27,6 +28,7 @@ from elasticscan.store.context.lookups import ScanLayout
 from elasticscan.store.names import Named
 from elasticscan.store.notebooks import Explanation
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
+from elasticscan.store.reading.first_rows import FirstRows, KeptOrder
 from elasticscan.store.reading.paging import Page, Pages, schema_of
 from elasticscan.store.reading.progress import Reporting
 from elasticscan.topology import SlotMap, SlotSet, Topology
@@ -74,6 +76,7 @@ class Scan(Named, Iterator[Page]):
         access: Access | None = None,
         leased: bool = True,
         layout: ScanLayout | None = None,
+        kept: KeptOrder | None = None,
     ) -> None:
         self._context = context
         self._table = table
@@ -83,6 +86,7 @@ class Scan(Named, Iterator[Page]):
         self._process = os.getpid()  # a child that was forked amid the scan must not end its parent's lease
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
+        self._kept = kept  # the order that it sorts its first rows by
         self._choose, self.layout = choose, layout  # of a scan that begins; None of one that was resumed
         self._pages = Pages(context, table, base, access or access_of(context, table, key))
         self._progress = Reporting(context, base, key, self._pages.stats)
@@ -134,7 +138,17 @@ class Scan(Named, Iterator[Page]):
 
     @property
     def key(self) -> str | None:
-        """The continuation key of where the scan stands now; None when it is complete."""
+        """The continuation key of where the scan stands now; None when it is complete.
+
+        Raises:
+            InvalidOption: the scan sorts its rows itself, and has one page and nothing to go on from.
+        """
+        if self._kept is not None and self._state.cursors:
+            raise InvalidOption(
+                "this scan sorts its rows itself, as no index gives their order, and gives them as one page: "
+                "no key goes on from before it; begin the scan anew, or make an index in its order",
+                option="order_by",
+            )
         return self._context.seal(self._state) if self._state.cursors else None
 
     @property
@@ -342,12 +356,28 @@ class Scan(Named, Iterator[Page]):
     def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
         """Pages from where the scan stands to its end, with these columns; with none, rows to be counted."""
         rows = self._returned
+        if self._kept is not None and columns:
+            yield from self._sorted(self._kept, columns)
+            return
         for page in self._pages.read(self._state, columns):
             rows += page.rows.num_rows
             if page.standing.cursors:
                 self._renew_lease(page.standing)
                 self._progress.note(page.standing, rows)
             yield page
+
+    def _sorted(self, kept: KeptOrder, columns: tuple[str, ...]) -> Iterator[Page]:
+        """The first rows of an order as one page, after all others were looked at."""
+        read = tuple(dict.fromkeys((*columns, *kept.columns)))
+        first = FirstRows(kept.terms, kept.rows, pa.schema([self._table.schema.field(name) for name in read]))
+        for page in self._pages.read(replace(self._state, limit=None), read):
+            first.add(page.rows)
+            if page.standing.cursors:
+                self._renew_lease(page.standing)
+                self._progress.note(page.standing, self._returned)
+        rows = first.rows().select(list(columns)).combine_chunks()
+        batch = rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], rows.schema)
+        yield Page(batch, replace(self._state, cursors=(), limit=0), self._context.seal)
 
     def _let_go(self) -> None:
         self._progress.end()
@@ -415,6 +445,7 @@ class Scan(Named, Iterator[Page]):
             "columns": list(self._state.columns),
             "filter": self._state.filter,
             **explain_access(self._pages.access, self.choice, self._table),
+            **({} if self._kept is None else {"order_by": list(self._kept.terms)}),
             "limit": self._state.limit,
             "kept_by": "lease" if self._is_leased() else "retention",
             "actual": {

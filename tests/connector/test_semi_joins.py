@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -199,6 +200,15 @@ def test_keys_go_where_a_join_lets_them() -> None:
             "0.a < 1.a",
         },
         "SELECT 1 FROM flights f FULL JOIN ports p ON f.a = p.a": set(),
+        "SELECT 1 FROM flights f JOIN ports p USING (a)": both,
+        "SELECT 1 FROM flights f LEFT JOIN ports p USING (A)": {"1.a < 0.a"},
+        "SELECT 1 FROM flights f JOIN tiny t ON f.id = t.id JOIN ports p USING (d)": {
+            "0.id < 1.id",
+            "1.id < 0.id",
+        },
+        "SELECT 1 FROM flights f CROSS JOIN tiny t JOIN ports p USING (a)": set(),
+        "SELECT 1 FROM flights f JOIN tiny t USING (a) JOIN ports p USING (a)": set(),
+        "SELECT 1 FROM others o CROSS JOIN flights f JOIN ports p USING (a)": set(),
         "SELECT 1 FROM flights f JOIN ports p ON f.a <=> p.a": set(),
         "SELECT 1 FROM flights f JOIN ports p ON f.a = p.a OR f.g": set(),
         "SELECT 1 FROM flights f JOIN ports p ON f.a + 0 = p.a": set(),
@@ -233,6 +243,28 @@ def test_explain_tells_whose_keys_are_read(catalog: AttachedStore, monkeypatch: 
     monkeypatch.setattr(few_rows, "FEW_ROWS", 30)
     told = catalog.explain("SELECT count(*) FROM flights f JOIN tiny t ON f.a = t.a WHERE t.id < 6")
     assert "filter   a IN (" in told
+
+
+def test_keys_that_begin_primary_keys_are_read_in_parts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Store.create(tmp_path / "shop.store", ["s1"], tablets=2, slots=64)
+    visits = pa.table({"user": [at % 30 for at in range(90)], "at": range(90), "n": range(90)})
+    made.create_table("visits", visits, primary_key=["user", "at"], shard_key=["user"])
+    made.create_table("people", {"id": range(0, 40, 2), "name": ["x"] * 20}, primary_key="id")
+    monkeypatch.setattr(reads, "MOST_LISTED", 3)
+    monkeypatch.setattr(reads, "LISTED_IN_PART", 7)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", 30)
+    catalog = attach(spark.newSession(), made.uri)
+    text = "SELECT n FROM visits v JOIN people p ON v.user = p.id WHERE n > 10"
+    expected = sorted(n for n in range(11, 90) if n % 30 % 2 == 0)
+    told = "  keys     20 of p.id for user\n  read     beside the driver: 39 rows"
+    assert told in catalog.explain(text)
+    assert sorted(row.n for row in catalog.sql(text).collect()) == expected
+    for bound, most in (("JOINED_BYTES", 100), ("MOST_KEYS", 30), ("MOST_SCANNED", 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(few_rows, bound, most)
+            assert "20 of p.id" not in catalog.explain(text)
 
 
 def test_a_table_is_folded_where_that_makes_fewer_rows_of_it(

@@ -461,6 +461,45 @@ def test_rows_come_in_the_order_of_the_index_that_gives_it(
     assert len(found) == 100
 
 
+@pytest.mark.parametrize(
+    ("order_by", "down"),
+    [("id", [False]), ("day, km DESC", [False, True]), (["km DESC", "day DESC"], [True, True])],
+)
+def test_the_first_rows_of_any_order_need_no_index(ordered: Table, order_by: Any, down: list[bool]) -> None:
+    expected = ordered.scan(filter="km IS NOT NULL").to_table().to_pylist()
+    names = [term.split()[0] for term in (order_by.split(",") if isinstance(order_by, str) else order_by)]
+    rest = [] if "id" in names else [("id", all(down))]
+    for name, backwards in reversed([*zip(names, down, strict=True), *rest]):
+        expected.sort(key=lambda row, name=name: row[name], reverse=backwards)
+    for limit in (0, 1, 7, 1_000):
+        scan = ordered.scan(["id"], "km IS NOT NULL", order_by=order_by, limit=limit, page_rows=9)
+        found = scan.to_table().to_pylist()
+        assert found == [{"id": row["id"]} for row in expected[:limit]]
+    scan = ordered.scan(filter="km IS NOT NULL", order_by=order_by, limit=7, page_rows=9)
+    assert scan.explain()["order_by"][: len(names)] == [
+        name + " DESC" * backwards for name, backwards in zip(names, down, strict=True)
+    ]
+    (page,) = list(scan)
+    assert page.rows.to_pylist() == expected[:7] and page.key is None and scan.key is None
+    assert ordered.scan(order_by=order_by, limit=7).count() == 7
+    assert ordered.to_reader(["id"], order_by=order_by, limit=3).read_all().num_rows == 3
+
+
+def test_a_scan_that_sorts_has_no_key_before_its_page_and_begins_anew_after_an_error(
+    ordered: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = ordered.scan(["km"], order_by="id DESC", limit=2)
+    with pytest.raises(InvalidOption, match="no key goes on from before it"):
+        _ = scan.key
+    with monkeypatch.context() as patch:
+        patch.setattr("elasticscan.store.reading.scan.FirstRows.rows", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(scan)
+    assert next(scan).rows.num_rows == 2
+    empty = ordered.scan(filter="id = -1", order_by=["km", "day"], limit=2).to_table()
+    assert (empty.num_rows, empty.schema) == (0, ordered.schema)
+
+
 def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) -> None:
     ordered.create_index("by_km_plain", ["km"])
     assert ordered.scan(["day", "km"], order_by="km").explain()["access"] == "by_km"
@@ -475,6 +514,7 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
             IndexNotFound,
             r"lie by a hash.*\.create_index\('by_id', \['id'\]\).*--columns id",
         ),
+        ({"order_by": "id", "limit": 10_001}, IndexNotFound, "a limit of up to 10,000 rows"),
         ({"order_by": ["km", "day"]}, IndexNotFound, r"create_index\('by_km_day', \['km', 'day'\]\)"),
         ({"order_by": "kms"}, ColumnNotFound, "did you mean 'km'"),
         ({"order_by": "KM"}, ColumnNotFound, "did you mean 'km'"),
