@@ -47,8 +47,8 @@ def update(
         changed = update_rows(selection, values)
     answer(
         json,
-        {"table": table, "rows": changed.rows, "commit": changed.commit},
-        f"{counted(changed.rows, 'row')} of [bold]{escape(table)}[/bold] updated as commit {changed.commit}.",
+        {"table": table, "rows": changed.rows, "commit": changed},
+        f"{counted(changed.rows, 'row')} of [bold]{escape(table)}[/bold] updated as commit {changed}.",
     )
 
 
@@ -78,7 +78,7 @@ def delete(
     with Store.open(uri) as store:
         if where is not None:
             changed = delete_rows(_selection(store, table, where, if_unchanged_since, said))
-            rows, commit = changed.rows, changed.commit
+            rows, commit = changed.rows, int(changed)
         elif files:
             rows, commit = _delete_files(store, table, files, if_unchanged_since, said)
         else:

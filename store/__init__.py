@@ -85,7 +85,7 @@ from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.loading import Loaded
 from elasticscan.store.writing.merging import Clauses, rows_merged
 from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
-from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish
 from elasticscan.store.writing.replacing import (
     check_condition,
     publish_replacing,
@@ -106,6 +106,7 @@ __all__ = [
     "Clauses",
     "Collected",
     "Commit",
+    "CommitNumber",
     "CommitRequest",
     "Context",
     "Decision",

@@ -29,6 +29,7 @@ from elasticscan.store.writing.merging import (
     merge_rows,
 )
 from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.replacing import replace_rows
 from elasticscan.store.writing.restoring import restore
 
@@ -57,7 +58,7 @@ class Table(ReadableTable):
         *,
         if_unchanged_since: int | None = None,
         user_metadata: Mapping[str, str] | None = None,
-    ) -> int:
+    ) -> CommitNumber:
         """Write rows; those whose primary key is there are replaced. All or nothing over all shards.
 
         Args:
@@ -72,7 +73,7 @@ class Table(ReadableTable):
             user_metadata: a small dict of texts that stands beside the commit in `history`.
 
         Returns:
-            The commit's number: a snapshot that `scan` takes.
+            The commit's number, a snapshot that `scan` takes; its `rows` is how many rows were written.
 
         Raises:
             SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
@@ -93,7 +94,7 @@ class Table(ReadableTable):
         txn: tuple[str, int] | None = None,
         *,
         user_metadata: Mapping[str, str] | None = None,
-    ) -> int:
+    ) -> CommitNumber:
         """Write rows whose primary keys are not there: all of them, or none. Else as `upsert`.
 
         Raises:
@@ -124,7 +125,7 @@ class Table(ReadableTable):
         where: Condition | None = None,
         parameters: Mapping[str, Any] | None = None,
         user_metadata: Mapping[str, str] | None = None,
-    ) -> int:
+    ) -> CommitNumber:
         """Replace all rows, or those that meet a condition, in one commit. Older snapshots keep the old ones.
 
         Args:
@@ -158,7 +159,7 @@ class Table(ReadableTable):
         if_unchanged_since: int | None = None,
         txn: tuple[str, int] | None = None,
         user_metadata: Mapping[str, str] | None = None,
-    ) -> int:
+    ) -> CommitNumber:
         """Delete rows by primary key, or those that meet a condition; one commit.
 
         Args:
@@ -169,7 +170,8 @@ class Table(ReadableTable):
             if_unchanged_since, txn, user_metadata: as in `upsert`.
 
         Returns:
-            The commit's number.
+            The commit's number; its `rows` is how many rows were deleted, and where keys were given how many
+            these were, whether there were rows or not.
 
         Raises:
             SchemaMismatch, InvalidKey, InvalidOption, FilterError: mend the call; nothing was deleted.
@@ -183,7 +185,7 @@ class Table(ReadableTable):
             )
         where = arguments.condition("where", where, parameters, lambda: self.schema)
         if where is not None:
-            return delete_rows(self._selection(where, if_unchanged_since, once, said)).commit
+            return delete_rows(self._selection(where, if_unchanged_since, once, said))
         table = self.definition
         keys = arrow_keys(keys, table, ". To delete by a condition: delete(where='a > 1')")
         with self._unchanged(table, if_unchanged_since, once) as check:
@@ -198,7 +200,7 @@ class Table(ReadableTable):
         if_unchanged_since: int | None = None,
         txn: tuple[str, int] | None = None,
         user_metadata: Mapping[str, str] | None = None,
-    ) -> int:
+    ) -> CommitNumber:
         """Give columns new values in the rows that meet a condition; one commit.
 
         The rows are read at one snapshot; when others change some of them before the commit, all is done
@@ -215,7 +217,7 @@ class Table(ReadableTable):
             user_metadata: as in `upsert`.
 
         Returns:
-            The commit's number.
+            The commit's number; its `rows` is how many rows were changed.
 
         Raises:
             InvalidOption, ColumnNotFound, FilterError, SchemaMismatch: mend the call. An overflow, a division
@@ -225,7 +227,7 @@ class Table(ReadableTable):
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         where = arguments.condition("where", where, parameters, lambda: self.schema)
-        return update_rows(self._selection(where, if_unchanged_since, once, said), set).commit
+        return update_rows(self._selection(where, if_unchanged_since, once, said), set)
 
     def merge(
         self,
@@ -237,7 +239,7 @@ class Table(ReadableTable):
         if_unchanged_since: int | None = None,
         txn: tuple[str, int] | None = None,
         user_metadata: Mapping[str, str] | None = None,
-    ) -> int:
+    ) -> CommitNumber:
         """Merge rows into those that have the same primary keys; one commit.
 
         The table is read at one snapshot; when others write some of the keys before the commit, all is done
@@ -255,7 +257,7 @@ class Table(ReadableTable):
             txn, user_metadata: as in `upsert`.
 
         Returns:
-            The commit's number.
+            The commit's number; its `rows` is how many rows were changed.
 
         Raises:
             SchemaMismatch, InvalidKey, InvalidOption, ColumnNotFound: mend the call; nothing was written.

@@ -32,19 +32,11 @@ from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.rows.typed import arrow_constant
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.preconditions import Precondition, unchanged
-from elasticscan.store.writing.publishing import CommitRequest, publish
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
 from elasticscan.store.writing.staging import stage
 
 NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
 Change: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A commit, and how many rows it changed; 0 for one that was made before, under the same `txn`."""
-
-    commit: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class Selection:
         return CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
 
 
-def delete_rows(selection: Selection) -> Changed:
+def delete_rows(selection: Selection) -> CommitNumber:
     """Delete rows that meet a condition."""
 
     def tombstones(table: TableInfo) -> Change:
@@ -88,7 +80,7 @@ def delete_rows(selection: Selection) -> Changed:
     return _change(selection, "delete", lambda table: list(table.primary_key), tombstones)
 
 
-def update_rows(selection: Selection, new: Mapping[str, Any]) -> Changed:
+def update_rows(selection: Selection, new: Mapping[str, Any]) -> CommitNumber:
     """Give columns new values in rows that meet a condition.
 
     Args:
@@ -156,7 +148,7 @@ def _change(
     kind: str,
     columns: Callable[[TableInfo], list[str] | None],
     change_of: Callable[[TableInfo], Change],
-) -> Changed:
+) -> CommitNumber:
     """Read rows, stage what becomes of them, and commit; again where somebody changed them meanwhile.
 
     Raises:
@@ -165,9 +157,9 @@ def _change(
     """
     done = commit_of(selection)
     if done is not None:
-        return Changed(done, 0)
+        return CommitNumber(done, 0)
 
-    def attempt() -> Changed:
+    def attempt() -> CommitNumber:
         with _reading(selection, columns) as (scan, table):
             return _attempt(selection, scan, table, kind, change_of(table))
 
@@ -201,17 +193,9 @@ def _reading(
         yield scan, table
 
 
-def _attempt(selection: Selection, scan: Scan, table: TableInfo, kind: str, change: Change) -> Changed:
-    context, rows = selection.context, 0
-
-    def changed() -> Iterator[pa.RecordBatch]:
-        nonlocal rows
-        for batch in scan.batches():
-            rows += batch.num_rows
-            yield change(batch)
-
+def _attempt(selection: Selection, scan: Scan, table: TableInfo, kind: str, change: Change) -> CommitNumber:
+    context = selection.context
     since = scan.snapshot if selection.since is None else selection.since
     with unchanged(context, table, since, selection.txn) as check:
-        staged = stage(context, table, changed(), kind)
-        commit = publish(context, table, staged, selection.request(kind, check))
-        return Changed(commit, rows)
+        staged = stage(context, table, map(change, scan.batches()), kind)
+        return publish(context, table, staged, selection.request(kind, check))

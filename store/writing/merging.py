@@ -26,7 +26,7 @@ from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import publish
+from elasticscan.store.writing.publishing import CommitNumber, publish
 from elasticscan.store.writing.staging import stage
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
@@ -131,8 +131,10 @@ class RereadableRows:
             yield batch
 
 
-def merge_rows(selection: Selection, look: Callable[[], CurrentTable], rows: Any, clauses: Clauses) -> int:
-    """Merge rows into a table, in one commit; returns its number.
+def merge_rows(
+    selection: Selection, look: Callable[[], CurrentTable], rows: Any, clauses: Clauses
+) -> CommitNumber:
+    """Merge rows into a table, in one commit.
 
     Args:
         selection: the table, and what the commit shall rely on; its `where` does not count.
@@ -146,7 +148,7 @@ def merge_rows(selection: Selection, look: Callable[[], CurrentTable], rows: Any
     """
     done = commit_of(selection)
     if done is not None:
-        return done
+        return CommitNumber(done, 0)
     with RereadableRows(rows) as rereadable:
         return until_unchanged(
             lambda: _attempt(selection, look, rereadable, clauses),
@@ -158,7 +160,7 @@ def merge_rows(selection: Selection, look: Callable[[], CurrentTable], rows: Any
 
 def _attempt(
     selection: Selection, look: Callable[[], CurrentTable], rows: RereadableRows, clauses: Clauses
-) -> int:
+) -> CommitNumber:
     context, current = selection.context, look()
     table, at = current.state.table, current.newest if selection.since is None else selection.since
     clauses.check(table)

@@ -53,10 +53,28 @@ class CommitRequest:
     keep: Collection[str] = ()
 
 
+class CommitNumber(int):
+    """A commit's number, a snapshot that `scan` takes, that also says how many `rows` it has written.
+
+    Rows that it deleted count, too; of a delete by keys it is the keys, whether there was a row or not. It is
+    0 for a write that was done before, under the same `txn`.
+    """
+
+    rows: int
+
+    def __new__(cls, commit: int, rows: int) -> CommitNumber:
+        made = super().__new__(cls, commit)
+        made.rows = rows
+        return made
+
+    def __reduce__(self) -> tuple[type[CommitNumber], tuple[int, int]]:
+        return CommitNumber, (int(self), self.rows)
+
+
 def publish(
     context: Context, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest | None = None
-) -> int:
-    """Make staged fragments one commit; returns its number.
+) -> CommitNumber:
+    """Make staged fragments one commit.
 
     What several tasks staged at a shard is merged first, as far as it is small: a commit leaves few files.
     The commit requires that each fragment lies where its slots live and has runs of all indexes.
@@ -96,7 +114,7 @@ class _Publication:
         self._fragments = list(staged)  # the commit is to refer to these
         self._all = list(staged)  # and to none of the others: these were on the way to them
 
-    def commit(self, claim: Claim) -> int:
+    def commit(self, claim: Claim) -> CommitNumber:
         context, txn, keep = self._context, self._request.txn, self._request.keep
         try:
             with context.noticing_collection():
@@ -116,7 +134,8 @@ class _Publication:
         context.note_newest_afar({fragment.shard for fragment in committed})
         paths = {fragment.path for fragment in committed}
         discard([fragment for fragment in self._all if fragment.path not in paths], context.disk_of)
-        return number
+        # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
+        return CommitNumber(number, sum(fragment.rows for fragment in self._staged) if committed else 0)
 
     def _take(self, fragments: Sequence[StagedFragment]) -> None:
         """Go on with these, which may lie in other files, or have more runs."""

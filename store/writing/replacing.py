@@ -34,12 +34,12 @@ from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.attempts import until_unchanged
 from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import publish
+from elasticscan.store.writing.publishing import CommitNumber, publish
 from elasticscan.store.writing.staging import remove_staged, stage
 
 
-def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> int:
-    """Write rows in place of those that meet the selection's condition; returns the commit's number.
+def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> CommitNumber:
+    """Write rows in place of those that meet the selection's condition.
 
     Raises:
         InvalidOption: a row does not meet it; nothing was written.
@@ -47,7 +47,7 @@ def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> int:
     """
     done = commit_of(selection)
     if done is not None:
-        return done
+        return CommitNumber(done, 0)
     batches = rows_that_meet(selection.where or "", table, _conformed(rows, table))
     staged = stage(selection.context, table, batches)
     try:
@@ -113,7 +113,9 @@ def replacing_in(
     return Selection(context, find, where, None, txn, user_metadata)
 
 
-def publish_replacing(selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]) -> int:
+def publish_replacing(
+    selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]
+) -> CommitNumber:
     """Publish staged rows in place of those that meet the condition now; they stay staged if that fails.
 
     A table that is only reserved has none, and is entered with the new ones.
@@ -131,7 +133,7 @@ def _is_entered(context: Context, table: TableInfo) -> bool:
         return context.is_entered(tx, table)
 
 
-def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]) -> int:
+def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]) -> CommitNumber:
     context, limits = selection.context, (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
     key, paths = list(table.primary_key), frozenset(fragment.path for fragment in staged)
     with (

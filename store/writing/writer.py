@@ -14,7 +14,7 @@ from elasticscan.storage import batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.keys import conform_keys, tombstones_of
 from elasticscan.store.writing.preconditions import Precondition
-from elasticscan.store.writing.publishing import CommitRequest, publish
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
 from elasticscan.store.writing.staging import stage
 
 
@@ -41,8 +41,8 @@ def write(
     buffer_bytes: int = WRITE_BUFFER_BYTES,
     check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
-) -> int:
-    """Upsert rows by primary key, all or nothing; returns the commit number."""
+) -> CommitNumber:
+    """Upsert rows by primary key, all or nothing."""
     batches = (_conform(batch, table) for batch in batches_of(data))
     versions = context.seen  # by whoever looked the table up
     staged = stage(context, table, batches, kind, buffer_bytes, versions)
@@ -61,7 +61,7 @@ def delete(
     txn: IdempotencyKey | None = None,
     check: Precondition | None = None,
     user_metadata: Mapping[str, str] | None = None,
-) -> int:
+) -> CommitNumber:
     """Delete by primary key, all or nothing; keys that are not there are no error."""
     tombstones = (tombstones_of(batch, table) for batch in conform_keys(keys, table))
     versions = context.seen  # by whoever looked the table up

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,7 +76,9 @@ def each_time(store: Store, point: str, happens: Callable[[int], object], most: 
 
 
 def test_rows_that_meet_the_condition_go_in_one_commit(table: Table) -> None:
-    assert table.delete(where="id % 2 = 0 AND id < 50") == 3
+    gone = table.delete(where="id % 2 = 0 AND id < 50")
+    assert (gone, gone.rows) == (3, 25)
+    assert pickle.loads(pickle.dumps(gone)).rows == 25 and json.dumps({"commit": gone}) == '{"commit": 3}'
     assert set(counts(table)) == {*range(1, 50, 2), *range(50, 100)}
     assert [(c.kind, c.rows) for c in table.history()][-1] == ("delete", 25)
     assert table.scan(snapshot=2).count() == 100
@@ -89,7 +93,10 @@ def test_columns_get_new_values_in_one_commit(table: Table) -> None:
     read = table.scan(filter="id BETWEEN 10 AND 12").to_table().sort_by("id").to_pylist()
     assert read == [{"id": k, "n": k, "city": "OSLO!", "tags": ["b", "c"]} for k in (10, 11, 12)]
     assert table.scan(filter="n = 0").count() == 97
-    assert table.update({"city": None}) == 4
+    assert table.update({"city": None}).rows == 100
+    assert table.upsert(rows([1, 2])).rows == table.delete([1, 2, 1_000]).rows - 1 == 2
+    table.upsert(rows([1, 2]))
+    table.update({"city": None})
     assert table.scan(filter="city IS NULL").count() == 100
 
 
@@ -209,7 +216,8 @@ def test_a_write_with_a_name_is_done_once(store: Store, table: Table) -> None:
     gone = table.delete(where="id < 50", txn=("app", 2))
     table.upsert(rows([1]))
     assert table.delete(where="id < 50", txn=("app", 2)) == gone
-    assert table.delete([1], txn=("app", 2)) == gone
+    assert (again := table.delete([1], txn=("app", 2))) == gone
+    assert (first.rows, gone.rows, again.rows) == (100, 50, 0)
     assert counts(table) == {1: 0, **dict.fromkeys(range(50, 100), 1)}
 
 

@@ -61,7 +61,8 @@ def content(table: Table) -> dict[int, tuple[Any, ...]]:
 
 def test_some_columns_are_written_and_the_others_stay(table: Table) -> None:
     new = pa.table({"id": [1, 2, 100], "city": ["Lima", None, "Pune"], "more": [1, 2, 3]})
-    assert table.merge(new, columns=["city"]) == 3
+    done = table.merge(new, columns=["city"])
+    assert (done, done.rows) == (3, 3)
     now = content(table)
     assert now[1] == (0, "Lima", ["a", None])
     assert now[2] == (0, None, ["a", None])
@@ -71,7 +72,7 @@ def test_some_columns_are_written_and_the_others_stay(table: Table) -> None:
     assert len(table.scan(snapshot=2).to_table()) == 10
 
     assert table.merge([{"id": 3, "n": 7, "city": "unread"}, {"id": 99, "n": 7}], columns=["n"],
-                       when_not_matched="ignore") == 4  # fmt: skip
+                       when_not_matched="ignore").rows == 1  # fmt: skip
     assert content(table)[3] == (7, "Oslo", ["a", None])
     assert 99 not in content(table)
 
