@@ -67,7 +67,7 @@ class Selection:
     def request(
         self, kind: str = "write", check: Precondition | None = None, keep: Collection[str] = ()
     ) -> CommitRequest:
-        """What the commit of its change is to be."""
+        """The request for the commit of its change."""
         return CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
 
 

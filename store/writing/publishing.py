@@ -34,7 +34,7 @@ ATTEMPTS_WITHOUT_LOCK = 5
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """What a write asks of its commit.
+    """A request of a write for its commit.
 
     Attributes:
         kind: its name in the table's history.
