@@ -10,6 +10,7 @@ import sys
 import pytest
 import typer
 
+from elasticscan.cli.app import app
 from elasticscan.cli.commands import BY_NAME, COMMANDS, INSTEAD, Command
 from tests.cli.conftest import Shell
 
@@ -113,6 +114,20 @@ def test_a_command_that_there_is_not_is_told_with_one_of_a_similar_name(shell: S
     code, message = shell.fails("cret")
     assert code == 2
     assert "Did you mean 'create'?" in message
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("sta", "status"), ("status --ta", "--tablets"), ("index cr", "create")]
+)
+def test_a_shell_completes_commands_and_their_options(
+    typed: str, completed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_ELASTICSCAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"elasticscan {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    with pytest.raises(SystemExit):
+        app(prog_name="elasticscan")
+    assert capsys.readouterr().out.split() == [completed]
 
 
 def test_the_list_imports_neither_arrow_nor_sql() -> None:
