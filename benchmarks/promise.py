@@ -1,15 +1,19 @@
 """The cost of the promise: looks at the placement, leases, coverage, sealing and checksums of a scan.
 
-python benchmarks/promise.py [--rows 10000000] [--rounds 7]
+python benchmarks/promise.py [--rows 10000000] [--rounds 7] [--spark]
 
 Processor time of the thread that scans: two columns are summed, and the key of every page is sealed, as of
 a scan that may be stopped anywhere. The first scan of an open store proves the files that it reads, later
-ones what is not kept of them. Spark takes several times as long for the same rows, and a task seals one key.
+ones what is not kept of them. Spark takes several times as long for the same rows, and a task seals one key:
+with --spark the same parts are timed in its planner and tasks, as shares of the processor time of all of its
+processes for a scan of all columns.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import sys
 import tempfile
@@ -81,16 +85,52 @@ def one_scan(store: Store) -> tuple[int, float]:
     return pages, time.thread_time() - began
 
 
+def in_spark(store: Path, times: Path, rounds: int) -> None:
+    """Shares of a scan through Spark, at the median, after one that warms it up."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["ELASTICSCAN_PROMISE_TIMES"] = str(times)
+    from compressed import tree_seconds  # noqa: PLC0415 - Spark is for those who ask for it
+    from spark_promised import PromisedSource  # noqa: PLC0415
+    from spark_session import start_spark  # noqa: PLC0415
+
+    times.mkdir()
+    spark = start_spark()
+    spark.dataSource.register(PromisedSource)
+    shares: dict[str, list[float]] = {}
+    millis: dict[str, list[float]] = {}
+    for turn in range(rounds + 1):
+        before = tree_seconds()
+        rows = spark.read.format("promised").options(store=str(store), table="t").load()
+        rows.write.format("noop").mode("overwrite").save()
+        whole, spent = tree_seconds() - before, Counter[str]()
+        for file in times.iterdir():
+            spent.update(json.loads(file.read_text()))
+            file.unlink()
+        for part in [*PARTS, "thread"] if turn else []:
+            shares.setdefault(part, []).append(100 * spent[part] / whole)
+            millis.setdefault(part, []).append(1e3 * spent[part])
+    spark.stop()
+    medians = {part: statistics.median(values) for part, values in shares.items()}
+    python = medians.pop("thread")
+    shown = ", ".join(
+        f"{part} {share:.2f} % ({statistics.median(millis[part]):.1f} ms)" for part, share in medians.items()
+    )
+    print(f"scan in Spark: {shown}; together {sum(medians.values()):.2f} %, Python {python:.0f} % of it all")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--spark", action="store_true", help="also through Spark")
     asked = parser.parse_args()
     shares: dict[str, dict[str, list[float]]] = {"first": {}, "later": {}}
     micros: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as work:
         place = Path(work) / "store"
         make_store(place, pa.RecordBatchReader.from_batches(SCHEMA, batches(asked.rows))).close()
+        if asked.spark:
+            in_spark(place, Path(work) / "times", asked.rounds)
         plant()
         for _ in range(asked.rounds):
             with Store.open(place) as store:

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from elasticscan.connector import register
 
 
-def start_spark() -> SparkSession:
+def start_spark(**more: str) -> SparkSession:
+    """Start it with more settings, dots written as two underscores."""
     # Spark looks for sources with the Python that this names; a setting of the session is too late.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
@@ -22,6 +23,7 @@ def start_spark() -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
     }
+    settings |= {name.replace("__", "."): value for name, value in more.items()}
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
