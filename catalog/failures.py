@@ -127,6 +127,11 @@ def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
     return damaged(said)
 
 
+def is_damage(error: DBAPIError) -> bool:
+    """True for the error of a database that cannot make sense of its own file."""
+    return isinstance(_meaning(error, ""), StoreDamaged)
+
+
 def _unavailable(said: str) -> CatalogUnavailable:
     return CatalogUnavailable(
         f"the catalog could not be used: {said}; check that it is reachable and writable, then try again",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Table, bindparam
+from sqlalchemy.exc import DBAPIError
 
-from elasticscan.base.errors import WriteConflict
-from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.base.errors import StoreDamaged, WriteConflict
+from elasticscan.catalog.failures import damaged, decoding, is_damage
 from elasticscan.catalog.indexes import IndexTx
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.sealed import RowQuery
@@ -25,6 +26,8 @@ from elasticscan.metadata import (
     unpack_statistics,
 )
 from elasticscan.topology import SlotSet
+
+T = TypeVar("T")
 
 # The most values that one statement may ask for.
 _AT_ONCE = 500
@@ -226,20 +229,32 @@ class FragmentTx(IndexTx):
     # Statistics
 
     def statistics(self, of: Collection[int]) -> dict[int, FragmentStatistics]:
-        """Return what is known of some fragments, by their ids; old or empty ones are missing."""
-        by_fragment = {}
-        for row in self._of(statistics, "fragment_id", of):
-            with decoding(f"the statistics of fragment {row.fragment_id}"):
-                by_fragment[row.fragment_id] = unpack_statistics(row.body)
-        return by_fragment
+        """Return what is known of some fragments, by their ids.
+
+        Old or empty ones are missing, and those beside damage: they save work, and no row depends on them.
+        """
+        return self._as_far_as_whole(statistics, "fragment_id", of, unpack_statistics)
 
     def histograms(self, runs: Collection[int]) -> dict[int, KeyHistogram]:
-        """The histograms of some runs, by their ids."""
-        by_run = {}
-        for row in self._of(histograms, "run_id", runs):
-            with decoding(f"the histogram of index run {row.run_id}"):
-                by_run[row.run_id] = unpack_histogram(row.body)
-        return by_run
+        """The histograms of some runs, by their ids; those beside damage are missing, as in `statistics`."""
+        return self._as_far_as_whole(histograms, "run_id", runs, unpack_histogram)
+
+    def _as_far_as_whole(
+        self, table: Table, column: str, of: Collection[int], unpack: Callable[[bytes], T]
+    ) -> dict[int, T]:
+        unpacked: dict[int, T] = {}
+        try:
+            for row in self._of(table, column, of):
+                with decoding(f"the {table.name} of {getattr(row, column)}"):
+                    unpacked[getattr(row, column)] = unpack(row.body)
+        except StoreDamaged:
+            return unpacked
+        except DBAPIError as error:
+            if not (
+                self._sql.dialect.name == "sqlite" and is_damage(error)
+            ):  # a server has ended the transaction
+                raise
+        return unpacked
 
     def _forget_statistics(self, of: Collection[int], runs: Collection[int]) -> None:
         """Forget what is known of the values of some fragments and runs."""

@@ -36,6 +36,11 @@ class KeyHistogram:
     distinct: tuple[int, ...]
     bounds: tuple[bytes, ...]
 
+    @classmethod
+    def unknown(cls, rows: int) -> KeyHistogram:
+        """A guess about rows of which nothing else is known."""
+        return cls(rows, (), (b"", b"\xff" * 8))
+
     @property
     def step(self) -> float:
         """The number of rows between one bound and the next."""

@@ -98,8 +98,8 @@ class TableStatistics:
         return self.fragments if definition == self.definition else {}
 
     def histograms(self, runs: Iterable[IndexRun]) -> list[KeyHistogram]:
-        """The histograms of some runs, as far as there are any."""
-        return [self.runs[run.id] for run in runs if run.id in self.runs]
+        """The histograms of some runs; of those that have none, what is said of a run of its size."""
+        return [self.runs.get(run.id) or KeyHistogram.unknown(run.rows) for run in runs]
 
 
 @dataclass(frozen=True, slots=True)
