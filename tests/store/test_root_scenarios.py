@@ -159,6 +159,26 @@ def test_an_unmounted_shard_is_neither_written_to_nor_changed(tmp_path: Path) ->
         assert store.verify() == []
 
 
+def test_what_touches_mounted_shards_alone_goes_on_while_another_is_unmounted(tmp_path: Path) -> None:
+    with made(tmp_path / "store") as store:
+        table, written = store.table("t"), set[int]()
+        with away(root(store, "b")):
+            for key in range(1_000, 1_016):
+                with suppress(ShardUnavailable):
+                    table.upsert(rows(key, 1))
+                    written.add(key)
+            with pytest.raises(ShardUnavailable, match="not mounted"):
+                table.upsert(rows(1_000, 16))
+            table.tag("kept")
+            table.set_retention("2d")
+            store.create_table("other", SCHEMA, ["id"]).drop()
+            assert files(root(store, "b")) == set()
+        assert 0 < len(written) < 16, "keys lie at both"
+        found = set(table.scan(filter="id >= 1000").to_table()["id"].to_pylist())
+        assert found == written and count(store) == ROWS + len(written)
+        assert store.verify() == []
+
+
 def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -> None:
     with made(tmp_path / "store") as store:
         prepared = staged(store)
