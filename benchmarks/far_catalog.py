@@ -3,9 +3,10 @@
     python benchmarks/far_catalog.py [MILLISECONDS] [WRITERS]
 
 It starts a PostgreSQL server of its own, and a line to it which holds back all that is sent, both ways, for
-half of the time; with 0 milliseconds there is no line. Commits a second are those of one writer, and of
-several processes, each with its own table. Beside them stands what a commit takes of the processors, in the
-writers and in the server: their sum bounds a machine's commits a second, whatever waits for whatever.
+half of the time. With 0 milliseconds there is no line, and scans are set against those of a store whose
+catalog is in SQLite, by turns. Commits a second are those of one writer, and of several processes, each with
+its own table. Beside them stands what a commit takes of the processors, in the writers and in the server:
+their sum bounds a machine's commits a second, whatever waits for whatever.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.base.postgres import start_server
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 REPEATS, PAGE_ROWS, COMMIT_ROWS = 30, 100, 10
+SCANNED_ROWS, ROUNDS, TEXT_BYTES = 2_000_000, 15, (8, 184)
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -143,6 +145,32 @@ def commits_a_second(uri: str, writers: int, server: int, seconds: float = 5.0) 
     return commits / seconds
 
 
+def compare_scans(uri: str, place: str, text_bytes: int) -> None:
+    """Scan equal stores by turns: with their catalog at a server, and in SQLite."""
+    ids = pa.array(range(SCANNED_ROWS), pa.int64())
+    rows_there = pa.table({"k": ids, "v": ids, "s": [f"{n:0{text_bytes}}" for n in range(SCANNED_ROWS)]})
+    with (
+        Store.create(uri, {name: f"{place}/{name}" for name in "ab"}, tablets=8) as there,
+        Store.create(f"{place}/near.store", ["a", "b"], tablets=8) as near,
+    ):
+        for store in (there, near):
+            store.create_table("t", rows_there.schema, ["k"]).upsert(rows_there)
+        took = {clock: ([], []) for clock in (time.perf_counter, time.process_time)}
+        for number in range(ROUNDS + 1):
+            for turn, store in enumerate((there, near)):
+                began = {clock: clock() for clock in took}
+                assert sum(page.rows.num_rows for page in store.table("t").scan()) == SCANNED_ROWS
+                for clock, times in took.items():
+                    if number:  # the first round warms up
+                        times[turn].append(clock() - began[clock])
+    for clock, name in ((time.perf_counter, "time"), (time.process_time, "time of the processor")):
+        server, sqlite = map(statistics.median, took[clock])
+        print(
+            f"{SCANNED_ROWS:,} rows of {16 + text_bytes} bytes scanned: {1000 * server:.0f} ms, with SQLite "
+            f"{1000 * sqlite:.0f}: {sqlite / server:.2f} as fast, by {name}"
+        )
+
+
 def main(delay: float = 10.0, writers: int = 8) -> None:
     with (
         start_server() as server,
@@ -163,6 +191,10 @@ def main(delay: float = 10.0, writers: int = 8) -> None:
             print(f"a commit: {milliseconds(lambda: tables[0].upsert(rows(0, COMMIT_ROWS))):.1f} ms")
         one, many = (commits_a_second(uri, count, server.process) for count in (1, writers))
         print(f"{many / one:.2f} times as many")
+        if not delay:
+            for text_bytes in TEXT_BYTES:
+                with server.database() as another, tempfile.TemporaryDirectory() as scanned:
+                    compare_scans(server.url(another), scanned, text_bytes)
 
 
 if __name__ == "__main__":
