@@ -178,7 +178,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path, request: pytest.F
     if page == "docs/security.md":
         place = tmp_path / "data" / "flights.store"
         modes = [stat.S_IMODE(path.stat().st_mode) for path in (place, place / "catalog.db")]
-        assert modes == [0o750, 0o640], "what the page says of them"
+        assert modes == [0o2750, 0o640], "what the page says of them"
 
 
 def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
