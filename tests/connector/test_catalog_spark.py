@@ -232,12 +232,8 @@ def _nulls_always_fail(patch: pytest.MonkeyPatch) -> None:
 
 
 def _on_reduces_the_kept_side(patch: pytest.MonkeyPatch) -> None:
-    right = sql_joins._FromWalk._on
-
-    def wrong(self: Any, on: Any, kind: str, *sides: Any) -> None:
-        right(self, on, "inner", *sides)
-
-    patch.setattr(sql_joins._FromWalk, "_on", wrong)
+    right = sql_joins._reducible
+    patch.setattr(sql_joins, "_reducible", lambda _, *sides: right("inner", *sides))
 
 
 def _anti_is_semi(patch: pytest.MonkeyPatch) -> None:
