@@ -125,6 +125,9 @@ class Catalog:
         try:
             check_format(self._engine, where)
             self.read_only = self.read_only or why_read_only(self._engine)
+            if file is not None:  # a server mends what a crash tore
+                with reading(self._engine, ()) as connection:
+                    Tx(connection, self.clock.now()).check_sums()
         except BaseException as error:
             if isinstance(error, (StoreNotFound, StoreDamaged)):  # SQLite is about to remove its log
                 self.keep_log("unread")

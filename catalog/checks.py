@@ -144,10 +144,7 @@ class CheckTx(CommitTx):
 
     def _check_groups(self, sums: dict[Group, Counted]) -> None:
         compare(sums, self._rows.all_groups())
-        written = self._rows.all_groups(written=True)
-        total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in written.items()))
-        if total != self._state("groups_total"):
-            raise damaged("the sums of groups are not those that were written")
+        self.check_sums()
 
     def _check_rows(self, table: Table, rows: list[Any]) -> None:
         if table is not fragments:
