@@ -23,31 +23,13 @@ from tests.soak.processes import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
 
-ROUNDS = int(os.environ.get("ELASTICSCAN_FAR_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("ELASTICSCAN_FAR_ROUNDS", "1"))
 PATIENT = {"spark.task.maxFailures": "50"}
 LOGGED = {
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
     "spark.eventLog.logStageExecutorMetrics": "true",
 }
-
-
-def test_batches_sql_and_a_stream_are_exact_far_away_while_tablets_move(
-    far: FarPlace, tmp_path: Path
-) -> None:
-    with far.store() as (store, roots), Driver(far.cluster.master, tmp_path) as driver:
-        before = contents(store)
-        store.create_table("copy", SCHEMA, ["id"])
-        with moving(store, roots=roots):
-            assert driver.ask("read", path=f"{store.uri}/t")["rows"] == before
-            driver.ask("write", path=f"{store.uri}/t", ids=[10_000, 30_000], v=2)
-            query = "SELECT id, v + 1 AS w FROM t WHERE id % 7 = 3 AND id < 9000"
-            asked = driver.ask("sql", store=store.uri, query=query)
-            assert asked["rows"] == [[key, 2] for key in range(3, 9_000, 7)]
-            copying = {"source": f"{store.uri}/t", "target": f"{store.uri}/copy"}
-            driver.ask("stream", **copying, checkpoint=str(tmp_path / "checkpoint"), rows=20_000)
-        assert contents(store) == before[:10_000] + [[key, 2] for key in range(10_000, 30_000)]
-        assert contents(store, "copy") == contents(store)
 
 
 def kill_an_executor(far: FarPlace) -> None:
@@ -134,17 +116,14 @@ def test_no_file_log_plan_or_key_has_a_secret_in_it(
         with Driver(far.cluster.master, tmp_path, given) as driver:
             shown = driver.ask("shown", uri=uri, by_url=settings != "ours")
             shown += driver.ask("shown", uri="env:SHOP", by_url=False)
-            driver.ask("write", path=f"{uri}/t", ids=[0, 30_000], v=2)
-            given = {
-                "source": f"{uri}/t",
-                "target": f"{uri}/copy",
-                "checkpoint": str(tmp_path / "checkpoint"),
-            }
-            driver.ask("stream", **given, rows=20_000)
+            if settings == "ours":
+                driver.ask("write", path=f"{uri}/t", ids=[0, 30_000], v=2)
+                copying = {"source": f"{uri}/t", "target": f"{uri}/copy"}
+                driver.ask("stream", **copying, checkpoint=str(tmp_path / "checkpoint"), rows=50_000)
             with pytest.raises(JobFailed) as failed:
                 driver.ask("read", path=f"{uri}/no_such_table")
             driver.ask("stop")
-        assert contents(store, "copy") == contents(store)
+        assert contents(store, "copy") == (contents(store) if settings == "ours" else [])
         (tmp_path / "shown").write_text("\n".join([*shown, str(failed.value)]))
         (tmp_path / "status").write_text(
             json.dumps(store.status()) + repr(store) + repr(store.table("t").scan())

@@ -116,7 +116,7 @@ def whys(query: LimitedQuery, catalog: AttachedStore, parquet: SparkSession) -> 
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(8, 4 * QUERIES, 8))]
+    "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(8, 2 * QUERIES, 8))]
 )
 @pytest.mark.parametrize("tasks", [False, True], ids=["here", "tasks"])
 def test_a_random_limit_gives_what_spark_may_give(

@@ -140,7 +140,7 @@ def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> At
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(6, 4 * QUERIES, 6))]
+    "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(6, 2 * QUERIES, 6))]
 )
 @pytest.mark.usefixtures("rewritten")
 def test_a_random_join_gives_the_rows_of_parquet(
