@@ -46,9 +46,8 @@ from elasticscan.catalog.readonly import why_not_writable
 from elasticscan.catalog.remembered import RememberedGroups
 from elasticscan.catalog.reports import ReportTx
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS, SecretTx
-from elasticscan.catalog.sealed import versions_digest
 from elasticscan.catalog.server_clock import clock_of
-from elasticscan.catalog.state import Identity, Reached
+from elasticscan.catalog.state import Identity, Reached, versions_digest
 from elasticscan.catalog.tables import index_same_rows_at_servers, metadata, of_servers, store_state
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement

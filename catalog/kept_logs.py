@@ -9,6 +9,7 @@ copied beside it before anybody writes, once for each newest commit that is know
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -36,16 +37,22 @@ def keep_log(file: Path, known: str) -> None:
     """
     log = log_of(file)
     kept = log.with_name(f"{log.name}.kept-{known}")
-    if not holds_anything(log):
+    if kept.exists() or not holds_anything(log):
         return
-    with suppress(OSError), log.open("rb") as source:
-        mode = os.fstat(source.fileno()).st_mode & 0o777
-        made = os.open(kept, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with open(made, "wb") as target:
-            os.fchmod(made, mode)
-            shutil.copyfileobj(source, target)
-            target.flush()
-            os.fsync(made)
+    part = log.with_name(f"{log.name}.part-{secrets.token_hex(4)}")  # it has its name when it is whole
+    try:
+        with log.open("rb") as source:
+            mode = os.fstat(source.fileno()).st_mode & 0o777
+            made = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            with open(made, "wb") as target:
+                os.fchmod(made, mode)
+                shutil.copyfileobj(source, target)
+                target.flush()
+                os.fsync(made)
+        part.rename(kept)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
 
 
 def kept_logs(file: Path) -> list[Path]:

@@ -14,9 +14,8 @@ fragments of a table at a shard, the commits of a table, all tablets, …; `tabl
 Sums are additive: a change takes the old digest out and puts the new one in, so a small commit reads no
 whole group. They are written once, at the end of the transaction that changed the rows.
 
-This is the only module that changes rows of sealed tables, and every row that it returns was checked. Values
-are looked at as the database has them: what SQLite would turn into something harmless (a number where bytes
-must be) is seen as what it is.
+This is the only module that changes rows of sealed tables, and every row that it returns was checked, as the
+database has it: what SQLite would turn into something harmless is seen as what it is.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
     true,
     type_coerce,
     update,
@@ -66,12 +66,10 @@ Part = tuple[str, int]  # kind of a group, and the value of the first of its col
 Values = tuple[Any, ...]
 
 _HALF, _WHOLE = 1 << 63, 1 << 64
+# As one group is looked up in SQLite: what its index lacks is taken for a group without rows.
+_INDEX = "sqlite_autoindex_group_digests_1"
+_GROUPS_BY_INDEX = text(f"SELECT * FROM group_digests INDEXED BY {_INDEX} WHERE kind >= ''")
 _GROUPS_AT_ONCE = 200  # groups in one condition; SQLite allows conditions nested 1,000 deep
-
-
-def versions_digest(layout: int, last_commit: int, stable_since: int) -> int:
-    versions = b"versions %d %d %d" % (layout, last_commit, stable_since)
-    return to_signed(xxhash.xxh3_64_intdigest(versions))
 
 
 class _Form:
@@ -488,10 +486,15 @@ class SealedRows:
         for group, counted in self._stored_sums(query, values).items():
             self._noted[group[:2]][group] = counted
 
-    def all_groups(self, written: bool = False) -> dict[Group, Counted]:
-        """The sums of all groups as they are now, or as they were last written down: `finish`."""
-        everything = _sums_with(())
-        return self._stored_sums(everything, {}) if written else self._sums_now(everything, {})
+    def all_groups(self) -> dict[Group, Counted]:
+        """The sums of all groups as they are now."""
+        return self._sums_now(_sums_with(()), {})
+
+    def written_groups(self) -> dict[Group, Counted]:
+        """The sums of all groups as they were last written down: `finish`."""
+        return self._stored_sums(
+            _GROUPS_BY_INDEX if self._sql.dialect.name == "sqlite" else _sums_with(()), {}
+        )
 
     def sums(self, table: Table, rows: Iterable[Any]) -> dict[Group, Counted]:
         """Rows and sums of digests of the groups of some rows."""

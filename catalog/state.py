@@ -9,6 +9,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import xxhash
 from sqlalchemy import select
 
 from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreReplaced, StoreTooNew
@@ -19,7 +20,7 @@ from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.near import AnyTransaction
 from elasticscan.catalog.remembered import RememberedGroups, to_signed
-from elasticscan.catalog.sealed import SealedRows, versions_digest
+from elasticscan.catalog.sealed import SealedRows
 from elasticscan.catalog.tables import FORMAT_VERSION, PASSING, store_state
 from elasticscan.topology import Placement
 
@@ -68,6 +69,11 @@ class Reached(NamedTuple):
         if self.incarnation != later.incarnation:  # another copy, with numbers of its own
             return True
         return all(before <= now for before, now in zip(self[1:], later[1:], strict=True))
+
+
+def versions_digest(layout: int, last_commit: int, stable_since: int) -> int:
+    versions = b"versions %d %d %d" % (layout, last_commit, stable_since)
+    return to_signed(xxhash.xxh3_64_intdigest(versions))
 
 
 class StateTx:
@@ -167,7 +173,7 @@ class StateTx:
         once, rows and sums alike. One page alone tells that they do not belong together: that of the newest
         commit's number, which has the sum of the sums beside it. Takes some 5 µs for each group.
         """
-        written = self._rows.all_groups(written=True)
+        written = self._rows.written_groups()
         total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in written.items()))
         if total != self._state("groups_total"):
             raise damaged("the sums of groups are not those that were written")

@@ -73,7 +73,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 .config("spark.sql.shuffle.partitions", "2")
                 .config("spark.driver.memory", "2g")
                 # What runs for some minutes does not earn back what thorough compilation costs.
-                .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+                .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
                 .config("spark.driver.bindAddress", "127.0.0.1")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.sql.session.timeZone", "UTC")

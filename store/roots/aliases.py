@@ -94,9 +94,15 @@ def whole_uri(text: str) -> str:
 
     Raises:
         InvalidOption: any other `scheme:` that lacks its slashes, or what may hold a password: it would
-            become a directory of that name.
+            become a directory of that name; or a URI that cannot be taken apart.
     """
     if "://" in text.partition("?")[0].partition("=")[0]:
+        try:
+            urlsplit(text)
+        except ValueError:  # its text may hold a password
+            raise InvalidOption(
+                f"{shown(text)} is not a URI: an IPv6 address stands in brackets, as [::1]", option="uri"
+            ) from None
         return text
     match = _SHORT.match(text)
     if match is not None and match[1] and text.startswith("/", match.end()):

@@ -122,8 +122,9 @@ def advance_mark(
     Raises:
         ShardUnavailable, WrongRoot: the root is not the shard's.
     """
-    if stored is None or stored.incarnation != mark.incarnation:
+    if stored is None or not stored.is_of(marker):
         check_marker(disk, root, marker)  # no mark belongs below a mount point, or on another's disk
+    if stored is None or stored.incarnation != mark.incarnation:
         wanted_mark = replace(mark, missed=now if stored is None else stored.missed, shard=marker.shard)
     else:
         layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)

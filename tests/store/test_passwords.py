@@ -145,6 +145,13 @@ def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch
     assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
 
 
+def test_a_root_that_is_no_uri_is_refused_without_its_password(tmp_path: Path) -> None:
+    root = f"postgresql+psycopg://u:{SECRET}@[::1/db"
+    said = told(lambda: Store.create(tmp_path / "store", {"a": root}))
+    assert "ES_INVALID_OPTION" in said
+    assert SECRET not in said
+
+
 @settings(deadline=None, max_examples=2_000)
 @given(places())
 def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:

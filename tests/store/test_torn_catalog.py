@@ -5,6 +5,7 @@ ELASTICSCAN_TORN_SEEDS is one seed or a range such as 0-999: other programs.
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import StoreDamaged
+from elasticscan.catalog import kept_logs
 from elasticscan.store import Store
 from tests.seeds import ranges_of_seeds
 from tests.store.torn_catalogs import TEARS
@@ -49,26 +51,53 @@ def test_a_log_that_the_system_takes_a_part_of_holds_what_was_acknowledged(tmp_p
     assert line["came"] == "True", "some writes were refused"
 
 
-def test_the_number_of_the_newest_commit_beside_older_pages_is_noticed(tmp_path: Path) -> None:
-    """All pages but one are those of an older commit, whole and in order; no log tells of it any more."""
+@pytest.mark.parametrize(
+    ("torn", "newer"),
+    [("the number of the newest commit", "name = 'store_state'"), ("all but indexes", "type = 'table'")],
+)
+def test_some_newer_pages_in_an_older_catalog_are_noticed(tmp_path: Path, torn: str, newer: str) -> None:
+    """Each page is what was written once, whole; no log tells of the others any more."""
     place, moments = tmp_path / "store", list[bytes]()
     catalog = place / "catalog.db"
     with Store.create(place, ["s1", "s2"], tablets=4, slots=64, upkeep="off") as store:
         table = store.create_table("t", pa.schema([("id", pa.int64()), ("v", pa.int64())]), ["id"])
         for value in range(2):
-            table.upsert(pa.table({"id": range(100), "v": [value] * 100}))
+            if value or torn != "all but indexes":  # their groups are not there yet
+                table.upsert(pa.table({"id": range(100), "v": [value] * 100}))
             with closing(sqlite3.connect(catalog)) as database:
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                (page,) = database.execute("PRAGMA page_size").fetchone()
-                of_state = "SELECT rootpage FROM sqlite_master WHERE name = 'store_state'"
-                (root,) = database.execute(of_state).fetchone()
+                (size,) = database.execute("PRAGMA page_size").fetchone()
+                pages = f"SELECT rootpage FROM sqlite_master WHERE {newer} ORDER BY 1"
+                roots = [root for (root,) in database.execute(pages)]
             moments.append(catalog.read_bytes())
-    older, newer = moments
-    assert len(older) == len(newer)
-    state = slice((root - 1) * page, root * page)
-    catalog.write_bytes(older[: state.start] + newer[state] + older[state.stop :])
+    older, newest = moments
+    assert len(older) == len(newest)
+    mixed = bytearray(older)
+    for at in ((root - 1) * size for root in roots):
+        mixed[at : at + size] = newest[at : at + size]
+    catalog.write_bytes(mixed)
     with pytest.raises(StoreDamaged, match="sums of groups"), Store.open(place) as store:
-        store.table("t").scan().to_table()
-    catalog.write_bytes(newer)
+        assert store.table("t").scan().count() == 100
+    catalog.write_bytes(newest)
     with Store.open(place) as store:
         assert store.table("t").scan(filter="v = 1").count() == 100
+
+
+def test_a_log_that_could_be_copied_in_part_alone_is_not_taken_for_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = tmp_path / "catalog.db"
+    kept_logs.log_of(catalog).write_bytes(b"x" * 1_000)
+
+    def full(source: Any, target: Any) -> None:
+        target.write(source.read(500))
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_logs.shutil, "copyfileobj", full)
+        kept_logs.keep_log(catalog, "7")
+    assert kept_logs.kept_logs(catalog) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["catalog.db-wal"]
+    kept_logs.keep_log(catalog, "7")
+    (kept,) = kept_logs.kept_logs(catalog)
+    assert kept.read_bytes() == b"x" * 1_000
