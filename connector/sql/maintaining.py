@@ -85,7 +85,7 @@ def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementR
             "TIMESTAMP AS OF '2026-01-31 12:00:00'"
         )
     reader.expect_end()
-    return spark.createDataFrame([(table.restore(to),)], "version BIGINT")
+    return spark.createDataFrame([(int(table.restore(to)),)], "version BIGINT")
 
 
 def _truncate(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
