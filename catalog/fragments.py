@@ -248,11 +248,10 @@ class FragmentTx(IndexTx):
                 with decoding(f"the {table.name} of {getattr(row, column)}"):
                     unpacked[getattr(row, column)] = unpack(row.body)
         except StoreDamaged:
-            return unpacked
+            pass  # what was unpacked before is sound
         except DBAPIError as error:
-            if not (
-                self._sql.dialect.name == "sqlite" and is_damage(error)
-            ):  # a server has ended the transaction
+            is_server = self._sql.dialect.name != "sqlite"  # which has ended the transaction
+            if is_server or not is_damage(error):
                 raise
         return unpacked
 

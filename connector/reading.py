@@ -123,16 +123,8 @@ class ElasticScanReader(DataSourceReader):
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
             columns += [name for name in table.shard_key if name not in columns]
-        return begin_scan(
-            store.context,
-            lambda tx: store.context.table(tx, options.table),
-            columns,
-            options.filter,
-            snapshot_chosen(store, options),
-            (_page_rows(options), DEFAULT_PAGE_BYTES),
-            index=options.index,
-            is_divided=not options.explain,
-        )
+        page = (_page_rows(options), DEFAULT_PAGE_BYTES)
+        return begin_chosen(store, options, columns, page, is_divided=not options.explain)
 
 
 def _page_rows(options: Options) -> int:
@@ -141,6 +133,22 @@ def _page_rows(options: Options) -> int:
     if most is None or options.filter or options.task_order:
         return options.batch_rows
     return max(min(options.batch_rows, most), 1)
+
+
+def begin_chosen(
+    store: Store, options: Options, columns: list[str], page: tuple[int, int] | None = None, **how: Any
+) -> Scan:
+    """Begin the scan that options ask for, in pages of so many rows and bytes; `how` as for `begin_scan`."""
+    return begin_scan(
+        store.context,
+        lambda tx: store.context.table(tx, options.table),
+        columns,
+        options.filter,
+        snapshot_chosen(store, options),
+        page or (options.batch_rows, DEFAULT_PAGE_BYTES),
+        index=options.index,
+        **how,
+    )
 
 
 def snapshot_chosen(store: Store, options: Options) -> int | str | None:

@@ -83,8 +83,11 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         indexes, streams, scans = tx.indexes(), streams_in(tx), scans_in(tx)
         runs = {table.id: tx.runs(table.id) for table in tables}
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
-        own = {table.id: [f for f in fragments if f.table == table.id] for table in tables}
-        sized = {table.id: _size(tx, table, snapshot, own[table.id]) for table in tables}
+        own: dict[int, list[Fragment]] = {}
+        for fragment in fragments:
+            own.setdefault(fragment.table, []).append(fragment)
+        told = [table for table in tables if only in (None, table.name)]
+        sized = {table.id: _size(tx, table, snapshot, own.get(table.id, [])) for table in told}
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
@@ -100,8 +103,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             "compression": table.compression,
             "upkeep": upkeep[table.name],
         }
-        for table in tables
-        if only in (None, table.name)
+        for table in told
     ]
     return {
         "store_id": context.info.store_id,

@@ -406,10 +406,8 @@ class _Rewriting:
 
     def _where(self, first: int, end: int) -> list[Edit]:
         """Takes the WHERE away, but for conditions of what is joined."""
-        edits, clause = (
-            self._without(TokenType.WHERE, _BEHIND_WHERE, first, end),
-            self._select.args.get("where"),
-        )
+        edits = self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
+        clause = self._select.args.get("where")
         if not self._joined or clause is None:
             return edits
         start, stop = self._clause(TokenType.WHERE, _BEHIND_WHERE, first, end)

@@ -19,15 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows
-from elasticscan.connector.reading import chosen_columns, offered_schema, snapshot_chosen
+from elasticscan.connector.reading import begin_chosen, chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold, Predicate
-from elasticscan.store import FirstRows, Scan, Store, begin_scan, known_values
+from elasticscan.store import FirstRows, Scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
@@ -83,7 +82,8 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
         order = list(limit.order) if limit is not None and limit.order else None
         rows = None if limit is None else limit.rows
-        with _scan(store, options, columns, (FEW_ROWS, FEW_BYTES), order, rows) as scan:
+        page = (FEW_ROWS, FEW_BYTES)
+        with begin_chosen(store, options, columns, page, order_by=order, limit=rows) as scan:
             if limit is None and not _seems_small(scan):
                 return None
             few = _read(scan, columns, schema, most)
@@ -100,7 +100,7 @@ def read_joined(options: Options) -> FewRows | None:
         store = open_store(options.store)
         table = store.table(options.table).definition
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
-        with _scan(store, options, columns) as scan:
+        with begin_chosen(store, options, columns) as scan:
             return _read_soon(scan, columns, schema)
     except ElasticScanError:
         return None
@@ -116,7 +116,7 @@ def read_parts(parts: Sequence[Options]) -> FewRows | None:
         columns, schema = chosen_columns(table, parts[0]), offered_schema(table, parts[0])
         batches, rows, size = list[pa.RecordBatch](), 0, 0
         for options in parts:
-            with _scan(store, options, columns) as scan:
+            with begin_chosen(store, options, columns) as scan:
                 if (
                     _rows_scanned(scan) * len(parts) > MOST_KEYS
                     or scan.standing.definition != table.definition
@@ -210,7 +210,7 @@ def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) 
         table = store.table(options.table).definition
         partial = PartialRows.of(table.name, table.schema, options.partial)
         schema = offered_schema(table, options)
-        with _scan(store, options, partial.columns(table)) as scan:
+        with begin_chosen(store, options, partial.columns(table)) as scan:
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
             known = None if partial.by else known_values(store.context, scan.standing, partial.values)
@@ -235,7 +235,7 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
         store = open_store(options.store)
         table = store.table(options.table).definition
         columns, schema = chosen_columns(table, options), offered_schema(table, options)
-        with _scan(store, options, columns) as scan:
+        with begin_chosen(store, options, columns) as scan:
             first = FirstRows(limit.order, limit.rows, scan.schema)
             pace = _TimeOfReading.until_tasks_are_done(scan, cores)
             for rows in scan.batches():
@@ -250,28 +250,6 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
             return FewRows(schema, pa.Table.from_batches([convert(batch) for batch in batches]))
     except ElasticScanError:
         return None
-
-
-def _scan(
-    store: Store,
-    options: Options,
-    columns: list[str],
-    page: tuple[int, int] | None = None,
-    order: list[str] | None = None,
-    rows: int | None = None,
-) -> Scan:
-    """Begin the scan that options ask for, in pages of so many rows and bytes."""
-    return begin_scan(
-        store.context,
-        lambda tx: store.context.table(tx, options.table),
-        columns,
-        options.filter,
-        snapshot_chosen(store, options),
-        page or (options.batch_rows, DEFAULT_PAGE_BYTES),
-        index=options.index,
-        order_by=order,
-        limit=rows,
-    )
 
 
 class _TimeOfReading:
