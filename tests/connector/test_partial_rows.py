@@ -197,7 +197,7 @@ def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planne
     table = store.table("t")
     table.add_columns([pa.field("m", pa.int64())])
     asked = {"store": store.uri, "table": "t", "partialAggregates": PartialAggregates(("sum(n)",), ()).text()}
-    begin = few_rows.begin_scan
+    begin = few_rows.begin_chosen
 
     def after_renaming(*given: Any, **named: Any) -> Any:
         for old, new in (("n", "o"), ("m", "n"), ("o", "m")):
@@ -205,7 +205,7 @@ def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planne
         return begin(*given, **named)
 
     assert few_rows.fold_few(parse_options(asked), None) is not None
-    monkeypatch.setattr(few_rows, "begin_scan", after_renaming)
+    monkeypatch.setattr(few_rows, "begin_chosen", after_renaming)
     assert few_rows.fold_few(parse_options(asked), None) is None
 
 
