@@ -22,3 +22,8 @@ def ranges_of_seeds(count: int, size: int, short: int, variable: str = "ELASTICS
         pytest.param(range(number * size, (number + 1) * size), marks=mark)
         for number, mark in enumerate(marks)
     ]
+
+
+def seeds(count: int, short: int) -> list[Any]:
+    """So many seeds, of which only the first few are not `long`."""
+    return [pytest.param(seed, marks=() if seed < short else pytest.mark.long) for seed in range(count)]

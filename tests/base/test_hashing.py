@@ -487,6 +487,7 @@ def random_table(rows: int, seed: int) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_random_rows_have_the_hashes_and_slots_that_spark_gives_them(spark: SparkSession) -> None:
     table = random_table(3_000, seed=20)

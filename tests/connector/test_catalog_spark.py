@@ -317,12 +317,17 @@ def test_a_planted_fault_is_found(
     ("name", "value"),
     [
         ("spark.sql.session.timeZone", "America/New_York"),
-        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
         ("spark.sql.ansi.enabled", "false"),
-        ("spark.sql.caseSensitive", "true"),
-        ("spark.sql.parser.quotedRegexColumnNames", "true"),
-        ("spark.sql.parser.escapedStringLiterals", "true"),
-        ("spark.sql.ansi.doubleQuotedIdentifiers", "true"),
+        *(
+            pytest.param(name, value, marks=pytest.mark.long)
+            for name, value in {
+                "spark.sql.timestampType": "TIMESTAMP_NTZ",
+                "spark.sql.caseSensitive": "true",
+                "spark.sql.parser.quotedRegexColumnNames": "true",
+                "spark.sql.parser.escapedStringLiterals": "true",
+                "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+            }.items()
+        ),
     ],
 )
 def test_a_setting_that_changes_what_a_query_means_is_heeded(

@@ -215,6 +215,7 @@ def test_a_limit_by_hand_gives_the_rows_of_parquet(
     assert ("  limit  " in catalog.explain(text)) == limits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plant",
     [

@@ -343,6 +343,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plant", "text"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))
 def test_a_planted_fault_is_found(
     catalog: AttachedStore,

@@ -205,6 +205,7 @@ def test_random_statements_change_what_they_say_while_tablets_move(
     assert sorted(catalog.sql("SELECT id FROM t").collect()) == sorted((key,) for key in state)
 
 
+@pytest.mark.long
 def test_what_others_write_meanwhile_is_read_again(
     store: Store, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ from elasticscan.store import Store
 from elasticscan.topology import SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Query, Row, carried, read_all, rows, without_times
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -480,7 +481,7 @@ LIMITS: list[ReadLimit | None] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, short=4))
 def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with Store.create(tmp_path / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructField, StructType
 
 from elasticscan.base.errors import FilterError
 from elasticscan.filters import Aggregate, Fold
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.spark
 
@@ -91,7 +92,7 @@ def comparable(table: pa.Table, groups: int) -> dict[str, dict[str, str]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, short=3))
 def test_random_aggregates_are_those_of_spark(ansi: SparkSession, seed: int) -> None:
     draw = random.Random(seed)
     rows = some_rows(draw, draw.choice([0, 1, 30, 120]))
@@ -114,7 +115,7 @@ def test_random_aggregates_are_those_of_spark(ansi: SparkSession, seed: int) -> 
         assert not unlike, group
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, short=1))
 def test_random_aggregates_of_expressions_are_those_of_spark(ansi: SparkSession, seed: int) -> None:
     draw = random.Random(seed)
     rows = some_rows(draw, draw.choice([1, 40, 120]))

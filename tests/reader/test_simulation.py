@@ -142,7 +142,8 @@ def test_the_key_of_a_direct_scan_stays_below_a_kilobyte_through_1000_moves(
     assert largest.characters <= 1_024
 
 
-@pytest.mark.parametrize("slots", [64, pytest.param(4_096, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("slots", [64, 4_096])
 def test_the_key_of_an_index_scan_holds_no_more_positions_than_there_are_tablets(slots: int) -> None:
     largest = largest_key(INDEX, slots, moves_of_half_read_slots=False)
     assert largest.moves == 1_000

@@ -113,6 +113,7 @@ def test_offsets_tell_how_much_lies_between_them(written: tuple[Store, list[orac
     assert min(sizes[:2]) > 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="finds processes in /proc")
 def test_a_program_takes_all_that_it_started_along(tmp_path: Path) -> None:
     with Store.create(tmp_path / "store", ["s1"]) as store:

@@ -137,6 +137,7 @@ def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> N
     check_honest(copied, rows, shelf, slots)
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(SEEDS)
 def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
@@ -188,6 +189,7 @@ def needed(versions: list[Version], keep: Keep) -> list[Version]:
     return old + [version for version in versions if version.commit > keep.horizon]
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(SEEDS)
 def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:

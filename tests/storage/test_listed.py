@@ -77,7 +77,7 @@ def check(scenario: Scenario) -> None:
     assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_a_list_of_keys_gives_each_visible_row_that_has_one_once_and_in_order(seed: int) -> None:
     check(Scenario(seed))

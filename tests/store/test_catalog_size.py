@@ -17,6 +17,7 @@ from elasticscan.catalog.tables import commits, fragments, histograms, index_run
 from elasticscan.store import Store, Table
 from elasticscan.store.upkeep import after_commit
 from tests.base.manual_clock import ManualClock
+from tests.seeds import seeds
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 RETENTION = 1_000.0
@@ -177,9 +178,7 @@ def table_commit(table: Table) -> int:
     return table.history()[0].number
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(at, marks=pytest.mark.long) for at in range(2, PROGRAMS))]
-)
+@pytest.mark.parametrize("seed", seeds(PROGRAMS, short=1))
 def test_what_is_forgotten_of_the_past_is_never_missed(store: Store, clock: ManualClock, seed: int) -> None:
     program = Program(store, clock, random.Random(seed))
     for number in range(STEPS):

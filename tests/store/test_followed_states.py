@@ -14,6 +14,7 @@ import pytest
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.store import Store
 from elasticscan.store.context.lookups import TableState
+from tests.seeds import seeds
 
 STEPS, KEYS = 25, 60
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("k", pa.int64())])
@@ -96,7 +97,7 @@ def seen(store: Store) -> tuple[object, ...]:
     return table, indexes, placement, context.incarnation(), state.fragments, floors, runs, rows
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, short=2))
 def test_what_a_reader_keeps_is_what_a_new_one_looks_up(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     Store.create(tmp_path, ["s1", "s2"]).close()

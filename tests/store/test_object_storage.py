@@ -205,6 +205,7 @@ def test_a_scan_of_few_columns_fetches_little_else(cold: Store, s3_server: S3Ser
     assert s3_server.line.answered <= size  # what is near is fetched again where other columns lie between
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cache", ["on", "off"])
 def test_the_ends_of_many_fragments_are_fetched_beside_each_other(
     store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, cache: str
@@ -227,6 +228,7 @@ def test_the_ends_of_many_fragments_are_fetched_beside_each_other(
     assert max(Counter(paths).values()) <= 3
 
 
+@pytest.mark.long
 def test_a_copy_that_was_damaged_is_fetched_again(cold: Store, s3_server: S3Server) -> None:
     assert len(ids(cold)) == 6 * ROWS
     files = [path for path in Path(os.environ["ELASTICSCAN_CACHE"]).rglob("*") if path.is_file()]
@@ -288,6 +290,7 @@ def test_a_byte_that_changed_in_a_bucket_is_damage_until_it_is_put_back(
         assert ids(other) == list(range(ROWS))
 
 
+@pytest.mark.long
 def test_stores_in_one_bucket_leave_each_other_alone(store: Store, bucket: str, tmp_path: Path) -> None:
     with Store.create(tmp_path / "other", {"x": f"s3://{bucket}/ab", "y": f"s3://{bucket}/a/b"}) as other:
         other.create_table("t", SCHEMA, primary_key=["id"]).upsert(rows(np.arange(1_000)))

@@ -155,6 +155,7 @@ def _with(**trusted: Any) -> Callable[[Fragment, Bounds], bool]:
     return lambda fragment, bounds: all(condition(fragment, bounds) for condition in left)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trusted", ["tombstones", "moved"])
 def test_a_weaker_rule_counts_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
     monkeypatch.setattr(plain, "_is_plain", _with(**{trusted: True}))

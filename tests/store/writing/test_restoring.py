@@ -25,6 +25,7 @@ from elasticscan.store.reading.beginning import begin_changes
 from elasticscan.store.writing import restoring
 from elasticscan.store.writing.attempts import MOST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
+from tests.seeds import seeds
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
 
@@ -248,7 +249,7 @@ def test_another_table_may_be_written_meanwhile(store: Store, table: Table) -> N
     assert contents(table) == then
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, short=2))
 def test_random_histories_are_restored_exactly(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     with elasticscan.create(tmp_path / "r.store", ["s1", "s2", "s3"], tablets=6, slots=32) as store:
