@@ -54,12 +54,12 @@ postgres: java $(VENV)/installed  ## run tests of stores again, with their catal
 	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 2 -m 'not long' $(STORES) $(CONNECTORS) \
 		-k 'not backup_and_a_repair'
 
-bench: java $(VENV)/installed  ## run the benchmarks
-	$(BIN)/python benchmarks/run.py
+bench: java $(VENV)/installed  ## run the benchmarks: ARGUMENTS="--only sql,promise"
+	$(BIN)/python benchmarks/run.py $(ARGUMENTS)
 
-peers:  ## the same work by PostgreSQL, DuckDB, Delta, Iceberg, Lance and Redis: ARGUMENTS="--rows 10000000"
+peers:  ## the same work by PostgreSQL, DuckDB, Delta, Iceberg, Lance and Redis, into .peers/: ARGUMENTS="--rows 10000000"
 	$(MAKE) VENV=.venv-peers MORE=benchmarks/peers.txt .venv-peers/installed
-	.venv-peers/bin/python benchmarks/peers.py $(ARGUMENTS)
+	.venv-peers/bin/python benchmarks/peers.py --into .peers $(ARGUMENTS)
 
 site:  ## build the site of README, docs/ and docstrings into .site; a broken link is an error
 	$(MAKE) VENV=.venv-site MORE=docs/site.txt .venv-site/installed
@@ -71,7 +71,7 @@ versions:  ## try Python 3.11 to 3.13, each with the lowest and the newest packa
 	"$(PYTHON)" scripts/versions.py .venv-versions
 
 clean:  ## remove everything that the other targets made
-	rm -rf $(VENV) .venv-lock .venv-peers .venv-site .site .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-lock .venv-peers .peers .venv-site .site .venv-versions build dist elasticscan.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
 	find $(PACKAGES) examples tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

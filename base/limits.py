@@ -17,8 +17,9 @@ DEFAULT_SLOTS: Final = 4_096
 MAX_SLOTS: Final = 65_536  # a slot fits two bytes
 DEFAULT_TABLETS: Final = 64
 
-# What one request for a page may return; whichever limit is met first ends the page.
-DEFAULT_PAGE_ROWS: Final = 65_536
+# What one request for a page may return; whichever limit is met first ends the page. As many rows as a
+# record batch of a fragment has, so that a page is one batch as it stands.
+DEFAULT_PAGE_ROWS: Final = 131_072
 DEFAULT_PAGE_BYTES: Final = 16 << 20
 MAX_PAGE_ROWS: Final = 1 << 24
 MAX_PAGE_BYTES: Final = 1 << 40

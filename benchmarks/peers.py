@@ -4,8 +4,9 @@
     make peers ARGUMENTS='--rows 10000000 --engines elasticscan DuckDB Lance'
 
 Each answer is compared with what it has to be; an engine that fails or answers otherwise says so in its cell.
-Times are medians of rounds in which all engines do one work after another. Prints a table; `--json` and
-`--svg` write the figures and a picture.
+Times are medians of rounds in which all engines do one work after another. Prints a table; `--into` names a
+directory for the figures and the table of them (`peers.json`, `peers-table.md`), a picture of all
+(`peers.svg`), and the bars of the README (`peers-bars.svg`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peer_bars
 import peer_chart
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -244,13 +246,23 @@ def compare(place: Path, count: int, rounds: int, chosen: list[Any]) -> Table:
     return table
 
 
-def markdown(table: Table) -> Iterator[str]:
-    names = list(dict.fromkeys(name for cells in table.figures.values() for name in cells))
+def markdown(figures: Figures) -> Iterator[str]:
+    names = list(dict.fromkeys(name for cells in figures.values() for name in cells))
     yield "| | " + " | ".join(names) + " |"
     yield "|---" * (len(names) + 1) + "|"
-    for work, cells in table.figures.items():
+    for work, cells in figures.items():
         texts = [shown(cells.get(name, NO_CALL)) for name in names]
         yield f"| {work} | " + " | ".join("–" if text == NO_CALL else text for text in texts) + " |"
+
+
+def write(place: Path, count: int, figures: Figures) -> None:
+    """The figures as files: what tells them, and what shows them."""
+    place.mkdir(parents=True, exist_ok=True)
+    told = json.dumps({"rows": count, "figures": figures}, indent=1)
+    (place / "peers.json").write_text(told + "\n", encoding="utf-8")
+    (place / "peers-table.md").write_text("\n".join(markdown(figures)) + "\n", encoding="utf-8")
+    (place / "peers.svg").write_text(peer_chart.drawn(figures, count), encoding="utf-8")
+    (place / "peers-bars.svg").write_text(peer_bars.drawn(figures), encoding="utf-8")
 
 
 def main() -> int:
@@ -259,18 +271,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", nargs="*", choices=[make.name for make in MAKERS])
     parser.add_argument("--work", type=Path, help="where stores are made; by default a temporary directory")
-    parser.add_argument("--json", type=Path, help="a file for the figures")
-    parser.add_argument("--svg", type=Path, help="a file for a picture of them")
+    parser.add_argument("--into", type=Path, help="a directory for figures and pictures")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # those of others
     chosen = [make for make in MAKERS if not options.engines or make.name in options.engines]
     with tempfile.TemporaryDirectory(prefix="elasticscan-peers-", dir=options.work) as place:
         table = compare(Path(place), options.rows, options.rounds, chosen)
-    print("\n" + "\n".join(markdown(table)))
-    if options.json:
-        options.json.write_text(json.dumps({"rows": options.rows, "figures": table.figures}, indent=1) + "\n")
-    if options.svg:
-        options.svg.write_text(peer_chart.drawn(table.figures, options.rows))
+    print("\n" + "\n".join(markdown(table.figures)))
+    if options.into:
+        write(options.into, options.rows, table.figures)
     return 0
 
 

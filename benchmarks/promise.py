@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from data import SCHEMA, batches, make_store
+from measure import Results
 
 from elasticscan.reader import coverage, cursor, scan
 from elasticscan.storage import sealed_file
@@ -85,8 +86,8 @@ def one_scan(store: Store) -> tuple[int, float]:
     return pages, time.thread_time() - began
 
 
-def in_spark(store: Path, times: Path, rounds: int) -> None:
-    """Shares of a scan through Spark, at the median, after one that warms it up."""
+def in_spark(store: Path, times: Path, rounds: int) -> tuple[float, str]:
+    """Parts in a hundred of a scan through Spark, together and each, at the median."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     os.environ["ELASTICSCAN_PROMISE_TIMES"] = str(times)
     from compressed import tree_seconds  # noqa: PLC0415 - Spark is for those who ask for it
@@ -115,7 +116,12 @@ def in_spark(store: Path, times: Path, rounds: int) -> None:
     shown = ", ".join(
         f"{part} {share:.2f} % ({statistics.median(millis[part]):.1f} ms)" for part, share in medians.items()
     )
-    print(f"scan in Spark: {shown}; together {sum(medians.values()):.2f} %, Python {python:.0f} % of it all")
+    return sum(medians.values()), f"{shown}; Python {python:.0f} % of it all"
+
+
+def bench_promise(results: Results, store: Path, work: Path, rounds: int) -> None:
+    whole, parts = in_spark(store, work / "promise-times", rounds)
+    results.at_most("the promise in a Spark scan, parts in a hundred", whole, 3, parts)
 
 
 def main() -> None:
@@ -130,7 +136,8 @@ def main() -> None:
         place = Path(work) / "store"
         make_store(place, pa.RecordBatchReader.from_batches(SCHEMA, batches(asked.rows))).close()
         if asked.spark:
-            in_spark(place, Path(work) / "times", asked.rounds)
+            whole, parts = in_spark(place, Path(work) / "times", asked.rounds)
+            print(f"scan in Spark: {parts}; together {whole:.2f} %", flush=True)
         plant()
         for _ in range(asked.rounds):
             with Store.open(place) as store:

@@ -19,6 +19,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Each process reads all sources: `make check` walks over them, `make test` does not.
+walk = pytest.mark.long
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 
@@ -263,6 +265,7 @@ def test_every_list_of_folders_is_the_one_in_package_dir() -> None:
     assert named | {"elasticscan"} == set(PROJECT["setuptools"]["packages"])
 
 
+@walk
 def test_a_module_has_at_most_600_lines_and_a_function_70() -> None:
     def long(source: str, tree: ast.Module) -> Iterator[str]:
         lines = len((ROOT / source).read_text(encoding="utf-8").splitlines())
@@ -288,26 +291,31 @@ def transactions(source: str, tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno}: .catalog"
 
 
+@walk
 def test_the_catalog_is_asked_by_the_store_alone() -> None:
     above = [source for source in sources() if folder_of(source) in ("connector", "cli", "ui")]
     examples = [str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.py")]
     assert offenders(transactions, [*above, *examples]) == []
 
 
+@walk
 def test_arrows_between_folders_point_down() -> None:
     assert offenders(lambda source, tree: wrong_arrows(folder_of(source), tree), in_folders()) == []
 
 
+@walk
 def test_other_folders_are_reached_through_their_front_page() -> None:
     assert offenders(lambda source, tree: behind_front_pages(folder_of(source), tree), in_folders()) == []
 
 
+@walk
 def test_a_room_holds_one_thing() -> None:
     """The modules of a folder hang together, and none wants a folder of its own by its name."""
     assert [room for room in rooms() if len(parts_of(room)) > 1 and room not in TOOLBOXES] == []
     assert [found for room in rooms() for found in prefixed(room)] == []
 
 
+@walk
 def test_spark_sql_and_the_terminal_each_stay_in_their_folder() -> None:
     def foreign(source: str, tree: ast.Module) -> Iterator[str]:
         for line, module in imports_of(tree):
@@ -320,10 +328,12 @@ def test_spark_sql_and_the_terminal_each_stay_in_their_folder() -> None:
     assert offenders(foreign, sources()) == []
 
 
+@walk
 def test_a_pure_file_has_no_effects() -> None:
     assert offenders(lambda _, tree: effects(tree), pure_sources()) == []
 
 
+@walk
 def test_imports_are_absolute_and_stand_at_the_top_of_a_module() -> None:
     def wrong(source: str, tree: ast.Module) -> Iterator[str]:
         yield from imports_inside_functions(source, tree)
@@ -335,6 +345,7 @@ def test_imports_are_absolute_and_stand_at_the_top_of_a_module() -> None:
     assert offenders(wrong, sources()) == []
 
 
+@walk
 def test_nothing_is_pickled_and_only_the_command_line_prints() -> None:
     def wrong(source: str, tree: ast.Module) -> Iterator[str]:
         yield from (name for _, name in imports_of(tree) if belongs_to(name, PICKLERS))
@@ -375,6 +386,7 @@ def statements(tree: ast.AST) -> set[str]:
     return names & STATEMENTS
 
 
+@walk
 def test_only_the_module_of_digests_changes_rows_of_the_catalog() -> None:
     def changing(source: str, tree: ast.Module) -> set[str]:
         return statements(tree) - KNOWN_STATEMENTS.get(source, set())
@@ -409,6 +421,7 @@ def state_changes(tree: ast.AST) -> Iterator[tuple[str, str]]:
                     yield function.name, table
 
 
+@walk
 def test_states_are_changed_through_their_tables_of_transitions_only() -> None:
     def around(source: str, tree: ast.Module) -> Iterator[str]:
         for function, table in state_changes(tree):

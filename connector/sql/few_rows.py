@@ -29,9 +29,9 @@ from elasticscan.filters import Fold, Predicate
 from elasticscan.store import FirstRows, Scan, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
-FEW_ROWS, FEW_BYTES = 10_000, 4 << 20
+FEW_ROWS, FEW_BYTES = 20_000, 4 << 20
 # Of a LIMIT, which is read to its end, so many times more rows, if they fit into these bytes.
-LIMITED_TIMES = 10
+LIMITED_TIMES = 5
 # Rows of a LIMIT that tasks give are exchanged up to so many bytes of each task, at so many of a column.
 EXCHANGED_BYTES, COLUMN_BYTES = 64 << 20, 32
 # Rows or entries that are looked at before it is given up, where few rows meet a condition.

@@ -212,10 +212,7 @@ def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [
-        pytest.param(first, marks=() if first < 16 else pytest.mark.long)
-        for first in range(0, len(BY_HAND), 8)
-    ],
+    [pytest.param(first, marks=() if first < 8 else pytest.mark.long) for first in range(0, len(BY_HAND), 8)],
 )
 def test_a_query_by_hand_gives_the_rows_of_parquet(
     catalog: AttachedStore, parquet: SparkSession, rewritten: None, first: int

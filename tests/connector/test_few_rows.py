@@ -363,7 +363,7 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
     spark: SparkSession, store: Store, reads: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = attach(spark, store.uri, "few_")
-    monkeypatch.setattr(few_rows, "FEW_ROWS", 10)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", 20)
     assert shop.sql("SELECT count(*) FROM few_t").collect() == [(1_000,)]
     assert shop.sql("SELECT id FROM few_t LIMIT 101").count() == 101
     assert shop.sql("SELECT id FROM few_t LIMIT 100").count() == 100
