@@ -28,6 +28,7 @@ from elasticscan.metadata.fragments import (
     Fragment,
     StagedFragment,
     TableInfo,
+    by_nearness,
     nearest_column,
     no_such_column,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "StagedRun",
     "TableColumn",
     "TableInfo",
+    "by_nearness",
     "floor_at",
     "intervals_of",
     "is_widening",

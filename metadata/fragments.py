@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 import pyarrow as pa
 
@@ -208,3 +208,12 @@ def nearest_column(column: str, columns: Iterable[str]) -> str | None:
     by_lower = {name.lower(): name for name in columns}
     near = get_close_matches(column.lower(), by_lower, n=1)
     return by_lower[near[0]] if near else None
+
+
+def by_nearness(column: str, columns: Iterable[str]) -> list[str]:
+    """Names of columns, those first that are most like another name, in whatever case."""
+
+    def likeness(name: str) -> float:
+        return SequenceMatcher(None, name.lower(), column.lower()).ratio()
+
+    return sorted(columns, key=likeness, reverse=True)

@@ -39,7 +39,7 @@ from elasticscan.connector.sql.parameters import Arguments, some_literals, with_
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
 from elasticscan.connector.sql.reads import Read, Reads, options_of
-from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows
+from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows, telling_own_errors
 from elasticscan.connector.sql.statements import (
     Statement,
     check_no_times_past,
@@ -211,7 +211,11 @@ class AttachedStore(Sequence[str]):
             session,
             self._uri,
         )
-        done = change_rows(store, table, statement.kind, change, queries)
+        try:
+            done = change_rows(store, table, statement.kind, change, queries)
+        except AnalysisException as error:
+            _note_tables(error, self._tables)
+            raise
         self._views.make([statement.view])
         return change_counts(self._spark, statement.kind, done)
 
@@ -352,13 +356,14 @@ class AttachedStore(Sequence[str]):
         session = _session(self._spark)
         found = insertions(text, {view: live[view].schema.names for view in mentioned}, session)
         try:
-            if not found:
-                return self._spark.sql(text, args)
+            with telling_own_errors():
+                if not found:
+                    return self._spark.sql(text, args)
 
-            def target(view: str, names: Sequence[str]) -> DataFrame | None:
-                return self._target(view, live[view].schema, {session.folded(name) for name in names})
+                def target(view: str, names: Sequence[str]) -> DataFrame | None:
+                    return self._target(view, live[view].schema, {session.folded(name) for name in names})
 
-            return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
+                return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
         except AnalysisException as error:
             told = self._told(text, error)
             if told is error:
@@ -378,9 +383,7 @@ class AttachedStore(Sequence[str]):
     def _told(self, text: str, error: AnalysisException) -> Exception:
         """Spark's error, or one that says how its statement is written for tables of the store."""
         session, condition, name = _session(self._spark), error.getCondition() or "", _name_in(error)
-        note = tables_there(condition, name, self._tables)
-        if note is not None:
-            error.add_note(note)
+        _note_tables(error, self._tables)
         return (
             unknown_table(text, self._tables, session)
             or other_words(text, self._tables, session)
@@ -499,6 +502,13 @@ class TableRead:
         if not is_feed:
             reader = reader.option("maxRowsPerTask", self._most)
         return ending_by_itself(reader.load(), self._most).limit(self._most)
+
+
+def _note_tables(error: AnalysisException, views: Collection[str]) -> None:
+    """Note beside Spark's error about a table that is nowhere which tables there are."""
+    note = tables_there(error.getCondition() or "", _name_in(error), views)
+    if note is not None:
+        error.add_note(note)
 
 
 def _name_in(error: AnalysisException) -> str:

@@ -74,12 +74,14 @@ class RowChange:
         actions: what each number of it does: `DELETE`, `UPDATE` or `INSERT`.
         set: of UPDATE the new values as texts, by column.
         inserts_absent: nothing is inserted whose key the table may have.
+        alias: the name that columns of the table go by in it.
     """
 
     query: str
     actions: tuple[str, ...]
     set: Mapping[str, str] | None = None
     inserts_absent: bool = True
+    alias: str = ""
 
 
 def read_change(statement: str, reader: StatementReader, target: Target) -> RowChange:
@@ -88,6 +90,7 @@ def read_change(statement: str, reader: StatementReader, target: Target) -> RowC
     Raises:
         NotUnderstoodError: it is not such a statement, or does what cannot be done.
     """
+    _check_newest(reader, statement, target)
     change = CHANGES[statement](reader, target)
     for word, told in _ELSEWHERE.items():
         if reader.sees(word):
@@ -96,11 +99,22 @@ def read_change(statement: str, reader: StatementReader, target: Target) -> RowC
     return change
 
 
+def _check_newest(reader: StatementReader, statement: str, target: Target) -> None:
+    """Raise if a snapshot stands behind the table's name."""
+    if reader.sees("@") or any(
+        reader.sees("FOR", *past.split()) or reader.sees(*past.split()) for past in _TIMES_PAST
+    ):
+        raise NotUnderstoodError(
+            f"{statement} changes the newest rows, and takes no snapshot: leave it out, or name it in the "
+            f"source of a MERGE; RESTORE TABLE {target.view} TO VERSION AS OF … brings old rows back"
+        )
+
+
 def _delete(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
     where = _where(reader)
     key = [_column(alias, name) for name in target.key]
-    return RowChange(_select([*key, f"0 AS {ACTION}"], target, alias, where), (DELETE,))
+    return RowChange(_select([*key, f"0 AS {ACTION}"], target, alias, where), (DELETE,), alias=alias)
 
 
 def _update(reader: StatementReader, target: Target) -> RowChange:
@@ -115,7 +129,7 @@ def _update(reader: StatementReader, target: Target) -> RowChange:
         _as(_value(new[name]), name) if name in new else _column(alias, name) for name in target.columns
     ]
     query = _select([*columns, f"0 AS {ACTION}"], target, alias, where)
-    return RowChange(query, (UPDATE,), new)
+    return RowChange(query, (UPDATE,), new, alias=alias)
 
 
 def _where(reader: StatementReader) -> str | None:
@@ -208,7 +222,8 @@ def _merge(reader: StatementReader, target: Target) -> RowChange:
     )
     own = [clause.with_own_key(target) for clause in clauses]
     query = _merge_query(target, alias, source, on, own)
-    return RowChange(query, tuple(clause.action for clause in clauses), inserts_absent=absent or not inserted)
+    actions = tuple(clause.action for clause in clauses)
+    return RowChange(query, actions, inserts_absent=absent or not inserted, alias=alias)
 
 
 def _source(reader: StatementReader) -> _MergeSource:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.functions import col, count_if
 from pyspark.sql.types import (
@@ -47,9 +48,13 @@ from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.filters import parse_value
+from elasticscan.metadata import by_nearness
 from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
+_PLACE = re.compile(r"; line \d+ pos \d+.*", re.DOTALL)  # and the plan behind it
+_NAME_PART = re.compile(r"`((?:[^`]|``)*)`")
+_MOST_NAMED = 20  # columns in an error
 _DELETES = f"{OWN}deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 
@@ -101,7 +106,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
-            ours = own_error(error) or _no_such_column(error, kind, store.table(table).schema.names)
+            ours = own_error(error) or _of_analysis(error, kind, change, store.table(table).schema.names)
             if ours is None:
                 raise
             if isinstance(ours, InvalidKey) and kind == "MERGE":
@@ -126,21 +131,57 @@ def own_error(error: PySparkException) -> ElasticScanError | None:
     return kind(met["message"]) if met and kind else None
 
 
-def _no_such_column(error: PySparkException, kind: str, columns: Sequence[str]) -> ColumnNotFound | None:
-    """A column that a MERGE names and that is not there, without the columns of our own beside it."""
-    if kind != "MERGE" or not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+def _of_analysis(
+    error: PySparkException, kind: str, change: RowChange, columns: Sequence[str]
+) -> Exception | None:
+    """Spark's error about the query of a statement in words about the statement; None for one at run time.
+
+    The query is none that a user wrote, so a place in it, its plan and its columns say nothing to them.
+    """
+    if not isinstance(error, AnalysisException):
         return None
-    told = error.getMessageParameters() or {}
-    name = told.get("objectName", "")
-    known = [column for column in told.get("proposal", "").split(", ") if column and OWN not in column]
-    lacks = name.rpartition(".")[2].strip("`") in columns
-    hint = "; SET * and INSERT * take all columns of the table from the source: name those that it has"
+    condition, told = error.getCondition() or "", error.getMessageParameters() or {}
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        return _no_such_column(told, kind, change, columns)
+    text = _PLACE.sub("", str(error)).removeprefix(f"[{condition}]").strip()
+    return AnalysisException(f"{text}. {kind} did nothing", condition or None, told)
+
+
+def _no_such_column(
+    told: Mapping[str, str], kind: str, change: RowChange, columns: Sequence[str]
+) -> ColumnNotFound:
+    """A column that a statement names and that is not there; those that are, without our own beside them."""
+    parts = _NAME_PART.findall(told.get("objectName", ""))
+    is_qualified = len(parts) > 1 or kind == "MERGE"
+    own = [f"{change.alias}.{column}" if is_qualified else column for column in columns]
+    # Those of other tables, of which Spark tells the nearest; of the table it has those alone that are read.
+    others = [_NAME_PART.findall(name) for name in told.get("proposal", "").split(", ")]
+    theirs = [
+        ".".join(name[-2:] if is_qualified else name[-1:]) for name in others if name and OWN not in name[-1]
+    ]
+    known = by_nearness(".".join(parts), dict.fromkeys([*theirs, *own]))
+    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+    hint = ""
+    if kind == "MERGE" and parts and parts[-1] in columns:
+        hint = "; SET * and INSERT * take all columns of the table from the source: name those that it has"
     return ColumnNotFound(
-        f"MERGE finds no column {name}; the nearest are {', '.join(known)}{hint if lacks else ''}. "
+        f"{kind} finds no column {'.'.join(parts)}; there are {', '.join(known[:_MOST_NAMED])}{more}{hint}. "
         "Nothing was done",
-        column=name,
-        nearest=known,
+        column=".".join(parts),
+        nearest=known[0] if known else None,
     )
+
+
+@contextmanager
+def telling_own_errors() -> Iterator[None]:
+    """Raise this package's own error in place of Spark's about it, which begins with a traceback."""
+    try:
+        yield
+    except PySparkException as error:
+        ours = own_error(error)
+        if ours is None:
+            raise
+        raise ours from None
 
 
 def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:

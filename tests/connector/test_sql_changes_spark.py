@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import (
     AlreadyExists,
     ColumnNotFound,
+    FilterError,
     InvalidKey,
     InvalidOption,
     KeysExist,
@@ -567,7 +568,7 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
     view, key = table.name, table.primary_key[0]
     spark.range(1).withColumnRenamed("id", key).createOrReplaceTempView("only_keys")
     merge = f"MERGE INTO {view} t USING only_keys s ON t.{key} = s.{key} WHEN MATCHED THEN UPDATE SET *"
-    with pytest.raises(ColumnNotFound, match=r"no column `s`.*take all columns") as refused:
+    with pytest.raises(ColumnNotFound, match=r"no column s\..*take all columns") as refused:
         catalog.sql(merge)
     assert "_elasticscan_" not in str(refused.value)
     for statement in ("DESCRIBE HISTORY nope", "VACUUM nope", "OPTIMIZE nope"):
@@ -580,3 +581,74 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
     ):
         with pytest.raises(UnsupportedStatement, match=told):
             catalog.sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("DELETE FROM t WHERE nope = 1", "DELETE finds no column nope; there are name, n, id, v. Nothing"),
+        ("UPDATE t SET n = 1 WHERE nmae = 'a'", "UPDATE finds no column nmae; there are name, "),
+        ("UPDATE t x SET v = t.v", "UPDATE finds no column t.v; there are x.v, x.n, "),
+        ("DELETE FROM t WHERE id IN (SELECT idd FROM t)", "DELETE finds no column idd; there are id, "),
+        (
+            "MERGE INTO t USING (SELECT 1 AS id, 2 AS w) s ON t.id = s.id WHEN MATCHED AND s.wo THEN DELETE",
+            "MERGE finds no column s.wo; there are s.w, s.id, ",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_with_the_nearest(
+    catalog: AttachedStore, statement: str, told: str
+) -> None:
+    with pytest.raises(ColumnNotFound) as refused:
+        catalog.sql(statement)
+    assert told in refused.value.message
+
+
+def test_no_place_in_a_text_that_nobody_wrote_is_told(catalog: AttachedStore) -> None:
+    for statement, condition in (
+        ("DELETE FROM t WHERE nofunc(id) = 1", "UNRESOLVED_ROUTINE"),
+        ("DELETE FROM t WHERE n", "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"),
+        ("MERGE INTO t USING nope s ON t.id = s.id WHEN MATCHED THEN DELETE", "TABLE_OR_VIEW_NOT_FOUND"),
+    ):
+        with pytest.raises(AnalysisException) as refused:
+            catalog.sql(statement)
+        text = str(refused.value)
+        assert refused.value.getCondition() == condition
+        assert text.startswith(f"[{condition}]") and text.endswith(f"{statement.split()[0]} did nothing")
+        assert not any(word in text for word in ("_elasticscan_", "_pyspark_", " pos ", "Project"))
+    assert any("the tables t" in note for note in refused.value.__notes__)
+
+
+def test_an_insert_that_is_refused_is_told_without_a_traceback(store: Store, catalog: AttachedStore) -> None:
+    before = rows_in(store)
+    for text, error in (
+        ("INSERT INTO t VALUES (99, 'a', 1, 1.0), (99, 'b', 2, 2.0)", InvalidKey),
+        ("INSERT INTO t (id, v) VALUES (99, 1.0), (99, 2.0)", InvalidKey),
+        ("INSERT INTO t (v) VALUES (1.0)", SchemaMismatch),
+    ):
+        with pytest.raises(error) as refused:
+            catalog.sql(text)
+        assert "Traceback" not in str(refused.value) and refused.value.__cause__ is None
+    assert rows_in(store) == before
+
+
+def test_decimals_are_rounded_to_their_column_however_they_are_written(
+    spark: SparkSession, store: Store
+) -> None:
+    kind = pa.decimal128(6, 2)
+    table = store.create_table("d", pa.schema([("id", pa.int64()), ("p", kind), ("q", kind)]), ["id"])
+    attached = attach(spark, store.uri)
+    attached.sql("INSERT INTO d VALUES (1, 1.005, 2), (2, 2.5, 2), (3, 2.5, 2), (4, -1.005, 2)")
+    attached.sql("UPDATE d SET p = 1.005, q = p * 1.125 WHERE id = 2")  # evaluated by the store
+    attached.sql("UPDATE d SET p = 1.005, q = p * 1.125 WHERE abs(id) = 3")  # and by Spark
+    attached.sql(
+        "MERGE INTO d USING (SELECT 4 AS id, -1.005 AS p) s ON d.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET q = s.p"
+    )
+    table.update({"q": "p + 0.005"}, where="id = 1")
+    cents = {row["id"]: (str(row["p"]), str(row["q"])) for row in table.to_arrow().to_pylist()}
+    assert cents == {1: ("1.01", "1.02"), 2: ("1.01", "2.81"), 3: ("1.01", "2.81"), 4: ("-1.01", "-1.01")}
+    with pytest.raises(FilterError):
+        table.update({"p": "12345.678"})
+    with pytest.raises(PySparkException, match="NUMERIC_VALUE_OUT_OF_RANGE"):
+        attached.sql("UPDATE d SET p = 12345.678")
