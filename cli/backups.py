@@ -24,7 +24,7 @@ def backup(
 ) -> None:
     """Copy a whole store as of now, with all snapshots that it keeps; only what is not there yet."""
     with Store.open(uri) as store:
-        made = store.backup(target, keep)
+        made = store.backup(target, keep=keep)
     copied = f"{made.copied:,} of {made.files:,} files copied ({size(made.copied_bytes)})"
     gone = f", {made.removed:,} removed" if made.removed else ""
     answer(json, asdict(made), f"Backup [bold]{made.name}[/bold], snapshot {made.snapshot}: {copied}{gone}.")

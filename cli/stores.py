@@ -40,7 +40,7 @@ def create(
         raise InvalidOption(f"shard {bare!r} has no root; give every shard one, or none", option="--shard")
     retention_seconds = seconds_of(retention, "--retention")
     with Store.create(
-        uri, roots or names, tablets, slots, hash, retention_seconds=retention_seconds
+        uri, roots or names, tablets, slots, hash=hash, retention_seconds=retention_seconds
     ) as store:
         made = store.status()
     answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(names)}.")

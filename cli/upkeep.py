@@ -48,7 +48,7 @@ def keep(
     with Store.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
-                kept = store.keep(most, tell)
+                kept = store.keep(bytes_per_second=most, on_step=tell)
             except TryAgain as error:  # a catalog that is out of reach may be there for the next round
                 if once:
                     raise
@@ -129,7 +129,9 @@ def collect_garbage(
     """
     spared, trash_seconds = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
     with Store.open(uri) as store:
-        collected = store.collect_garbage(spared, dry_run=dry_run, trash_seconds=trash_seconds, share=share)
+        collected = store.collect_garbage(
+            grace_seconds=spared, dry_run=dry_run, trash_seconds=trash_seconds, share=share
+        )
     if not json:
         for decision in collected.decisions if dry_run else ():
             text = f"{decision.action:7}  {decision.shard}:{decision.path}  {decision.reason}"

@@ -23,10 +23,14 @@ _OF_TABLE = {
     "aggregate": "aggregate(values, group_by)",
     "changes": "changes()",
     "create_index": "create_index(index, columns)",
+    "definition": "definition",
     "delete": "delete(keys)",
     "drop_columns": "drop_columns(names)",
     "drop_index": "drop_index(index)",
     "drop_table": "drop()",
+    "drop_tag": "drop_tag(tag)",
+    "explain_aggregate": "explain_aggregate(values, group_by)",
+    "get": "get(keys)",
     "history": "history()",
     "indexes": "indexes()",
     "insert": "insert(rows)",
@@ -36,8 +40,14 @@ _OF_TABLE = {
     "rename_column": "rename_column(old, new)",
     "restore": "restore(to)",
     "scan": "scan()",
+    "schema": "schema",
     "set_compression": "set_compression(compression)",
     "set_retention": "set_retention(period)",
+    "tags": "tags()",
+    "to_arrow": "to_arrow()",
+    "to_pandas": "to_pandas()",
+    "to_polars": "to_polars()",
+    "to_reader": "to_reader()",
     "update": "update(set, where)",
     "upsert": "upsert(rows)",
     "widen_column": "widen_column(name, type)",
@@ -47,13 +57,33 @@ _OF_TABLE = {
 _OF_TABLE_ELSEWHERE = {
     **dict.fromkeys(("append", "put", "save", "send", "write"), "upsert(rows)"),
     **dict.fromkeys(("alter_column", "change_column", "update_column"), "widen_column(name, type)"),
-    **dict.fromkeys(("cdc", "change_feed", "load_cdf", "subscribe", "table_changes"), "changes()"),
+    **dict.fromkeys(("cdc", "cdf", "change_feed", "load_cdf", "subscribe", "table_changes"), "changes()"),
+    **dict.fromkeys(
+        ("consume", "offsets", "poll", "position", "seek"),
+        "changes(after=commit), whose scan.key says where to go on",
+    ),
     **dict.fromkeys(("checkout", "time_travel", "with_snapshot"), "scan(snapshot=commit)"),
-    **dict.fromkeys(("create_tag", "manage_snapshots"), "tag(name)"),
+    **dict.fromkeys(("create_branch", "create_snapshot", "create_tag", "manage_snapshots"), "tag(name)"),
+    **dict.fromkeys(("delete_tag", "remove_tag", "untag"), "drop_tag(name)"),
+    **dict.fromkeys(("delete_table", "remove_table"), "drop()"),
     **dict.fromkeys(("describe", "detail", "dtypes", "fields"), "schema, or table.definition for all of it"),
-    **dict.fromkeys(("expire_snapshots", "set_properties"), "set_retention(period)"),
-    **dict.fromkeys(("rewrite_data_files", "z_order"), "compact()"),
-    **dict.fromkeys(("truncate", "truncate_table"), "delete(where='TRUE')"),
+    **dict.fromkeys(("expire", "expire_snapshots", "set_ttl", "ttl"), "set_retention(period)"),
+    **dict.fromkeys(
+        ("properties", "set_properties", "update_properties"),
+        "definition; table.set_retention(period) and table.set_compression(compression) change it",
+    ),
+    **dict.fromkeys(("execute_compaction", "rewrite_data_files", "z_order", "z_order_by"), "compact()"),
+    **dict.fromkeys(
+        ("evolve", "update_schema"), "add_columns(fields), table.drop_columns(names) and the like"
+    ),
+    **dict.fromkeys(("alter_table",), "add_columns(fields), table.drop_columns(names) and the like"),
+    **dict.fromkeys(("clear", "truncate", "truncate_table"), "delete(where='TRUE')"),
+    **dict.fromkeys(("multi_get", "get_all"), "get(keys)"),
+    **dict.fromkeys(("delete_index", "remove_index"), "drop_index(index)"),
+    **dict.fromkeys(("insert_into", "write_table"), "upsert(rows)"),
+    **dict.fromkeys(("read_table", "scan_table"), "to_arrow()"),
+    "to_df": "to_pandas(), and in Spark spark.read.format('elasticscan').load('store/table')",
+    "add_index": "create_index(index, columns)",
     **dict.fromkeys(
         ("rename", "rename_table"), "export(path), and load it under another name: tables keep theirs"
     ),
@@ -114,6 +144,7 @@ _RESULTS = {
     "to_df": "{}.to_pandas()",
     "to_dicts": "{}.to_table().to_pylist()",
     "to_pyarrow_table": "{}.to_table()",
+    "to_list": "{}.to_table().to_pylist()",
     "to_pylist": "{}.to_table().to_pylist()",
 }
 
@@ -136,13 +167,36 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Store": {
             **{name: f"store.table(name).{call}" for name, call in (_OF_TABLE | _OF_TABLE_ELSEWHERE).items()},
             **dict.fromkeys(("execute", "query", "sql"), _SQL_OF_STORE),
-            **dict.fromkeys(("get_table", "load_table", "open_table"), "store.table(name)"),
+            **dict.fromkeys(
+                ("describe_table", "for_name", "for_path", "get_table", "load_table", "open_table"),
+                "store.table(name)",
+            ),
+            **dict.fromkeys(("catalog", "ls", "show_tables", "tables_list"), "store.tables()"),
+            **dict.fromkeys(
+                ("create_if_not_exists", "create_or_replace_table", "create_table_if_not_exists"),
+                "store.create_table(name, schema, primary_key), which raises AlreadyExists where one is, and "
+                "store.table(name).overwrite(rows) to replace its rows",
+            ),
+            **dict.fromkeys(
+                ("from_pandas", "ingest", "read_csv", "read_parquet"),
+                "store.load(table, files), or store.table(name).upsert(rows)",
+            ),
+            **dict.fromkeys(("check", "fsck", "health"), "store.verify()"),
+            **dict.fromkeys(("clone", "copy"), "store.backup(target), and elasticscan.Store.from_backup(…)"),
+            **dict.fromkeys(("cluster", "nodes", "ring", "shard_map"), "store.status()['shards']"),
+            "move_tablet": "store.move(tablet, shard)",
+            "split_tablet": "store.split(tablet)",
+            **dict.fromkeys(("join_tablets", "merge_tablets"), "store.join(left, right)"),
             **{name: f"store.status()[{name!r}]" for name in ("leases", "shards", "tablets")},
-            **dict.fromkeys(("add_shard", "reshard", "scale", "scale_out"), "store.expand([shard])"),
-            **dict.fromkeys(("remove_shard", "scale_in"), "store.contract(shard)"),
-            **dict.fromkeys(("describe", "detail", "info", "stats"), "store.status()"),
-            "begin": "store.table(name).upsert(rows): each write is a commit, all or nothing",
-            "commit": "store.table(name).upsert(rows): each write is a commit, all or nothing",
+            **dict.fromkeys(
+                ("add_node", "add_shard", "reshard", "scale", "scale_out"), "store.expand([shard])"
+            ),
+            **dict.fromkeys(("remove_node", "remove_shard", "scale_in"), "store.contract(shard)"),
+            **dict.fromkeys(("describe", "detail", "info", "metrics", "stats"), "store.status()"),
+            **dict.fromkeys(
+                ("begin", "commit", "flush", "rollback", "transaction"),
+                "store.table(name).upsert(rows): each write is a commit, all or nothing",
+            ),
             "drop": "store.table(name).drop()",
             "commits": "store.table(name).history()",
             "history": "store.table(name).history(), or store.topology_history()",
@@ -164,14 +218,21 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **_SCANS,
             **_results_of("table.scan()"),
             **{name: f"table.{call}" for name, call in _OF_TABLE_ELSEWHERE.items()},
-            "agg": "table.aggregate(values, group_by)",
+            **dict.fromkeys(("agg", "distinct", "group_by", "groupby"), "table.aggregate(values, group_by)"),
             "as_of": "table.scan(snapshot=commit), with a tag or a datetime, too",
             "batches": "table.scan().batches()",
             "commits": "table.history()",
             "count": "table.scan().count()",
-            "group_by": "table.aggregate(values, group_by)",
-            "groupby": "table.aggregate(values, group_by)",
+            **dict.fromkeys(
+                ("dedup", "drop_duplicates"), "table.primary_key: of each key there is one row, the newest"
+            ),
+            **dict.fromkeys(("files", "nbytes", "size", "statistics", "stats"), "store.status()['tables']"),
+            **dict.fromkeys(("partitions", "shards", "tablets"), "store.status()['tablets']"),
+            **dict.fromkeys(("key", "pk"), "table.primary_key"),
+            **dict.fromkeys(("inspect", "describe_history"), "table.history(), and store.status()"),
             "explain": "table.scan(columns, filter).explain()",
+            "print_schema": "print(table.schema)",
+            "refs": "table.tags()",
             "load": "store.load(name, files)",
             "optimize": "table.compact()",
             "read": "table.scan().to_table()",
@@ -190,8 +251,20 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "Scan": {
             **_SCANS,
             **_results_of("scan"),
+            **dict.fromkeys(("agg", "aggregate", "group_by", "groupby"), "table.aggregate(values, group_by)"),
+            **dict.fromkeys(
+                ("export", "to_csv", "to_parquet", "write_csv", "write_parquet"),
+                "table.export(path, columns)",
+            ),
+            **dict.fromkeys(("first", "next", "peek"), "next(scan.batches())"),
+            **dict.fromkeys(("offset", "position", "resume", "seek"), "scan.key, and store.resume(key)"),
+            "cancel": "scan.close()",
+            "pages": "scan.batches(), or for page in scan",
+            "plan": "scan.explain()",
+            "progress": "scan.stats",
             "sql": "duckdb.sql('SELECT … FROM scan'), or scan.to_table()",
             "to_arrow": "scan.to_table()",
+            "version": "scan.snapshot",
         },
     }
 )
@@ -252,6 +325,8 @@ KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
     }
 )
 
+_A_SLIP = 0.87  # of how much two names have in common: read_table and rename_table, say, 0.8
+
 # Operators that people try on them; each would else be an error without a hint.
 _OPERATORS = {
     "Store": {
@@ -306,6 +381,13 @@ def _refusing(kind: str, operator: str, instead: str) -> Callable[..., NoReturn]
     return refuse
 
 
+def _nearest(name: str, names: Sequence[str]) -> str | None:
+    """The name that is the same in other letters (`forName`), or that differs by a slip or so."""
+    plain = {each.replace("_", "").lower(): each for each in reversed(names)}
+    near = get_close_matches(name.replace("_", "").lower(), plain, n=1, cutoff=_A_SLIP)
+    return plain[near[0]] if near else None
+
+
 class Named:
     """A class whose errors for missing names say what to write instead.
 
@@ -340,12 +422,10 @@ class Named:
         def __getattr__(self, name: str) -> object:
             kind = type(self).__name__
             hints, own = INSTEAD.get(kind, {}), dir(type(self))
-            near = [name] if name in hints else []
+            near = name if name in hints else None
             if not name.startswith("_") and name not in own:  # one that is there has failed within
-                near = near or get_close_matches(
-                    name, [*hints, *(one for one in own if one[0] != "_")], n=1, cutoff=0.75
-                )
-            if not near:
+                near = near or _nearest(name, [*(one for one in own if one[0] != "_"), *hints])
+            if near is None:
                 raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
-            instead = hints.get(near[0], f"{kind.lower()}.{near[0]}")
+            instead = hints.get(near, f"{kind.lower()}.{near}")
             raise UnknownName(f"{kind}.{name} does not exist; write {instead}", name=name)

@@ -87,6 +87,7 @@ class Store(Named):
         shards: Sequence[str] | Mapping[str, str],
         tablets: int = DEFAULT_TABLETS,
         slots: int = DEFAULT_SLOTS,
+        *,
         hash: str = "spark",  # noqa: A002 - the word users know
         retention_seconds: float = RETENTION_SECONDS,
         clock: Clock | None = None,
@@ -465,7 +466,7 @@ class Store(Named):
         return sum(table.compact() for table in self.tables())
 
     def keep(
-        self, bytes_per_second: float | None = None, on_step: Callable[[str], None] = lambda _: None
+        self, *, bytes_per_second: float | None = None, on_step: Callable[[str], None] = lambda _: None
     ) -> Kept:
         """Do all upkeep that is due now, as `elasticscan keep --once` does; returns what was done.
 
@@ -486,8 +487,8 @@ class Store(Named):
 
     def collect_garbage(
         self,
-        grace_seconds: float = GC_GRACE_SECONDS,
         *,
+        grace_seconds: float = GC_GRACE_SECONDS,
         dry_run: bool = False,
         trash_seconds: float = TRASH_SECONDS,
         share: float = GC_SHARE,
@@ -519,7 +520,7 @@ class Store(Named):
                 tx.forget_secrets()
         return collected
 
-    def backup(self, target: str | Path, keep: int | None = None) -> BackedUp:
+    def backup(self, target: str | Path, *, keep: int | None = None) -> BackedUp:
         """Copy the whole store, as of one moment and with all snapshots that it keeps, to a place of backups.
 
         Only files that are not there yet are copied, each read back and compared with its checksums. Writers,

@@ -109,7 +109,7 @@ def tidy(store: Store, seed: int, stopping: Event) -> None:
         try:
             name = chance.choice([SOURCE, SOURCE, COPY, None])
             fragments = store.compact() if name is None else store.table(name).compact()
-            files = store.collect_garbage(GRACE_SECONDS).removed if chance.random() < 0.3 else 0
+            files = store.collect_garbage(grace_seconds=GRACE_SECONDS).removed if chance.random() < 0.3 else 0
         except TryAgain as error:
             tell(refused=error.code)
             continue

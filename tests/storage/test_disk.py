@@ -686,7 +686,7 @@ FULL_DISK = """
     store.table("t").upsert(big)
     assert store.table("t").scan().to_table().num_rows == 5_000
     assert store.verify() == []
-    assert store.collect_garbage(0).removed == 0, "the failed write left files"
+    assert store.collect_garbage(grace_seconds=0).removed == 0, "the failed write left files"
     print("done")
 """
 

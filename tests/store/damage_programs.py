@@ -378,7 +378,7 @@ class DamageProgram:
         self._try(f"create_index {name}", lambda: self._opened.table("big").create_index(name, [column]))
 
     def _collect_garbage(self) -> None:
-        self._try("collect_garbage", lambda: self._opened.collect_garbage(0) is not None)
+        self._try("collect_garbage", lambda: self._opened.collect_garbage(grace_seconds=0) is not None)
 
     def _verify(self) -> None:
         found = self._try("verify", lambda: [len(self._opened.verify())])

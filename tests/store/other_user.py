@@ -105,7 +105,7 @@ class Steps:
             "split": lambda: self.store.split(1),
             "join": lambda: self.store.join(1, 2),
             "compact": self.store.compact,
-            "collect_garbage": lambda: self.store.collect_garbage(0),
+            "collect_garbage": lambda: self.store.collect_garbage(grace_seconds=0),
             "rotate_secret": self.store.rotate_secret,
         }
         calls[how]()

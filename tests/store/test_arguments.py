@@ -211,7 +211,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
         assert store.resume(pages[0].key).to_table().num_rows + pages[0].rows.num_rows == 2
         store.move(one, "s2")
         store.split(one, np.int64(2))  # type: ignore[arg-type]
-        assert store.collect_garbage(np.float64(0)).removed >= 0
+        assert store.collect_garbage(grace_seconds=np.float64(0)).removed >= 0
         assert store.table("t").scan().to_table().num_rows == 2
 
 

@@ -168,7 +168,7 @@ class Program:
         assert sorted([*before, *rest]) == sorted(self.versions[version]), self.said[-8:]
 
     def upkeep(self) -> None:
-        done = self.dice.choice([self.table.compact, lambda: self.store.collect_garbage(0)])
+        done = self.dice.choice([self.table.compact, lambda: self.store.collect_garbage(grace_seconds=0)])
         done()
 
     def move(self) -> None:
@@ -255,6 +255,6 @@ def test_writers_that_are_killed_leave_all_or_nothing_and_nothing_for_ever(
             assert acknowledged <= bucket_writer.generation_of(store) <= acknowledged + 1
             acknowledged = bucket_writer.generation_of(store)
     with Store.open(tmp_path / "store", upkeep="off") as store:
-        store.collect_garbage(0)
+        store.collect_garbage(grace_seconds=0)
         assert store.verify() == [] and bucket_writer.generation_of(store) == acknowledged > 0
     assert not s3_server.client.list_multipart_uploads(Bucket=bucket).get("Uploads")

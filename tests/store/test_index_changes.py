@@ -196,7 +196,7 @@ def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
     if again:
         check_index(store)
     assert store.verify() == []
-    store.collect_garbage(0)
+    store.collect_garbage(grace_seconds=0)
     assert files_of(store) == known_files(store)
 
 
@@ -238,7 +238,7 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
     store.table("t").create_index("by_vk", ["v", "k"])  # whoever did not see the end may call again
     with pytest.raises(AlreadyExists, match="sorted by v, k"):
         store.table("t").create_index("by_vk", ["k", "v"])
-    store.collect_garbage(0)
+    store.collect_garbage(grace_seconds=0)
     assert files_of(store) == known_files(store)
 
 
@@ -339,7 +339,7 @@ def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_an
             with Store.open(store.uri, clock=ManualClock(START)) as other:
                 other.table("t").upsert(table_of(range(COUNT), value=5))
                 other.compact()
-                assert other.collect_garbage(0).removed > 0
+                assert other.collect_garbage(grace_seconds=0).removed > 0
 
     store.context.checkpoint = collect
     monkeypatch.setattr(store.context, "readers", Readers(store.context.disk_of))
@@ -385,7 +385,7 @@ def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
             opened.table("t").create_index("by_k", ["k"])
         assert opened.verify() == []
         check_index(opened)
-        opened.collect_garbage(0)
+        opened.collect_garbage(grace_seconds=0)
         assert files_of(opened) == known_files(opened)
 
 

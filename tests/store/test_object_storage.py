@@ -98,7 +98,7 @@ def test_everything_that_a_store_does_works_there(
     monkeypatch.setattr(backup_module, "GC_GRACE_SECONDS", 0)
     assert store.backup(copy).removed == 1
     assert not [path for path, _ in ObjectDisk(copy).list() if path.endswith(".unfinished")]
-    store.collect_garbage(0)
+    store.collect_garbage(grace_seconds=0)
     assert ids(store) == expected
     roots = {name: f"s3://{bucket}/restored/{name}" for name in ("b", "c")}
     with Store.from_backup(copy, tmp_path / "restored", roots) as restored:
@@ -130,7 +130,7 @@ def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store, s3_s
         if where == "rows staged" and not collected:
             collected.append(0)
             with Store.open(store.uri) as other:
-                collected[0] = other.collect_garbage(0).removed
+                collected[0] = other.collect_garbage(grace_seconds=0).removed
 
     context.checkpoint = collect
     with pytest.raises(WriteConflict, match="longer grace"):
@@ -295,7 +295,7 @@ def test_stores_in_one_bucket_leave_each_other_alone(store: Store, bucket: str, 
     with Store.create(tmp_path / "other", {"x": f"s3://{bucket}/ab", "y": f"s3://{bucket}/a/b"}) as other:
         other.create_table("t", SCHEMA, primary_key=["id"]).upsert(rows(np.arange(1_000)))
         for either in (store, other):
-            done = either.collect_garbage(0)
+            done = either.collect_garbage(grace_seconds=0)
             assert not done.count(Action.TRASH) and not done.count(Action.DELETE)
         assert ids(other) == list(range(1_000)) and ids(store) == list(range(ROWS))
         with pytest.raises(InvalidOption, match="another store"):
@@ -311,7 +311,7 @@ def test_an_upload_of_a_writer_that_died_is_collected(store: Store, bucket: str,
     client, path = s3_server.client, f"a/t1/{'0' * 32}.arrow"
     upload = client.create_multipart_upload(Bucket=bucket, Key=path)["UploadId"]
     client.upload_part(Bucket=bucket, Key=path, UploadId=upload, PartNumber=1, Body=b"x")
-    assert store.collect_garbage(0).count(Action.TRASH) == 1
+    assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) == 1
     assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
     assert ids(store) == list(range(ROWS))
 

@@ -111,7 +111,7 @@ USES: tuple[Callable[[Store], object], ...] = (
     lambda store: store.table("t").history(),
     lambda store: store.create_table("u", SCHEMA, ["id"]),
     lambda store: store.expand(["c"]),
-    lambda store: store.collect_garbage(0),
+    lambda store: store.collect_garbage(grace_seconds=0),
 )
 
 
@@ -306,7 +306,7 @@ def test_a_catalog_that_lacks_one_thing_alone_is_an_older_one(
         work(store)
     as_another_file(tmp_path / "older.db", place / "catalog.db")
     for use in (
-        lambda store: store.collect_garbage(0, share=1.0),
+        lambda store: store.collect_garbage(grace_seconds=0, share=1.0),
         lambda store: store.table("t").upsert(rows(2)),
         values,
         lambda store: store.table("t").tag("more"),

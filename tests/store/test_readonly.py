@@ -176,7 +176,7 @@ def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Pat
             next(pages)  # renews nothing, and is still there
             clock.advance(3_000)
             writer.compact()
-            writer.collect_garbage(0)
+            writer.collect_garbage(grace_seconds=0)
             with pytest.raises(SnapshotExpired):
                 list(pages)
             assert first.key is not None

@@ -64,7 +64,7 @@ def lived_in(place: Path, seed: int) -> Rows:
                 store.table("t").set_retention("0s")
                 store.compact()
             elif what == "gc":
-                store.collect_garbage(0)
+                store.collect_garbage(grace_seconds=0)
             elif what == "split":
                 for tablet in rng.sample(store.topology.placement.tablets, 1):
                     if tablet.end - tablet.start > 1:

@@ -197,7 +197,7 @@ def test_the_roots_of_two_shards_are_swapped(tmp_path: Path) -> None:
         store.table("t").upsert(rows(ROWS))
         alive = everything_alive(store)
         swap(root(store, "a"), root(store, "b"))
-        for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
+        for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
             with pytest.raises(WrongRoot, match=r"should be shard '[ab]'.* but it is shard '[ab]'"):
                 change()
         assert len(store.verify()) >= 2
@@ -213,7 +213,7 @@ def test_the_roots_of_two_stores_are_swapped(tmp_path: Path) -> None:
     with made(tmp_path / "one") as one, made(tmp_path / "two") as two:
         one.table("t").upsert(rows())
         swap(root(one, "a"), root(two, "a"))
-        for change in [*changes(one).values(), lambda: one.collect_garbage(0)]:
+        for change in [*changes(one).values(), lambda: one.collect_garbage(grace_seconds=0)]:
             with pytest.raises(WrongRoot, match=one.context.info.store_id):
                 change()
         swap(root(one, "a"), root(two, "a"))
@@ -250,7 +250,7 @@ def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_p
         with pytest.raises(WrongRoot):
             store.table("t").upsert(rows(5_000))
         with pytest.raises(WrongRoot):
-            store.collect_garbage(0)
+            store.collect_garbage(grace_seconds=0)
 
 
 def test_a_root_that_became_a_link_to_another_shards_is_refused_by_a_collection(tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ def test_a_root_that_became_a_link_to_another_shards_is_refused_by_a_collection(
             roots[away_one].symlink_to(roots[there])
             for dry_run in (True, False):
                 with pytest.raises(WrongRoot):
-                    store.collect_garbage(0, dry_run=dry_run)
+                    store.collect_garbage(grace_seconds=0, dry_run=dry_run)
             roots[away_one].unlink()
             real.rename(roots[away_one])
         before = [files(where) for where in roots.values()]
-        assert {(d.shard, d.action) for d in store.collect_garbage(0).decisions} == {
+        assert {(d.shard, d.action) for d in store.collect_garbage(grace_seconds=0).decisions} == {
             ("a", Action.DELETE),
             ("b", Action.DELETE),
         }
@@ -332,7 +332,7 @@ def test_an_older_catalog_is_only_read_until_it_is_adopted(tmp_path: Path) -> No
         alive.update(everything_alive(first))
 
     with older_catalog(first, work) as store:
-        for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
+        for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
             with pytest.raises(CatalogOutdated, match="adopt"):
                 change()
         for look in newest_looks(store).values():
@@ -347,7 +347,7 @@ def test_an_older_catalog_is_only_read_until_it_is_adopted(tmp_path: Path) -> No
         assert key is not None
         with pytest.raises(ContinuationKeyError):
             store.resume(key)
-        found = store.collect_garbage(0)
+        found = store.collect_garbage(grace_seconds=0)
         assert found.count(Action.TRASH) > 0, "what the lost commit wrote"
         assert found.count(Action.DELETE) == 0
         assert count(store) == 2 * ROWS
@@ -364,7 +364,7 @@ def test_an_older_catalog_does_not_catch_up_by_itself(tmp_path: Path) -> None:
                 change()
         assert store.context.catalog.versions() == versions
         with pytest.raises(CatalogOutdated):
-            store.collect_garbage(0, share=1.0, trash_seconds=0)
+            store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
         assert files(tmp_path) == before
 
 
@@ -408,12 +408,12 @@ def test_where_a_mark_was_removed_nothing_skips_the_trash(tmp_path: Path) -> Non
             (root(store, name) / MARK).unlink()
         store.create_table("other", SCHEMA, ["id"])  # leaves marks again, which do not hide it
         for _ in range(2):
-            found = store.collect_garbage(0, share=1.0, trash_seconds=0)
+            found = store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
             assert found.count(Action.DELETE, Action.EMPTY) == 0
             assert all("mark of the newest commit" in decision.reason for decision in found.decisions)
         assert len(found.decisions) == len(prepared)
         clock.advance(8 * 86_400)
-        found = store.collect_garbage(0, share=1.0, trash_seconds=0)
+        found = store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
         assert found.count(Action.EMPTY) == len(prepared)
 
 
@@ -429,7 +429,7 @@ def test_a_catalog_with_two_names_is_not_written_to(tmp_path: Path) -> None:
         if name == "linked":
             os.link(tmp_path / "one" / "catalog.db", tmp_path / name / "catalog.db")
         with Store.open(tmp_path / name) as store:
-            for change in [*changes(store).values(), lambda: store.collect_garbage(0)]:
+            for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
                 with pytest.raises(StoreCopied, match="real copy"):
                     change()
             with pytest.raises(StoreCopied):
@@ -455,8 +455,8 @@ def test_a_file_that_is_newer_than_the_catalog_stops_the_collection(tmp_path: Pa
     with older_catalog(first, work) as store:
         before = files(tmp_path)
         with pytest.raises(CatalogOutdated, match="knows commit"):
-            store.collect_garbage(0, share=1.0)
-        assert "ES_CATALOG_OUTDATED" in str(store.collect_garbage(0, dry_run=True).refused)
+            store.collect_garbage(grace_seconds=0, share=1.0)
+        assert "ES_CATALOG_OUTDATED" in str(store.collect_garbage(grace_seconds=0, dry_run=True).refused)
         assert files(tmp_path) == before
 
 
@@ -464,12 +464,12 @@ def test_what_the_newest_catalog_refers_to_comes_back_from_the_trash(tmp_path: P
     first = made(tmp_path / "store")
     with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
         store.adopt()
-        assert store.collect_garbage(0).count(Action.TRASH) > 0
+        assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) > 0
         store.close()
         _put_catalog(tmp_path / "store", tmp_path / "store" / "newest.db")
     with Store.open(tmp_path / "store") as store:
         store.adopt()
-        assert store.collect_garbage(0, trash_seconds=0).count(Action.RESTORE) > 0
+        assert store.collect_garbage(grace_seconds=0, trash_seconds=0).count(Action.RESTORE) > 0
         assert count(store) == 2 * ROWS
         assert store.verify() == []
 
@@ -491,7 +491,7 @@ def test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on(tmp_path: 
                 one.resume(mine)
             assert sum(page.rows.num_rows for page in two.resume(mine)) > 0
             two.move(1, "b" if two.status()["tablets"][0]["shard"] == "a" else "a")
-            two.collect_garbage(0)
+            two.collect_garbage(grace_seconds=0)
             assert two.verify() == []
             assert count(two) == 2 * ROWS
         assert sum(page.rows.num_rows for page in one.resume(key)) > 0
@@ -505,7 +505,7 @@ def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> N
         one.table("t").upsert(rows())
         shutil.copytree(tmp_path / "one", tmp_path / "two")
         with Store.open(tmp_path / "two") as two:
-            for change in [*changes(two).values(), lambda: two.collect_garbage(0)]:
+            for change in [*changes(two).values(), lambda: two.collect_garbage(grace_seconds=0)]:
                 with pytest.raises(StoreCopied, match="adopt"):
                     change()
             assert count(two) == ROWS
@@ -549,7 +549,7 @@ def test_one_bit_of_a_path_in_the_catalog_costs_no_file(tmp_path: Path) -> None:
         database.write_bytes(bytes(content))
         # The catalog's own checks may find it first.
         with suppress(OperatorNeeded), Store.open(tmp_path / str(bit)) as store:
-            store.collect_garbage(0, share=1.0, trash_seconds=0)
+            store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
         assert all(path.exists() for path in alive)
 
 
@@ -558,7 +558,7 @@ def test_a_file_that_somebody_renamed_is_not_garbage(tmp_path: Path) -> None:
         original = sorted(everything_alive(store))[0]
         renamed = original.with_name("f" * 32 + ".arrow")
         original.rename(renamed)
-        found = store.collect_garbage(0, share=1.0, trash_seconds=0)
+        found = store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
         assert renamed.exists(), found.decisions
 
 
@@ -568,7 +568,7 @@ def test_a_file_that_another_store_wrote_is_not_garbage(tmp_path: Path) -> None:
         for other in (root(two, "a"), root(one, "b")):  # as after a restore to the wrong tmp_path
             shutil.copytree(other / "t1", root(one, "a") / "t1", dirs_exist_ok=True)
         before = files(root(one, "a"))
-        found = one.collect_garbage(0, share=1.0)
+        found = one.collect_garbage(grace_seconds=0, share=1.0)
         assert files(root(one, "a")) == before
         kept = {decision.path: decision.reason for decision in found.decisions}
         assert kept.keys() == before - mine
@@ -579,19 +579,19 @@ def test_what_was_never_committed_stays_in_the_trash_for_a_while(tmp_path: Path)
     with made(tmp_path / "store") as store:
         prepared = staged(store)
         assert store.collect_garbage().removed == 0, "younger than the grace period"
-        found = store.collect_garbage(0)
+        found = store.collect_garbage(grace_seconds=0)
         assert found.count(Action.TRASH) == found.removed == len(prepared)
         trashed = list((tmp_path / "store").glob("shards/*/trash/*/t1/*.arrow"))
         assert {path.name for path in trashed} == {Path(f.path).name for f in prepared}
         with pytest.raises(WriteConflict):
             publish(store.context, store.table("t").definition, prepared)
-        assert store.collect_garbage(0).count(Action.EMPTY) == 0
+        assert store.collect_garbage(grace_seconds=0).count(Action.EMPTY) == 0
         for path in trashed:  # as if it had been trashed long ago
             stamp = path.parents[1]
             old = stamp.with_name(str(int(stamp.name) - 8 * 86_400))
             if stamp.exists():
                 stamp.rename(old)
-        assert store.collect_garbage(0).count(Action.EMPTY) == len(prepared)
+        assert store.collect_garbage(grace_seconds=0).count(Action.EMPTY) == len(prepared)
         assert list((tmp_path / "store").glob("shards/*/trash/*/t1/*.arrow")) == []
         assert count(store) == ROWS
 
@@ -645,7 +645,7 @@ def test_a_file_that_is_about_to_be_moved_cannot_be_committed(tmp_path: Path) ->
 
     with made(tmp_path / "store", disks=lambda where: Watched(open_disk(where), commit)) as store:
         prepared = staged(store)
-        assert store.collect_garbage(0).count(Action.TRASH) == len(prepared)
+        assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) == len(prepared)
         assert tried
         assert count(store) == ROWS
         assert store.table("t").upsert(rows(ROWS)) == 3
@@ -671,7 +671,7 @@ def test_files_leave_while_nobody_holds_the_write_lock(tmp_path: Path) -> None:
             store.table("t").overwrite(rows())
             store.table("t").drop()
             try:
-                found = store.collect_garbage(0, share=1.0)
+                found = store.collect_garbage(grace_seconds=0, share=1.0)
             except CatalogUnavailable as error:
                 raise AssertionError("the lock was held while files were removed") from error
             assert found.count(Action.TRASH) == 2_400
@@ -688,14 +688,16 @@ def test_a_shard_that_is_away_does_not_keep_the_others_from_being_collected(tmp_
             with away(root(store, "a")):
                 if gone == "missing":
                     root(store, "a").rmdir()
-                found = store.collect_garbage(0)
+                found = store.collect_garbage(grace_seconds=0)
                 assert [name for name, _ in found.skipped] == ["a"]
                 assert "mount" in found.skipped[0][1]
                 assert {decision.shard for decision in found.decisions} <= {"b"}
                 assert found.removed == (2 if gone == "empty" else 0)
                 root(store, "a").mkdir(exist_ok=True)
         assert files(root(store, "a")) == before
-        assert store.collect_garbage(0).removed == 2, "the catalog still knew what was left to do"
+        assert store.collect_garbage(grace_seconds=0).removed == 2, (
+            "the catalog still knew what was left to do"
+        )
         assert count(store) == ROWS
 
 
@@ -706,7 +708,7 @@ def test_a_dry_run_says_everything_and_does_nothing(tmp_path: Path) -> None:
         prepared = staged(store)
         (root(store, "a") / "notes.txt").write_text("mine")
         before = files(tmp_path)
-        found = store.collect_garbage(0, dry_run=True)
+        found = store.collect_garbage(grace_seconds=0, dry_run=True)
         assert files(tmp_path) == before
         by_action = {action: {d.path for d in found.decisions if d.action is action} for action in Action}
         assert by_action[Action.TRASH] == {fragment.path for fragment in prepared}
@@ -715,7 +717,7 @@ def test_a_dry_run_says_everything_and_does_nothing(tmp_path: Path) -> None:
         young = store.collect_garbage(3_600, dry_run=True)
         assert young.removed == 0
         assert all("s old" in d.reason or "since" in d.reason or "name" in d.reason for d in young.decisions)
-        done = store.collect_garbage(0)
+        done = store.collect_garbage(grace_seconds=0)
         assert {(d.path, d.action) for d in done.decisions} == {(d.path, d.action) for d in found.decisions}
 
 
@@ -725,9 +727,9 @@ def test_too_much_at_once_is_refused_unless_it_is_asked_for(tmp_path: Path) -> N
             (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
         before = files(tmp_path)
         with pytest.raises(GarbageRefused, match="30 of the 31 files"):
-            store.collect_garbage(0)
+            store.collect_garbage(grace_seconds=0)
         assert files(tmp_path) == before
-        assert store.collect_garbage(0, share=1.0).count(Action.TRASH) == 30
+        assert store.collect_garbage(grace_seconds=0, share=1.0).count(Action.TRASH) == 30
 
 
 def test_a_clock_that_is_ahead_makes_no_staged_file_old(tmp_path: Path) -> None:
@@ -798,7 +800,7 @@ def test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair(tmp_path: Pat
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LocalDisk, "delete", delete_some)
             with pytest.raises(KeyboardInterrupt):
-                store.collect_garbage(0)
+                store.collect_garbage(grace_seconds=0)
     shutil.copytree(old / "shards", tmp_path / "left" / "shards")
     repair_store(tmp_path / "left", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
@@ -824,6 +826,6 @@ def test_what_another_store_keeps_in_a_trash_stays_there(tmp_path: Path) -> None
         (root(one, "a") / "trash").mkdir(exist_ok=True)
         (tmp_path / "x").rename(root(one, "a") / "trash" / "5")
         (tmp_path / "x").symlink_to(root(one, "a") / "trash" / "5")
-        one.collect_garbage(0, trash_seconds=0)
+        one.collect_garbage(grace_seconds=0, trash_seconds=0)
         assert other.verify() == []
         assert count(other) == ROWS

@@ -157,7 +157,7 @@ def test_migration_aborted_at_each_stage(
     left_behind = 1 if fate == "dies" and not arrived else 0
     assert store.resume_moves() == left_behind
     assert (1 in tablets_at(store, "s2")) == (arrived or left_behind == 1)
-    store.collect_garbage(0)
+    store.collect_garbage(grace_seconds=0)
     assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
     assert store.verify() == []
 
@@ -206,7 +206,7 @@ def test_a_scan_goes_on_whatever_becomes_of_its_shards(store: Store, what: str) 
         getattr(store, change)(shards)
     store.table("t").upsert(rows_of(range(COUNT), 1))
     store.compact()
-    store.collect_garbage(0)
+    store.collect_garbage(grace_seconds=0)
     assert sorted(got + read(store.resume(key))) == EVERYTHING
     assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
 

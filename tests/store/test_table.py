@@ -443,7 +443,7 @@ def ordered(trips: Table) -> Table:
         (["km", "id"], "by_km", ["km", "id"]),
         ("day", "by_day", ["day", "km", "id"]),
         ("day DESC, km DESC", "by_day", ["day", "km", "id"]),
-        (["day", "km ASC", "id"], "by_day", ["day", "km", "id"]),
+        (["day", "km ASC nulls first", "id"], "by_day", ["day", "km", "id"]),
     ],
 )
 def test_rows_come_in_the_order_of_the_index_that_gives_it(
@@ -520,7 +520,9 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
         ({"order_by": "KM"}, ColumnNotFound, "did you mean 'km'"),
         ({"columns": ["KM"]}, ColumnNotFound, "did you mean 'km'"),
         ({"order_by": "-km"}, ColumnNotFound, "order_by='delay DESC'"),
-        ({"order_by": "km NULLS FIRST"}, ColumnNotFound, "A term is a column's name"),
+        ({"order_by": "km NULLS LAST"}, InvalidOption, "NULLS LAST here: null is below .*='km IS NOT NULL'"),
+        ({"order_by": "km DESC nulls first", "limit": 5}, InvalidOption, "cannot have NULLS FIRST here"),
+        ({"order_by": "km NULLS"}, ColumnNotFound, "A term is a column's name"),
         ({"order_by": "day, km DESC"}, InvalidOption, "order_by='day, km DESC' goes .* one direction"),
         ({"order_by": "km", "index": "none"}, InvalidOption, "allows none"),
         ({"order_by": "km", "index": "by_day"}, InvalidOption, "in the order of day, km, id"),
@@ -648,6 +650,16 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
         (lambda store, table, scan: scan.sort("km"), "table.scan(order_by=columns)"),
         (lambda store, table, scan: scan.pl(), "scan.to_polars()"),
         (lambda store, table, scan: scan.to_arrow(), "scan.to_table()"),
+        (lambda store, table, scan: store.read_table("t"), "store.table(name).to_arrow()"),
+        (lambda store, table, scan: store.forName(1, "t"), "write store.table(name)"),
+        (lambda store, table, scan: store.tableExists("t"), "name in [table.name for"),
+        (lambda store, table, scan: store.remove_table("t"), "store.table(name).drop()"),
+        (lambda store, table, scan: store.check(), "write store.verify()"),
+        (lambda store, table, scan: store.to_pandas(), "store.table(name).to_pandas()"),
+        (lambda store, table, scan: table.delete_tag("x"), "table.drop_tag(name)"),
+        (lambda store, table, scan: table.executeCompaction(), "table.compact()"),
+        (lambda store, table, scan: table.poll(), "table.changes(after=commit)"),
+        (lambda store, table, scan: scan.seek(3), "scan.key, and store.resume(key)"),
     ],
 )
 def test_a_name_that_people_type_is_told_with_the_one_there_is(
@@ -713,6 +725,18 @@ def test_an_argument_that_is_like_no_other_is_python_s_own_error(store: Store, t
     ):
         with pytest.raises(TypeError, match=rf"^{told}\(\) got an unexpected keyword argument 'qqqq'"):
             call(qqqq=1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["describe_ring", "write_to_path", "config", "create_namespace", "streams"])
+def test_a_name_that_is_only_a_little_like_another_is_not_told_as_that(store: Store, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"^'Store' object has no attribute '{name}'$"):
+        getattr(store, name)
+
+
+def test_what_a_number_alone_does_not_say_is_named(store: Store) -> None:
+    for call in (store.collect_garbage, store.keep):
+        with pytest.raises(TypeError, match="positional argument"):
+            call(168)  # type: ignore[operator]
 
 
 def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -> None:

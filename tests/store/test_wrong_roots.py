@@ -188,7 +188,10 @@ def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path
         store.table("t").upsert(rows(1_000))
     saved.rename(tmp_path / "store" / "catalog.db")
     with Store.open(tmp_path / "store") as store:
-        for change in (lambda: store.table("t").upsert(rows()), lambda: store.collect_garbage(0)):
+        for change in (
+            lambda: store.table("t").upsert(rows()),
+            lambda: store.collect_garbage(grace_seconds=0),
+        ):
             with pytest.raises(CatalogOutdated):
                 change()
         assert count(store, snapshot=2) == len(rows())

@@ -176,7 +176,7 @@ def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table
         clock.advance(0.6 * LEASE_SECONDS)  # pages renew it
         table.upsert(rows(0, 5, 9))
         table.compact()
-        store.collect_garbage(0, share=1.0)
+        store.collect_garbage(grace_seconds=0, share=1.0)
         if page.key is not None and len(read) % 5 == 0:
             again = told(read) + told(list(store.resume(page.key).batches()))
             assert again == expected

@@ -112,7 +112,7 @@ def test_very_many_fragments_are_merged_in_stages(store: Store, monkeypatch: pyt
     assert (len(merged.gone), merged.added) == (24, 1)
     assert merged.bytes_written > fragments_of(store)[0].bytes
     assert read(store) == expected
-    store.collect_garbage(0)
+    store.collect_garbage(grace_seconds=0)
     with store.context.catalog.reading() as tx:
         known_paths = {path for _, path in tx.known_paths()}
     assert known_paths == {path for path, _ in store.context.disk_of(1).list() if path.endswith(".arrow")}
