@@ -3,8 +3,9 @@
     assignment = Assignment.parse("km * 2 + 1", schema.field("km"), schema)
     values = assignment.values(batch)
 
-Nothing is rounded or cut in silence: a number goes into a column of whole or decimal numbers only as it is,
-text that the statement spells out becomes a date or a time, and every other change of a type needs a CAST.
+A number goes into a column of decimals as SQL stores it, rounded half away from zero to the column's digits,
+and into one of whole numbers only as it is. Text that the statement spells out becomes a date or a time, and
+every other change of a type needs a CAST. What is beyond a column's bounds is an error.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Assignment:
         computed = computed_type(target)
         if values.type != computed and not pt.is_null(values.type):
             converted = cast_array(values, computed) if is_number(computed) else pc.cast(values, computed)
-            if not is_float(computed):
+            if is_integer(computed):
                 _check_same(values, converted, self.field)
             values = converted
         return pc.cast(values, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
-from elasticscan.store.reading.formats import PARQUET, kind_of, open_file
+from elasticscan.store.reading.formats import ENDINGS, PARQUET, kind_of, open_file
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 
 FILE_BYTES = 256 << 20
 COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 COMPLETE = "_SUCCESS"
+_LIKE_A_FILE = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
 
 # Called with the rows that were written until now.
 OnExported = Callable[[int], None]
@@ -81,6 +83,12 @@ def _files_at(path: str, schema: pa.Schema, file_bytes: int, compression: str) -
     (info,) = system.get_file_info([place])
     is_directory = info.type == fs.FileType.Directory or path.endswith("/")
     kind = None if is_directory else kind_of(place)
+    if kind is None and not is_directory and _LIKE_A_FILE.search(place):
+        raise InvalidOption(
+            f"{shown(path)} is named like a file of a kind that is not written: {', '.join(ENDINGS)} are; or "
+            "Parquet files in a directory, with a / behind its name",
+            option="path",
+        )
     if info.type == fs.FileType.File:
         raise InvalidOption(
             f"{shown(path)} is a file that is there already; name another, or a directory, or remove it",

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 CSV, PARQUET, ARROW = "csv", "parquet", "arrow"
-_ENDINGS = {".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW}
+ENDINGS = {".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW}
 
 
 def kind_of(name: str) -> str | None:
     """`csv`, `parquet` or `arrow`, by the end of a file's name; None for any other."""
     _, dot, ending = name.rpartition(".")
-    return _ENDINGS.get(f"{dot}{ending}".lower())
+    return ENDINGS.get(f"{dot}{ending}".lower())
 
 
 def open_file(kind: str, sink: Any, schema: pa.Schema, compression: str = "snappy") -> Any:

@@ -73,7 +73,8 @@ def terms_of(order_by: Any, schema: pa.Schema) -> list[tuple[str, bool]]:
 
 def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     """A column, and whether its values come from the highest to the lowest."""
-    name, descending = text.strip(), False
+    text, nulls = _without_nulls(text.strip(), schema)
+    name, descending = text, False
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
@@ -85,7 +86,22 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
             "DESC or ASC after it if need be, as in order_by='delay DESC'",
             column=name,
         )
+    if nulls is not None and (nulls == "LAST") != descending:
+        raise InvalidOption(
+            f"order_by={name!r} cannot have NULLS {nulls} here: null is below every value, so nulls come "
+            "first where values go up, and last with DESC; leave them out with filter="
+            f"'{name} IS NOT NULL', or sort what was read, or ask Spark or DuckDB",
+            option="order_by",
+        )
     return name, descending
+
+
+def _without_nulls(text: str, schema: pa.Schema) -> tuple[str, str | None]:
+    """A term without NULLS FIRST or NULLS LAST at its end, and which of them it was."""
+    words = text.rsplit(maxsplit=2)
+    if text in schema.names or len(words) < 3 or words[1].upper() != "NULLS":
+        return text, None
+    return (words[0], words[2].upper()) if words[2].upper() in ("FIRST", "LAST") else (text, None)
 
 
 def whole_order(index: IndexInfo, table: TableInfo, descending: bool) -> Order:

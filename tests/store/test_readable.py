@@ -253,6 +253,15 @@ def test_a_time_names_the_newest_snapshot_until_then(table: Table) -> None:
             table.scan(timestamp=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["o.xlsx", "o.json", "a.b/o.orc", "o.parquet.gz", ".tsv.bz2"])
+def test_an_export_to_a_file_of_an_unknown_kind_is_refused(table: Table, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidOption, match=r"\.csv, \.parquet, \.pq, \.arrow, \.feather are; or Parquet"):
+        table.export(tmp_path / "to" / name)
+    assert not (tmp_path / "to").exists()
+    assert table.export(f"{tmp_path / 'to' / name}/").rows == table.scan().count()
+    assert table.export(tmp_path / "to" / "day-2026.10").files == 1  # no file has a number for its kind
+
+
 def test_an_export_is_what_the_scan_gives_in_several_files(
     store: Store, table: Table, tmp_path: Path
 ) -> None:
