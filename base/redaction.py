@@ -88,6 +88,7 @@ _IN_TEXT = re.compile(
 _SHORT_IN_LINE = re.compile(rf"(?<![\w+.\-])(?i:{_DATABASE}):(?!//)(?=\S)")
 _SHORT_IN_WORD = re.compile(r"(?<![\w+.\-])[A-Za-z][\w+.\-]*+:/?[^\s:/@]+:")
 _LINES, _WORDS = re.compile(r"[^\n]+"), re.compile(r"\S+")
+_BETWEEN_PARTS = re.compile(r"[:/@?&=;,\s]+")
 _NO_PART = "'\"`()<>,;"  # characters that stand around a URI in a sentence
 
 
@@ -108,6 +109,17 @@ def shown(uri: object) -> str:
     if _PAIRS.match(text):
         return _ANY_PAIR.sub(lambda pair: pair["fine"] or f"{pair[2]}{HIDDEN}", text)
     return redact(text) if "://" in text else _SECRET_PAIR.sub(rf"\1{HIDDEN}", text)
+
+
+def hides(uri: object, part: str | None) -> bool:
+    """True if a part of a URI, such as the host that a driver finds in it, is not in what may be shown.
+
+    Then what we take for a password is something else to the driver, which names it in its errors, or asks
+    other machines for it.
+    """
+    if not part:
+        return False
+    return re.search(rf"(?<![\w.\-]){re.escape(part)}(?![\w.\-])", shown(uri).partition("://")[2]) is None
 
 
 def is_address(text: str) -> bool:
@@ -223,7 +235,10 @@ def as_cause(error: BaseException, uri: object) -> BaseException | None:
 
 
 def _clean(error: BaseException, uri: object) -> bool:
-    """Take secrets out of the texts that an error holds; false where one is left."""
+    """Take secrets out of what an error holds; false where one is left in its texts."""
+    for name in [name for name, held in vars(error).items() if hasattr(type(held), "password")]:
+        with suppress(AttributeError):
+            setattr(error, name, None)  # a driver's connection, or a URL that was parsed
     arguments = tuple(without(held, uri) if isinstance(held, str) else held for held in error.args)
     if arguments != error.args:
         error.args = arguments
@@ -239,8 +254,10 @@ def _secrets(uri: str) -> Iterable[str]:
     """The parts of a URI that may be secret, as they are written and decoded."""
     if shown(uri) == uri:
         return ()
+    # Who reads a URI in another way than we do may quote any part of it: what is shown lacks those, too.
+    lacking = set(_BETWEEN_PARTS.split(uri)) - set(_BETWEEN_PARTS.split(shown(uri)))
     rest = uri.partition(":")[2].lstrip("/")
-    raw = {uri, rest.rpartition("@")[0].partition(":")[2]}
+    raw = lacking | {uri, rest.rpartition("@")[0].partition(":")[2]}
     raw.add(rest.partition("?")[0].rpartition("@")[0].partition(":")[2])
     for part in rest.partition("?")[2].split("&"):
         if _parameter(part) != part:

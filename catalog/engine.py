@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.permissions import mode_within
-from elasticscan.base.redaction import as_cause, shown, without
+from elasticscan.base.redaction import as_cause, hides, shown, without
 from elasticscan.catalog.connections import (
     follow_forks,
     forget_closed_files,
@@ -58,7 +58,13 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
         sqlite = parsed.get_backend_name() == "sqlite"
         if "@" in (parsed.host or ""):  # a driver would tell it as the name of the host
             raise InvalidOption(
-                f"{shown(url)} has more than one '@'; in a user or a password it is written as %40",
+                f"it has more than one '@'; in a user or a password it is written as %40: {shown(url)}",
+                option="uri",
+            )
+        if not isinstance(url, Path) and hides(url, parsed.host):
+            raise InvalidOption(
+                "it is not certain where its host begins; in a user, a password or any parameter '/', ':', "
+                f"'@' and '?' are written as %2F, %3A, %40 and %3F: {shown(url)}",
                 option="uri",
             )
         if sqlite and parsed.database in (None, "", ":memory:"):

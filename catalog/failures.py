@@ -82,7 +82,7 @@ def translate_errors(engine: Engine) -> Iterator[None]:
     except ElasticScanError:
         raise
     except DBAPIError as error:
-        raise _meaning(error, _url(engine)) from as_cause(error, _url(engine))
+        raise _meaning(error, _url(engine)) from told_of(error, engine)
     except UnicodeDecodeError as error:  # SQLite's own message quotes the damage
         raise damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
@@ -98,6 +98,11 @@ def translate_errors(engine: Engine) -> Iterator[None]:
 
 def _url(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
+
+
+def told_of(error: BaseException, engine: Engine) -> BaseException | None:
+    """An error of an engine as the cause of one of ours: without what connects to its server."""
+    return as_cause(error, _url(engine))
 
 
 def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
@@ -153,7 +158,7 @@ def committing(connection: Connection) -> Iterator[None]:
     except DBAPIError as error:
         with suppress(SQLAlchemyError):
             transaction.rollback()
-        raise translate_commit_error(error, connection.engine) from error
+        raise translate_commit_error(error, connection.engine) from told_of(error, connection.engine)
 
 
 def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanError:

@@ -40,7 +40,13 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, Oper
 from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
 from elasticscan.base.limits import ANSWER_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.connections import check_own, never_free, unsafe_fork
-from elasticscan.catalog.failures import Interrupted, commit_unknown, driver_error, translate_commit_error
+from elasticscan.catalog.failures import (
+    Interrupted,
+    commit_unknown,
+    driver_error,
+    told_of,
+    translate_commit_error,
+)
 from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together, table_of
 from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
 
@@ -242,7 +248,7 @@ class ServerTransaction:
                     patience.wait(error)
                 except (DBAPIError, InvalidRequestError):
                     if self._commit_was_sent:
-                        raise commit_unknown(error) from error
+                        raise commit_unknown(error) from told_of(error, self._engine)
                     raise
 
     def _begin_anew(self) -> None:
@@ -324,7 +330,7 @@ class ServerTransaction:
         except DBAPIError as error:
             if is_passing(error):
                 raise
-            raise translate_commit_error(error, self._engine) from error
+            raise translate_commit_error(error, self._engine) from told_of(error, self._engine)
 
     def _lose(self) -> None:
         """Let go of a connection that is lost, and of idle ones, which then are lost too."""

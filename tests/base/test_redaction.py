@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import ElasticScanError, StoreNotFound
-from elasticscan.base.redaction import as_cause, redact, shown, without
+from elasticscan.base.redaction import as_cause, hides, redact, shown, without
 
 HARMLESS = [
     "/data/flights.store",
@@ -122,3 +122,35 @@ def test_a_cause_has_no_secret_in_its_text_nor_before_it() -> None:
 
     beside.__context__ = Stubborn()
     assert as_cause(beside, uri) is None
+
+
+def test_what_connects_to_a_server_is_not_kept_with_a_cause() -> None:
+    class Connected:
+        password = b"hunter2"
+
+    error, behind = OSError("refused"), OSError("refused")
+    error._connection, behind._connection = Connected(), Connected()  # type: ignore[attr-defined]
+    error.__context__ = behind
+    assert as_cause(error, "postgresql://ann@db/x") is error
+    assert vars(error) == vars(behind) == {"_connection": None}
+
+
+def test_whatever_part_of_a_uri_is_not_shown_is_in_no_text_about_it() -> None:
+    uri = "postgresql://127.0.0.1:1/x?connect_timeout=1&password=hun@ter2.ter2"
+    for text in ("no host 'ter2.ter2'", "'hun' is no parameter", "no ter2.ter2:5432"):
+        assert "hun" not in without(text, uri)
+        assert "ter2" not in without(text, uri)
+    assert without("refused by db, as ann", "postgresql://ann:db@db/x") == "refused by db, as ann"
+
+
+def test_a_host_that_is_not_shown_is_no_host() -> None:
+    for host in ("db", "db.example.org", "127.0.0.1", "::1"):
+        place = f"[{host}]" if ":" in host else host
+        for query in ("", "?password=ab"):
+            assert not hides(f"postgresql://ann:hunter2@{place}:5432/x{query}", host)
+            assert not hides(f"postgresql://{place}/x{query}", host)
+    assert not hides("postgresql://db/x?password=a@b", "db")
+    assert hides("postgresql://db:1/x?password=@hunter2", "hunter2")
+    assert hides("postgresql://ann:a@hunter2/b@db/x", "hunter2")
+    assert hides("postgresql://ann:a@d/b@db/x", "d")
+    assert not hides("sqlite:////data/x.db", None)

@@ -48,6 +48,13 @@ ODD = [  # no URLs, or none that a driver reads as it was meant
     f"host=127.0.0.1 port=1 key={SECRET}",
     f"Server=127.0.0.1;AccountKey={SECRET}",
 ]
+AMBIGUOUS = [  # where we see a parameter or a path, a driver sees the name of a host
+    f"postgresql+psycopg://127.0.0.1:1/x?password=@{SECRET}",
+    f"postgresql+psycopg://127.0.0.1:1/x?connect_timeout=1&password=ab@{SECRET}",
+    f"postgresql+psycopg://127.0.0.1?password=@{SECRET}:1/x",
+    f"postgresql+psycopg://ann:ab@{SECRET}/c@127.0.0.1:1/x",
+    f"postgresql+psycopg://ann:ab@{SECRET}:1/c@127.0.0.1:1/x",
+]
 ROOTS = [
     f"postgresql://ann:{SECRET}@127.0.0.1:1/x",
     f"wat://KEY:{SECRET}@bucket/x",
@@ -76,12 +83,13 @@ def told(call: Callable[[], Any]) -> str:
         seen.append(error)
         texts += [str(error), repr(error), repr(error.args)]
         texts += [held for held in vars(error).values() if isinstance(held, str)]
+        texts += [repr(getattr(held, "password", None)) for held in vars(error).values()]
         chain = (error.__cause__, error.__context__, *getattr(error, "exceptions", ()))
         behind += [each for each in chain if each is not None and each not in seen]
     return "".join(texts)
 
 
-@pytest.mark.parametrize("uri", [*CATALOGS, *ODD])
+@pytest.mark.parametrize("uri", [*CATALOGS, *ODD, *AMBIGUOUS])
 def test_no_error_of_a_catalog_shows_its_password(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +102,18 @@ def test_no_error_of_a_catalog_shows_its_password(
     with suppress(InvalidOption):  # of what holds no catalog
         assert SECRET not in repr(Location.of(uri))
     assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("uri", AMBIGUOUS)
+def test_a_part_of_a_password_is_never_asked_for_as_a_host(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *names, **_: asked.append(names))
+    for call in (lambda: Store.open(uri), lambda: Store.create(uri, {"a": str(tmp_path / "a")})):
+        with pytest.raises(InvalidOption, match="where its host begins"):
+            call()
+    assert asked == []
 
 
 NOISE = st.text(st.sampled_from("ab1 :/@?&=;%+'\"\\"), max_size=4)
