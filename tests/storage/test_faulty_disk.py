@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -18,9 +19,16 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
-from elasticscan.storage.sealed_file import SMALL_FILE_BYTES, find_seal, verify_file
+from elasticscan.storage.sealed_file import (
+    PIECE_BYTES,
+    SEGMENT_BYTES,
+    SMALL_FILE_BYTES,
+    SealedFile,
+    find_seal,
+    verify_file,
+)
 from elasticscan.topology import SlotSet
-from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.faulty_disk import FaultyDisk, _FaultyReads
 from tests.storage.versions import ORIGIN
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -102,6 +110,58 @@ def test_a_disk_that_reads_short_once_is_not_believed_at_any_read(size: str) -> 
         with pytest.raises(ShardUnavailable, match="read short"):
             look()
     assert rows_in(disk, fragment) == right
+
+
+def test_what_is_near_is_read_in_pieces_and_each_is_proven_before_the_next_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, 100_000)
+    file = SealedFile(disk, fragment.path, fragment.seal)
+    whole = disk.content(fragment.path)
+    count = (fragment.bytes - fragment.seal.tail) // SEGMENT_BYTES
+    assert count * SEGMENT_BYTES > 3 * PIECE_BYTES
+    seen: list[tuple[str, int]] = []
+    read_at, prove = _FaultyReads.read_at, SealedFile._prove
+
+    def reads(self: _FaultyReads, offset: int, length: int) -> pa.Buffer:
+        seen.append(("read", offset))
+        assert length <= PIECE_BYTES
+        return read_at(self, offset, length)
+
+    def proves(self: SealedFile, data: memoryview, first: int) -> None:
+        seen.append(("proven", first * SEGMENT_BYTES))
+        prove(self, data, first)
+
+    monkeypatch.setattr(_FaultyReads, "read_at", reads)
+    monkeypatch.setattr(SealedFile, "_prove", proves)
+    pieces = range(SEGMENT_BYTES, count * SEGMENT_BYTES, PIECE_BYTES)
+    wanted = [(what, place) for place in pieces for what in ("read", "proven")]
+    length = (count - 1) * SEGMENT_BYTES
+    assert file.read(SEGMENT_BYTES + 5, length - 9).to_pybytes() == whole[SEGMENT_BYTES + 5 :][: length - 9]
+    assert seen == wanted
+    seen.clear()
+    room = np.zeros(length, dtype=np.uint8)
+    file.read_segments(room, 1, np.ones(count - 1, dtype=bool))
+    assert room.tobytes() == whole[SEGMENT_BYTES:][:length]
+    assert seen == wanted
+
+
+def test_a_bit_that_flipped_in_any_piece_is_damage() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    fragment = staged(disk, 100_000)
+    file = SealedFile(disk, fragment.path, fragment.seal)
+    data = fragment.bytes - fragment.seal.tail
+    segments = np.ones(-(-data // SEGMENT_BYTES), dtype=bool)
+    room = np.zeros(len(segments) * SEGMENT_BYTES, dtype=np.uint8)
+    for place in [*range(PIECE_BYTES - 1, data, PIECE_BYTES), *range(0, data, PIECE_BYTES), data - 1]:
+        disk.flips = {fragment.path: {8 * place + place % 8}}
+        with pytest.raises(FragmentDamaged, match="their checksum differs"):
+            file.read(0, data)
+        with pytest.raises(FragmentDamaged, match="their checksum differs"):
+            file.read_segments(room, 0, segments)
+    disk.flips = {}
+    assert file.read(0, data).to_pybytes() == disk.content(fragment.path)[:data]
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "finish", "open", "read_at", "delete", "list"])
