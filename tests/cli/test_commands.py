@@ -143,6 +143,23 @@ def test_the_list_imports_neither_arrow_nor_sql() -> None:
     assert "rotate-secret" in done.stdout
 
 
+def test_a_status_imports_nothing_that_reads_or_draws_for_others(uri: str) -> None:
+    others = (
+        "pandas pyspark duckdb polars numpy.testing pyarrow.dataset pyarrow.parquet pyarrow.flight "
+        "pyarrow.orc sqlalchemy.orm sqlalchemy.dialects.postgresql psycopg botocore starlette uvicorn sqlglot.executor "
+        "elasticscan.connector elasticscan.ui elasticscan.cli.scanning elasticscan.cli.loading"
+    )
+    code = (
+        f"import sys\nfrom elasticscan.cli import main\nsys.argv = ['elasticscan', 'status', {uri!r}]\n"
+        f"try:\n    main()\nfinally:\n    others = set({others.split()!r})\n"
+        "    print(sorted(others & set(sys.modules)), file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.strip() == "[]"
+    assert "topology" in done.stdout
+
+
 def test_the_package_itself_runs_as_the_command_line() -> None:
     words = [sys.executable, "-m", "elasticscan", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
