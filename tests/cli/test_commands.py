@@ -146,8 +146,9 @@ def test_the_list_imports_neither_arrow_nor_sql() -> None:
 def test_a_status_imports_nothing_that_reads_or_draws_for_others(uri: str) -> None:
     others = (
         "pandas pyspark duckdb polars numpy.testing pyarrow.dataset pyarrow.parquet pyarrow.flight "
-        "pyarrow.orc sqlalchemy.orm sqlalchemy.dialects.postgresql psycopg botocore starlette uvicorn sqlglot.executor "
-        "elasticscan.connector elasticscan.ui elasticscan.cli.scanning elasticscan.cli.loading"
+        "pyarrow.orc sqlalchemy.orm sqlalchemy.dialects.postgresql psycopg botocore starlette "
+        "uvicorn sqlglot.executor elasticscan.connector elasticscan.ui "
+        "elasticscan.cli.scanning elasticscan.cli.loading"
     )
     code = (
         f"import sys\nfrom elasticscan.cli import main\nsys.argv = ['elasticscan', 'status', {uri!r}]\n"
