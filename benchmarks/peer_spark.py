@@ -1,6 +1,6 @@
 """Spark as an engine of `peers.py`: its own Parquet files, and elasticscan through `attach`.
 
-What a query gives comes to the driver as Arrow; a full scan and one column go nowhere (`noop`).
+What a query gives comes to the driver as Arrow; a full scan, one column and a stream go nowhere (`noop`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,9 @@ class _Spark(AskedInSql):
     def frame(self, query: str) -> DataFrame:
         raise NotImplementedError
 
+    def stream(self) -> DataFrame:
+        raise NotImplementedError
+
     def asked(self, query: str) -> pa.Table:
         return self.frame(query).toArrow()
 
@@ -38,6 +42,11 @@ class _Spark(AskedInSql):
 
     def column_nowhere(self) -> None:
         self.nowhere("SELECT v FROM t")
+
+    def streamed_nowhere(self) -> None:
+        with TemporaryDirectory() as checkpoint:
+            writer = self.stream().writeStream.format("noop").option("checkpointLocation", checkpoint)
+            writer.trigger(availableNow=True).start().awaitTermination()
 
 
 class SparkElasticScan(_Spark):
@@ -55,6 +64,9 @@ class SparkElasticScan(_Spark):
 
     def frame(self, query: str) -> DataFrame:
         return self.catalog.sql(query)
+
+    def stream(self) -> DataFrame:
+        return self.spark.readStream.format("elasticscan").load(f"{self.python.place}/t")
 
     def size(self) -> int:
         return self.python.size()
@@ -79,6 +91,9 @@ class SparkParquet(_Spark):
     def frame(self, query: str) -> DataFrame:
         self.spark.read.parquet(str(self.place)).createOrReplaceTempView("p")
         return self.spark.sql(query.replace("FROM t", "FROM p"))
+
+    def stream(self) -> DataFrame:
+        return self.spark.readStream.schema(self.frame("SELECT * FROM t").schema).parquet(str(self.place))
 
     def size(self) -> int:
         return bytes_of(self.place)

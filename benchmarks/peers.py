@@ -106,6 +106,7 @@ class Works:
             "one column": lambda e: check(e.column().num_rows, self.count),
             "full scan in Spark, no sink": lambda e: e.scan_nowhere(),
             "one column in Spark, no sink": lambda e: e.column_nowhere(),
+            "all rows as a stream, no sink": lambda e: e.streamed_nowhere(),
             "filter, 0.1 %": lambda e: check(summed(e.few()), expected.few),
             "filter, 10 %": lambda e: check(summed(e.tenth()), expected.tenth),
             "group by 100": lambda e: check(sorted(e.groups()["n"].to_pylist()), [self.count // 100] * 100),
