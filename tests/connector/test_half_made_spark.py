@@ -47,10 +47,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize(("mode", "kind"), [*(("append", kind) for kind in BAD), ("overwrite", "a null key")])
 def test_a_first_write_that_fails_leaves_no_table(
-    frame: DataFrame, store: Store, kind: str, mode: str
+    frame: DataFrame, store: Store, mode: str, kind: str
 ) -> None:
     key, text = BAD[kind]
     bad = frame.selectExpr(key, "name", "v")
@@ -85,10 +84,9 @@ SPARK_TABLES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", SPARK_TABLES)
-@pytest.mark.parametrize("table", ["t", "fresh"])
+@pytest.mark.parametrize(("table", "way"), [*(("fresh", way) for way in SPARK_TABLES), ("t", "create")])
 def test_a_table_of_spark_that_nobody_could_read_is_refused(
-    spark: SparkSession, frame: DataFrame, store: Store, way: str, table: str
+    spark: SparkSession, frame: DataFrame, store: Store, table: str, way: str
 ) -> None:
     before = store.status()["snapshot"]
     with error_with("[ES_INVALID_OPTION]", "Nothing was written", "save('uri/table')"):
