@@ -87,6 +87,9 @@ FORK_WAIT_SECONDS: Final = 20.0
 RECONNECT_SECONDS: Final = 60.0
 FIRST_CONNECT_SECONDS: Final = 10.0
 
+# How long a look at where slots are may be what the next page of a scan is read by.
+LOOK_SECONDS: Final = 1.0
+
 # How long a database server may be silent amid an answer before its connection counts as lost; and how long
 # a client amid a transaction that writes, for whose lock others wait.
 ANSWER_SECONDS: Final = 60.0

@@ -41,9 +41,9 @@ The modules, from the bottom up:
 tables         the SQL tables; failures: the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 remembered     groups of rows that were read before, of which only newer rows are read
+waiting        answers of a server that falls silent are waited for no longer than a limit
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
 server         transactions that outlive their connections; pipeline: statements sent together
-waiting        connections that end when a server falls silent
 near           transactions of SQLite that only read: statements that are kept go straight to the driver
 engine         opening a database, and its transactions; home: where its file lies, and whether it still does
 kept_logs      logs of SQLite that have lost commits, kept aside
@@ -68,11 +68,13 @@ from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fragments import DroppedFile
 from elasticscan.catalog.moves import OwnedMove
+from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.reports import Report
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS
 from elasticscan.catalog.server import begun_again
 from elasticscan.catalog.state import Identity, Reached, StoreInfo
 from elasticscan.catalog.tags import Tag
+from elasticscan.catalog.topology_history import ask_topology
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
 __all__ = [
@@ -88,6 +90,7 @@ __all__ = [
     "NewStore",
     "OwnedMove",
     "OwnedStep",
+    "Question",
     "Reached",
     "Report",
     "StepsDone",
@@ -95,6 +98,7 @@ __all__ = [
     "Tag",
     "Tx",
     "ask_for_commit",
+    "ask_topology",
     "begun_again",
     "holds_store",
     "is_writing",

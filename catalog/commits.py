@@ -531,7 +531,7 @@ def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Questio
     """The questions of `CommitTx.add_commit`: a server may be asked with its transaction's beginning."""
     questions = [ask_sums(_KINDS, table), (_NEWEST.statement(raw=False), {"table": table})]
     if any(fragment.runs for fragment in staged):
-        questions.append(ask_group(indexes, {"table_id": table}, indexes.c.id))
+        questions.append(ask_group(indexes, {"table_id": table}, "id"))
     return [*questions, *ask_condemned(staged)]
 
 

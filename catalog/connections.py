@@ -33,6 +33,7 @@ from elasticscan.base.forks import ForkGate
 from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
 from elasticscan.catalog.home import OpenedFiles
+from elasticscan.catalog.waiting import ask
 
 _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps beside it
 WATCHERS = 4  # at most so many connections for each Watch
@@ -106,13 +107,15 @@ def _enter(engine: Engine, stack: ExitStack, options: Mapping[str, Any]) -> Conn
 class Watch:
     """One small query asked again and again, by any number of threads, on a few connections.
 
-    A scan asks three times for each page whether anything changed. Going through a transaction
+    A scan asks for each page whether anything changed. Going through a transaction
     of the engine costs ten times what the query does.
     """
 
     def __init__(self, engine: Engine, query: Select[Any]) -> None:
         self.engine = engine
         self._sql = str(query.compile(engine))
+        self._words = self._sql.encode()
+        self._kinds = [column.type.python_type for column in query.selected_columns]
         self._slots = [_Slot() for _ in range(WATCHERS)]
         self._turns = count()
         finalize(self, _close_later, partial(_close_slots, self._slots)).atexit = False
@@ -126,11 +129,7 @@ class Watch:
         try:
             if slot.connection is None and not self._connect(slot):
                 return None
-            cursor = slot.connection.cursor()
-            cursor.execute(self._sql)
-            row: tuple[Any, ...] | None = cursor.fetchone()
-            cursor.close()
-            slot.connection.rollback()  # a driver that began a transaction must not keep it open
+            row = self._ask(slot.connection)
         except BaseException as error:
             slot.close()
             if not isinstance(error, Exception):
@@ -138,6 +137,19 @@ class Watch:
             return None  # whatever the driver raises, the slow way will say what is wrong
         finally:
             slot.lock.release()
+        return row
+
+    def _ask(self, connection: Any) -> tuple[Any, ...] | None:
+        if is_postgres(self.engine):
+            return tuple(
+                None if value is None else kind(value.decode())
+                for kind, value in zip(self._kinds, ask(connection, self._words), strict=True)
+            )
+        cursor = connection.cursor()
+        cursor.execute(self._sql)
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        cursor.close()
+        connection.rollback()  # a driver that began a transaction must not keep it open
         return row
 
     def _connect(self, slot: _Slot) -> bool:

@@ -213,9 +213,9 @@ def ask_sums(kinds: Sequence[str], part: int) -> Question:
     return _sums_of_kinds_of(len(kinds)), values | {"part": part}
 
 
-def ask_group(table: Table, part: Mapping[str, int], order_by: ColumnElement[Any]) -> Question:
-    """The question for the rows of a group, without dropped ones apart, that `SealedRows.group` asks."""
-    return _rows_with(table, tuple(part), (), str(order_by.key), False).statement(raw=False), part
+def ask_group(table: Table, part: Mapping[str, int], order_by: str | None) -> Question:
+    """The question for the rows of a group, without dropped ones apart, as `SealedRows.group` or `one`."""
+    return _rows_with(table, tuple(part), (), order_by, False).statement(raw=False), part
 
 
 _SUMS_OF_KINDS = select(group_digests).where(group_digests.c.kind.in_(bindparam("kinds", expanding=True)))

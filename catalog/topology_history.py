@@ -16,8 +16,9 @@ from sqlalchemy import bindparam
 
 from elasticscan.base.errors import SnapshotExpired, SnapshotNotFound
 from elasticscan.catalog.failures import damaged, decoding
+from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.placement import PlacementTx
-from elasticscan.catalog.sealed import RowQuery
+from elasticscan.catalog.sealed import RowQuery, ask_group
 from elasticscan.catalog.tables import topologies
 from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry
 
@@ -173,6 +174,11 @@ class TopologyTx(PlacementTx):
         """Forget topologies with numbers below that of a whole one; returns how many."""
         assert before == _whole_before(before)
         return self._rows.delete(topologies, self._rows.ask(_BETWEEN, first=1, last=before - 1))
+
+
+def ask_topology(newest: int) -> list[Question]:
+    """The question of `TopologyTx.newest_topology`, if that is still the newest number."""
+    return [ask_group(topologies, {"number": newest}, None)]
 
 
 def _whole_before(number: int) -> int:

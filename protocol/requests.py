@@ -206,6 +206,12 @@ class Placements(Protocol):
 
     def current(self) -> Placement: ...
 
+    def recent(self, looked: Placement | None) -> Placement:
+        """Return what a look of just now has shown, if a page may be read by it; else what a new one shows.
+
+        So it may choose what is read. What it is compared with then is a new look, after the reading.
+        """
+
     def layout_of(self, placement: Placement) -> int | None:
         """The catalog's layout when it answered with this very value; None if it cannot be named."""
 

@@ -11,6 +11,10 @@ position were returned". Each page takes three steps:
 3. Look up again. Rows of slots whose (shard, epoch) changed are dropped and their slots stay
    where they were; all others advance (`accept_page`, pure). Only then does the page leave.
 
+The look of step 3 may be the next page's step 1 (`Placements.recent`): what is compared are the epochs before
+and after a page, so an older first look can only drop more. A second look is made anew each time, and no
+sooner than when the page was read.
+
 It is right because of three things that the layers around it keep: the order of rows is the same
 at every shard, the rows of a slot at a snapshot are the same wherever the slot lives, and a
 slot's epoch changes before its rows stop being readable at the source. A cursor never stores

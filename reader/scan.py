@@ -107,9 +107,12 @@ def drive(
     covered.
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
-    while cursors and (read := plan_read(cursors, placement := placements.current())) is not None:
-        page = shards.read_page(plan.request(read, placements.layout_of(placement)))
-        accepted = accept_page(cursors, read, page.after, placements.current())
+    looked: Placement | None = None
+    # The look after a page may be the one before the next: of an older one more is compared, not less.
+    while cursors and (read := plan_read(cursors, placements.recent(looked))) is not None:
+        page = shards.read_page(plan.request(read, placements.layout_of(read.placement)))
+        looked = placements.current()
+        accepted = accept_page(cursors, read, page.after, looked)
         coverage.finish(accepted.finished)
         answer = drop_moved(page, accepted.moved)
         stats.count(plan, read, accepted, page, answer)

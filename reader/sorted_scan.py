@@ -25,7 +25,7 @@ from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, Shards, 
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import accept_page, plan_lowest
 from elasticscan.reader.scan import ScanPlan, ScanStats, drop_moved
-from elasticscan.topology import SlotSet
+from elasticscan.topology import Placement, SlotSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +107,20 @@ def drive_sorted(
     pool, ahead, pending = _Pool(key), cursors, slots_of(cursors)
     coverage = Coverage(plan.slots, pending)
     mark = _mark(cursors) if cursors else None
+    looked: Placement | None = None
     while pending:
+        looked = placements.recent(looked)
         # Each shard is read about once for a page; whatever is still missing then waits for the next.
-        for _ in range(len(placements.current().shards) + 1):
+        for _ in range(len(looked.shards) + 1):
             if pool.ready(ahead) >= plan.page_rows:
                 break
-            placement = placements.current()
-            read = plan_lowest(ahead, placement)
+            looked = placements.recent(looked)
+            read = plan_lowest(ahead, looked)
             if read is None:
                 break
-            page = shards.read_page(plan.request(read, placements.layout_of(placement)))
-            accepted = accept_page(ahead, read, page.after, placements.current())
+            page = shards.read_page(plan.request(read, placements.layout_of(looked)))
+            looked = placements.current()
+            accepted = accept_page(ahead, read, page.after, looked)
             answer = drop_moved(page, accepted.moved)
             stats.count(plan, read, accepted, page, answer)
             pool.add(answer)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.base.errors import FragmentDamaged, TableChanged
+from elasticscan.base.limits import LOOK_SECONDS
 from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
 from elasticscan.protocol import (
     Cluster,
@@ -40,13 +41,29 @@ Answer = TypeVar("Answer")
 
 
 class CatalogPlacements:
-    """Placements as the catalog has them at the moment of asking."""
+    """Placements as the catalog has them at the moment of asking, or had them a moment ago."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._last: tuple[Placement, float] | None = None  # look, by whichever thread, and when it began
 
     def current(self) -> Placement:
-        return self._context.placement()
+        began = self._context.clock.now()
+        placement = self._context.placement()
+        self._last = placement, began
+        return placement
+
+    def recent(self, looked: Placement | None) -> Placement:
+        """As `Placements.recent`: nothing may have changed that this process knows of.
+
+        Who pauses between pages must not go on by a placement whose files were collected meanwhile, nor
+        without noticing that his snapshot has expired.
+        """
+        if looked is not None and self._last is not None and self._last[0] is looked:
+            since = self._context.clock.now() - self._last[1]
+            if 0 <= since < LOOK_SECONDS and self._context.layout_of(looked) == self._context.seen[0]:
+                return looked
+        return self.current()
 
     def layout_of(self, placement: Placement) -> int | None:
         return self._context.layout_of(placement)

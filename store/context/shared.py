@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import Catalog, Identity, Reached, StoreInfo, Tx, begun_again
+from elasticscan.catalog import Catalog, Identity, Question, Reached, StoreInfo, Tx, ask_topology, begun_again
 from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
@@ -393,6 +393,10 @@ class Context:
         """
         self._topology = tx.newest_topology(self._topology)
         return self._topology
+
+    def ask_topology(self) -> Sequence[Question]:
+        """The question of `newest_topology`, if it is foreseen."""
+        return [] if self._topology is None else ask_topology(self._topology.number)
 
     @begun_again
     def base_topology(self, number: int) -> Topology:

@@ -50,7 +50,7 @@ def begin_scan(
 
     if snapshot is None:
         context.check_newest()
-    with context.catalog.reading() as tx:
+    with context.catalog.reading(context.ask_topology) as tx:
         table, indexes = find(tx)
         asked = snapshot_of(tx, table, snapshot)
         held = hold_snapshot(context, tx, table, asked, look)

@@ -124,6 +124,27 @@ def second_look_too_early(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", with_the_early_look)
 
 
+@fault("simulation", "a look made while rows are still being read is no second look")
+def second_look_amid_the_page(patch: Patch) -> None:
+    read_page, beyond, accept = MemoryCluster.read_page, MemoryCluster._beyond, cursor.accept_page
+    seen: list[Placement] = []
+
+    def forgetting_looks(self: MemoryCluster, request: PageRequest) -> PageRows:
+        seen.clear()
+        return read_page(self, request)
+
+    def looking_at_once(self: MemoryCluster, *args: Any) -> Any:
+        seen.append(self.current())
+        return beyond(self, *args)
+
+    def with_the_look_amid(cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
+        return accept(cursors, read, after, seen[0])
+
+    patch.setattr(MemoryCluster, "read_page", forgetting_looks)
+    patch.setattr(MemoryCluster, "_beyond", looking_at_once)
+    patch.setattr(driver, "accept_page", with_the_look_amid)
+
+
 @fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
 def epoch_stays(patch: Patch) -> None:
 

@@ -90,6 +90,9 @@ class MemoryCluster:
         during: called before a page reads each of its slots, and once more at the end. It may
             change anything: the page then holds what was at the shard at each of those moments.
         slot_of: the slot of a key; the key modulo the number of slots by default.
+
+    Attributes:
+        remembers: tells whether the last look at the placement is recent enough to read a page by it.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class MemoryCluster:
         slot_of: Callable[[int], int] | None = None,
     ) -> None:
         self.during = during
+        self.remembers: Callable[[], bool] = lambda: False
         self.last_commit = 0
         self._placement, self._order = placement, order
         slots = placement.slot_count  # never changes, whatever moves or splits
@@ -115,6 +119,9 @@ class MemoryCluster:
 
     def current(self) -> Placement:
         return self._placement
+
+    def recent(self, looked: Placement | None) -> Placement:
+        return looked if looked is not None and self.remembers() else self.current()
 
     def read_page(self, request: PageRequest) -> PageRows:
         found: list[_Found] = []

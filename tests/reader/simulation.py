@@ -139,6 +139,10 @@ class Simulation:
         placement = initial_placement(slots, tablets, self.shards)
         self.order = self.random.choice([DIRECT, INDEX, DESCENDING])
         self.cluster = MemoryCluster(placement, self.order, self._during)
+        # Whether pages are read by the look after the one before; drawn apart, so that all else is as it was.
+        apart = random.Random(-1 - seed)
+        share = apart.choice([0.0, 0.5, 1.0])
+        self.cluster.remembers = lambda: apart.random() < share
         self.keys = self.random.randint(1, 60)
         self.values = self.random.choice([2, 1_000])  # few of them: many ties in an index scan
         self.rows: dict[int, int] = {}
@@ -196,6 +200,7 @@ class Simulation:
     def _finish(self) -> None:
         """Nothing moves any more: every scan ends within its bound."""
         self.changes_left = 0
+        self.cluster.remembers = lambda: False
         for scan in self.scans:
             for _ in range(scan.most_pages_left()):
                 if not scan.done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from elasticscan.base.limits import LOOK_SECONDS
+from elasticscan.catalog.connections import Watch
 from elasticscan.filters import KeySet
 from elasticscan.filters.key_sets import Interval
 from elasticscan.protocol import (
@@ -27,6 +30,7 @@ from elasticscan.protocol import (
 )
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
+from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
 COUNT = 2_000
@@ -152,3 +156,54 @@ def test_a_scan_that_meets_a_move_asks_the_other_shard(wire: tuple[Store, Wire])
             store.move(tablet.id, "s2")
     assert sorted(ids + scan.to_table()["id"].to_pylist()) == list(range(COUNT))
     assert len({request.shard for request in shards.requests}) == 2
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each question whether anything changed."""
+    asked, row = list[int](), Watch.row
+    monkeypatch.setattr(Watch, "row", lambda self: asked.append(1) or row(self))
+    return asked
+
+
+def move_all(store: Store, target: str) -> None:
+    number = {name: shard for shard, name in store.context.shard_names().items()}[target]
+    for tablet in store.topology.placement.tablets:
+        if tablet.shard != number:
+            store.move(tablet.id, target)
+
+
+def test_a_page_is_read_by_the_look_after_the_one_before(place: Path, looks: list[int]) -> None:
+    with Store.open(place, clock=ManualClock(time.time())) as store:
+        scan = store.table("t").scan(page_rows=50)
+        looks.clear()
+        pages = list(scan)
+        assert sum(page.rows.num_rows for page in pages) == COUNT
+        assert len(looks) == len(pages) + 1
+
+
+def test_a_page_of_slots_that_moved_since_the_look_is_read_again(place: Path) -> None:
+    with Store.open(place, clock=ManualClock(time.time())) as store, Store.open(place) as other:
+        scan = store.table("t").scan(page_rows=50)
+        ids = next(scan).rows["id"].to_pylist()
+        for target in ("s2", "s1"):
+            move_all(other, target)
+            ids += next(scan).rows["id"].to_pylist()
+        assert scan.stats.moved_slots > 0, "nobody here knew of it"
+        moved = scan.stats.moved_slots
+        move_all(store, "s2")
+        assert sorted(ids + scan.to_table()["id"].to_pylist()) == list(range(COUNT))
+        assert scan.stats.moved_slots == moved, "what this process does it knows at once"
+
+
+def test_whoever_pauses_between_pages_looks_anew(place: Path) -> None:
+    clock = ManualClock(time.time())
+    with Store.open(place, clock=clock) as store, Store.open(place, clock=clock) as other:
+        scan = store.table("t").scan(page_rows=50)
+        ids = next(scan).rows["id"].to_pylist()
+        move_all(other, "s2")
+        clock.advance(LOOK_SECONDS)
+        ids += next(scan).rows["id"].to_pylist()
+        assert scan.stats.moved_slots == 0
+        resumed = store.resume(scan.key)
+        assert sorted(ids + resumed.to_table()["id"].to_pylist()) == list(range(COUNT))

@@ -146,10 +146,10 @@ def test_a_scan_waits_for_few_answers_of_the_server(postgres: Server, database: 
 
         table = store.table("t")
         table.scan()
-        assert trips(table.scan) <= 4
+        assert trips(table.scan) <= 2
         pages = iter(table.scan(page_rows=10))
         next(pages)
-        assert trips(lambda: next(pages)) <= 2
+        assert trips(lambda: next(pages)) <= 1
         assert trips(store.context.versions) == 1
 
 
