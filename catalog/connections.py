@@ -381,6 +381,16 @@ def check_own(connection: Connection) -> None:
         raise unsafe_fork()
 
 
+@contextmanager
+def closed_on_error(connection: Any) -> Iterator[None]:
+    """Close a connection when a block raises: its file would stay open for as long as the error is kept."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
 def opens(engine: Engine, open_it: Callable[[], Any], path: str) -> Any:
     """Open a connection to the file that is at a path now, and remember which that was.
 
@@ -390,14 +400,11 @@ def opens(engine: Engine, open_it: Callable[[], Any], path: str) -> Any:
     if before is None:
         raise engine.dialect.loaded_dbapi.OperationalError(f"unable to open database file: no {path}")
     connection = open_it()
-    try:
+    with closed_on_error(connection):
         opened = OpenedFiles.look(path)
         if opened is None or opened.database != before.database:
             raise replaced_file()
         _FORKS.note_files(engine, opened)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

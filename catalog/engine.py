@@ -17,6 +17,7 @@ from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, hides, shown, without
 from elasticscan.catalog.connections import (
+    closed_on_error,
     follow_forks,
     forget_closed_files,
     is_postgres,
@@ -161,15 +162,16 @@ def _prepare_sqlite(engine: Engine) -> None:
     def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
         def open_it() -> Any:
             connection = dialect.connect(*arguments, **options)
-            connection.isolation_level = None  # the driver must not begin transactions by itself
-            cursor = connection.cursor()
-            for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-                cursor.execute(f"PRAGMA {pragma}")
-            # The mode is a property of the file. Two processes that make one store switch to it at
-            # once, and SQLite does not let the second wait: then the first has done it for both.
-            with suppress(engine.dialect.loaded_dbapi.OperationalError):
-                cursor.execute("PRAGMA journal_mode=WAL")
-            cursor.close()
+            with closed_on_error(connection):
+                connection.isolation_level = None  # the driver must not begin transactions by itself
+                cursor = connection.cursor()
+                for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+                    cursor.execute(f"PRAGMA {pragma}")
+                # The mode is a property of the file. Two processes that make one store switch to it at
+                # once, and SQLite does not let the second wait: then the first has done it for both.
+                with suppress(engine.dialect.loaded_dbapi.OperationalError):
+                    cursor.execute("PRAGMA journal_mode=WAL")
+                cursor.close()
             return connection
 
         return opens(engine, open_it, arguments[0])

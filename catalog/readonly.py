@@ -24,6 +24,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DisconnectionError
 
 from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.catalog.connections import closed_on_error
 
 _TRIES, _PAUSE_SECONDS = 50, 0.02
 _SETTLED_NS = 2_000_000_000  # two changes within a tick of the disk's clock look like one
@@ -106,8 +107,9 @@ class _Source:
         file = self._file()
         connection = self._connect_shared() or self._connect_private()
         connection.file = file
-        connection.isolation_level = None
-        connection.execute("PRAGMA query_only=ON")
+        with closed_on_error(connection):
+            connection.isolation_level = None
+            connection.execute("PRAGMA query_only=ON")
         return connection
 
     def _file(self) -> tuple[int, int]:
@@ -127,9 +129,9 @@ class _Source:
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         made = sqlite3.connect(uri, uri=True, factory=_Connection, check_same_thread=False, timeout=120)
         try:
-            made.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+            with closed_on_error(made):
+                made.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
         except sqlite3.OperationalError:  # they went meanwhile, or this user may not read them
-            made.close()
             return None
         made.log = log[:2]
         return made
@@ -137,7 +139,8 @@ class _Source:
     def _connect_private(self) -> _Connection:
         seen, content = self._copy()
         made = sqlite3.connect(":memory:", factory=_Connection, check_same_thread=False)
-        made.deserialize(content)
+        with closed_on_error(made):
+            made.deserialize(content)
         made.seen = seen
         return made
 

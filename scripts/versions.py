@@ -5,8 +5,9 @@ python versions.py [DIRECTORY]
 For each Python 3.11, 3.12 and 3.13 that is found (`python3.12` on the PATH, or whatever the variable
 PYTHON312 names) two environments are made in the directory (default: .venv-versions): "lowest" has
 the lowest version that pyproject.toml allows of each package that it names, "newest" those of
-requirements.txt. The same wheel is installed into each, and the tests run that need no Spark. A Python
-that is not there is skipped, and that is said.
+requirements.txt. The same wheel is installed into each, and the tests run that need no Spark: of the lower
+layers, of commands, threads and forks, and of what a store does when something is damaged, torn, lost or not
+to be written. A Python that is not there is skipped, and that is said.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TESTED_WITH = (
     "flask",
     "flask-cors",
 )
+EXTRAS = ("cli", "postgres", "s3", "delta", "iceberg", "sql", "ui")
 SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology"),
@@ -41,6 +43,13 @@ TESTS = (
     "tests/storage/objects",
     *("tests/cli/test_stores.py", "tests/cli/test_loading.py", "tests/cli/test_explain.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
+)
+# Of these the tests that take long are left out.
+TESTS_OF_TRUST = (
+    *("tests/store/test_damage.py", "tests/store/test_torn_catalog.py", "tests/store/test_verifying.py"),
+    *("tests/store/test_repair.py", "tests/store/test_repairs.py", "tests/store/upkeep/test_garbage.py"),
+    *("tests/store/test_permissions.py", "tests/store/test_access.py", "tests/store/test_readonly.py"),
+    "tests/store/rows/test_iceberg.py",
 )
 NOT_WITHOUT_SPARK = ("tests/base/test_hashing.py",)
 
@@ -66,7 +75,7 @@ def bounds() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {}
     extras = project["optional-dependencies"]
-    optional = [each for extra in ("cli", "postgres", "s3", "delta", "sql", "ui") for each in extras[extra]]
+    optional = [each for extra in EXTRAS for each in extras[extra]]
     for requirement in [*project["dependencies"], *optional]:
         bound = _BOUND.match(requirement)
         if bound is None:
@@ -117,8 +126,10 @@ class Environment:
     def passes(self) -> bool:
         """Run the tests; their output is shown as it comes."""
         left_out = [f"--ignore={path}" for path in NOT_WITHOUT_SPARK]
-        command = [self.python, "-m", "pytest", "-q", "-m", "not spark", "-p", "no:cacheprovider"]
-        return subprocess.run([*command, *left_out, *TESTS], cwd=ROOT, check=False).returncode == 0
+        parts = (("not spark", [*left_out, *TESTS]), ("not spark and not long", TESTS_OF_TRUST))
+        command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m"]
+        runs = [subprocess.run([*command, marks, *what], cwd=ROOT, check=False) for marks, what in parts]
+        return all(run.returncode == 0 for run in runs)
 
 
 def built(python: str, directory: Path) -> Path:

@@ -221,6 +221,31 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
             attempt(tmp_path / "catalog.db")
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("content", [b"not a database" * 500, b"SQLite format 3\0" + bytes(range(256)) * 40])
+def test_no_connection_to_a_damaged_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, read_only: bool
+) -> None:
+    """Not even while the error is kept, whose frames hold it."""
+    made: list[sqlite3.Connection] = []
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        made.append(honest(*arguments, **options))
+        return made[-1]
+
+    honest = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", connect)
+    file = tmp_path / "catalog.db"
+    file.write_bytes(content)
+    with pytest.raises(StoreDamaged):
+        Catalog(file, CLOCK, str(file), read_only)
+    assert made
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.9])
 def test_a_database_that_was_cut_is_damaged(where: Path, share: float) -> None:
     content = where.read_bytes()

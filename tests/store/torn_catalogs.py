@@ -27,6 +27,7 @@ import sqlite3
 import struct
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -383,7 +384,9 @@ def main() -> None:
     life = Life(Path(directory) / "store")
     for seed in map(int, seeds):
         # A process of its own: SQLite keeps in memory what it knows of a file, also of one that was torn.
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the other threads are idle ones of Arrow
+            child = os.fork()
         if not child:
             _tell(life, seed)
             os._exit(0)
