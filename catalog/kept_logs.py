@@ -11,10 +11,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import time
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 _HEAD_BYTES = 32  # of a log that holds nothing
+_PART_SECONDS = 3_600  # a copy that nobody has added to for so long is nobody's
 
 
 def log_of(file: Path) -> Path:
@@ -39,6 +42,7 @@ def keep_log(file: Path, known: str) -> None:
     kept = log.with_name(f"{log.name}.kept-{known}")
     if kept.exists() or not holds_anything(log):
         return
+    _remove_parts(log)
     part = log.with_name(f"{log.name}.part-{secrets.token_hex(4)}")  # it has its name when it is whole
     try:
         with log.open("rb") as source:
@@ -55,6 +59,14 @@ def keep_log(file: Path, known: str) -> None:
             part.unlink()
 
 
+def _remove_parts(log: Path) -> None:
+    """Remove the copies that processes began and were killed over; others may be at work on theirs."""
+    for part in log.parent.glob(f"{escape(log.name)}.part-*"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > _PART_SECONDS:
+                part.unlink()
+
+
 def kept_logs(file: Path) -> list[Path]:
     """The logs that were kept beside a catalog."""
-    return sorted(file.parent.glob(f"{file.name}-wal.kept-*"))
+    return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))

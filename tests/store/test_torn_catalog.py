@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -101,3 +103,22 @@ def test_a_log_that_could_be_copied_in_part_alone_is_not_taken_for_kept(
     kept_logs.keep_log(catalog, "7")
     (kept,) = kept_logs.kept_logs(catalog)
     assert kept.read_bytes() == b"x" * 1_000
+
+
+@pytest.mark.parametrize("name", ["catalog.db", "a [1] *.db"])
+def test_parts_of_logs_that_killed_processes_left_go_when_the_next_one_is_kept(
+    tmp_path: Path, name: str
+) -> None:
+    catalog, now = tmp_path / name, time.time()
+    kept_logs.log_of(catalog).write_bytes(b"x" * 1_000)
+    others = {f"{name}-wal.part-young": 60, f"{name}-wal.kept-6": 9_000, "a 1 b.db-wal.part-other": 9_000}
+    for file, seconds in {f"{name}-wal.part-old": 9_000, **others}.items():
+        (tmp_path / file).write_bytes(b"half")
+        os.utime(tmp_path / file, (now - seconds, now - seconds))
+    kept_logs.keep_log(catalog, "7")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"{name}-wal", f"{name}-wal.kept-7", *others}
+    assert [path.name for path in kept_logs.kept_logs(catalog)] == [
+        f"{name}-wal.kept-6",
+        f"{name}-wal.kept-7",
+    ]
