@@ -18,6 +18,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -44,6 +45,7 @@ from elasticscan.connector.sql.statements import (
     Statement,
     check_no_times_past,
     check_not_hidden,
+    other_format,
     other_name,
     other_words,
     statement_about,
@@ -369,6 +371,11 @@ class AttachedStore(Sequence[str]):
             if told is error:
                 raise
             raise told from error
+        except Py4JJavaError as error:
+            refused = other_format(text, str(error.java_exception))
+            if refused is None:
+                raise
+            raise refused from None
 
     def _target(self, view: str, schema: pa.Schema, names: Collection[str]) -> DataFrame | None:
         """Some columns of a table, to be written into; None where they are all, or one is none of it."""

@@ -118,6 +118,12 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
         table.widen_column(name, field.type)
     elif reader.takes("SET", "TBLPROPERTIES"):
         _set_properties(table, reader)
+    elif reader.takes("RENAME", "TO"):
+        keys = ",".join(table.primary_key)
+        raise NotUnderstoodError(
+            f"a table keeps its name: CREATE TABLE {reader.name()[-1]} TBLPROPERTIES ('primaryKey' = "
+            f"'{keys}') AS SELECT * FROM … makes another with its rows"
+        )
     else:
         raise NotUnderstoodError(
             "ALTER TABLE adds, drops, renames and widens columns, and sets the property 'compression' (SET "

@@ -78,6 +78,7 @@ _UPSERT = re.compile(
     r"(?:UPSERT|REPLACE|INSERT OR (?:REPLACE|IGNORE)) INTO |INSERT INTO (?=.*ON (?:CONFLICT|DUPLICATE) )"
 )
 # What Spark says of names that it cannot follow.
+_NO_FORMAT = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<name>\S*?)\.? ")
 _NO_RELATION, _NO_PATH = "TABLE_OR_VIEW_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
 _TIME_TRAVEL = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
 # Procedures of other formats, each with the statement that does it here.
@@ -256,6 +257,20 @@ def _told_upsert(view: str) -> UnsupportedStatement:
         "nothing was done: write it so; a MERGE with WHEN NOT MATCHED alone leaves rows that are there",
         statement="INSERT",
         table=view,
+    )
+
+
+def other_format(text: str, said: str) -> UnsupportedStatement | None:
+    """The error of a CREATE TABLE of a format that Spark does not know, as people bring it from elsewhere."""
+    line = " ".join(token.word if token.kind == "word" else "" for token in tokens_of(text)).upper() + " "
+    unknown = _NO_FORMAT.search(said)
+    if unknown is None or _NEW.match(line) is None:
+        return None
+    return UnsupportedStatement(
+        f"Spark has no format {unknown['name']}; nothing was done: a table of the store is made by USING "
+        "elasticscan, or without USING, and has a PRIMARY KEY (…)",
+        statement="CREATE TABLE",
+        table="",
     )
 
 

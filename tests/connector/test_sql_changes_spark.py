@@ -578,6 +578,11 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
         (f"ALTER TABLE {view} ADD COLUMN more INT DEFAULT 5", "columns have no DEFAULT"),
         (f"CALL system.rewrite_data_files('{view}')", f"write OPTIMIZE {view}"),
         ("CREATE TABLE keyless (id BIGINT)", "every table has a primary key"),
+        ("CREATE TABLE other (id BIGINT) USING delta", "Spark has no format delta"),
+        (
+            f"ALTER TABLE {view} RENAME TO other",
+            f"CREATE TABLE other .*'primaryKey' = '{key}'.* makes another",
+        ),
     ):
         with pytest.raises(UnsupportedStatement, match=told):
             catalog.sql(statement)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
@@ -9,6 +11,7 @@ from elasticscan.connector.sql.creating import read_creation
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.statements import (
     check_no_times_past,
+    other_format,
     other_name,
     other_words,
     statement_about,
@@ -16,6 +19,7 @@ from elasticscan.connector.sql.statements import (
     unknown_table,
 )
 from elasticscan.connector.sql.tokens import NotUnderstoodError
+from elasticscan.connector.sql.views import wrong_python
 
 VIEWS = ["trips", "odd`name", "update"]
 
@@ -287,6 +291,22 @@ def test_a_name_that_spark_cannot_follow_is_told_with_the_table_s(
     assert told in error.message
     for other in ("`nope`", "`default`.`nope`", "parquet", ""):
         assert other_name(condition, other, VIEWS, Session()) is None
+
+
+def test_a_table_of_a_format_that_is_not_there_is_told_of_ours() -> None:
+    said = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider"
+    refused = other_format("CREATE TABLE IF NOT EXISTS t (id INT) USING delta", said)
+    assert refused is not None and "no format delta; nothing was done" in refused.message
+    assert "USING elasticscan" in refused.message
+    assert other_format("SELECT 1", said) is None
+    assert other_format("CREATE TABLE t (id INT) USING delta", "something else") is None
+
+
+def test_a_session_with_another_python_is_told_which_to_name() -> None:
+    told = wrong_python("ModuleNotFoundError: No module named 'elasticscan'", "python3")
+    assert told is not None and f"PYSPARK_PYTHON={sys.executable}" in told.message
+    assert "Spark runs python3 for its workers" in told.message
+    assert wrong_python("No module named 'numpy'", "python3") is None
 
 
 def test_a_name_that_is_nowhere_is_told_with_the_tables_that_there_are() -> None:
