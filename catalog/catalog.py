@@ -344,11 +344,23 @@ class Catalog:
             self._watch.close()
         let_go(self._engine)
 
-    def check_whole(self) -> None:
-        """Raises `StoreDamaged` unless the catalog is as it was written."""
+    def check_whole(self, mend: bool = False) -> None:
+        """Raises `StoreDamaged` unless the catalog is as it was written.
+
+        Where it is to `mend`, statistics that are damaged are left out: no row depends on them.
+        """
         self.look_afresh()
-        with self.reading() as tx:
-            tx.check_whole()
+        try:
+            with self.reading() as tx:
+                tx.check_whole()
+        except StoreDamaged:
+            if not mend or not self._mends():
+                raise
+            self.check_whole()
+
+    def _mends(self) -> bool:
+        with self.writing() as tx:
+            return tx.mend_statistics()
 
     def check_writable(self) -> None:
         """Raises `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""

@@ -11,8 +11,8 @@ from sqlalchemy import Table, create_engine, text
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.near import AnyTransaction
-from elasticscan.catalog.remembered import Counted, Group, to_signed
-from elasticscan.catalog.sealed import SEALED, compare
+from elasticscan.catalog.remembered import Counted, Group, compare, to_signed
+from elasticscan.catalog.sealed import SEALED
 from elasticscan.catalog.tables import (
     commits,
     fragments,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import msgpack
 from sqlalchemy import Connection, Dialect, Engine
@@ -191,6 +192,14 @@ def damaged(why: object) -> StoreDamaged:
     return StoreDamaged(
         f"the catalog cannot be read: {why}; `elasticscan verify` looks at all of it; {RESTORE}",
         detail=str(why),
+    )
+
+
+def not_whole(problem: str, **fields: Any) -> StoreDamaged:
+    return StoreDamaged(
+        f"the catalog is damaged: {problem}. Nothing of it was used; `elasticscan verify` looks at all of "
+        "it; " + RESTORE,
+        **fields,
     )
 
 

@@ -250,15 +250,30 @@ class FragmentTx(IndexTx):
         except StoreDamaged:
             pass  # what was unpacked before is sound
         except DBAPIError as error:
-            is_server = self._sql.dialect.name != "sqlite"  # which has ended the transaction
-            if is_server or not is_damage(error):
+            if not self._can_pass(error):
                 raise
         return unpacked
 
     def _forget_statistics(self, of: Collection[int], runs: Collection[int]) -> None:
-        """Forget what is known of the values of some fragments and runs."""
-        self._rows.delete(statistics, list(self._of(statistics, "fragment_id", of)))
-        self._rows.delete(histograms, list(self._of(histograms, "run_id", runs)))
+        """Forget what is known of the values of some fragments and runs, and what of it is damaged."""
+        for table, column, keys in ((statistics, "fragment_id", of), (histograms, "run_id", runs)):
+            try:
+                rows = list(self._of(table, column, keys))
+            except (StoreDamaged, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and not self._can_pass(error):
+                    raise
+                self._rows.keep_sound(table)
+                rows = list(self._of(table, column, keys))
+            self._rows.delete(table, rows)
+
+    def mend_statistics(self) -> bool:
+        """Forget statistics and histograms that are damaged; false where none are. No row depends on them."""
+        mended = [self._rows.keep_sound(table) for table in (statistics, histograms)]
+        return any(mended)
+
+    def _can_pass(self, error: DBAPIError) -> bool:
+        """True if a transaction can go on after damage that its database met; a server has ended it."""
+        return self._sql.dialect.name == "sqlite" and is_damage(error)
 
     # Runs of indexes
 

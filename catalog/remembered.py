@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticscan.base.forks import ChildSafeLock
+from elasticscan.catalog.failures import not_whole
 
 Group = tuple[str, int, int]  # kind, and the values of at most two columns
 Counted = tuple[int, int]  # rows, sum of their digests
@@ -72,3 +73,17 @@ class RememberedGroups:
     def forget(self) -> None:
         with self._lock:
             self._groups.clear()
+
+
+def compare(sums: Sums, stored: Sums) -> None:
+    """Raise `StoreDamaged` unless the sums of groups are those stored."""
+    for group in {*sums, *stored}:
+        has, should = sums.get(group, (0, 0)), stored.get(group, (0, 0))
+        if has != should:
+            kind, part, shard = group
+            of = f" of table {part}" if part else ""
+            at = f" at shard {shard}" if shard else ""
+            raise not_whole(
+                f"the {kind}{of}{at} are not those that were entered ({has[0]} rows, {should[0]} counted)",
+                kind=kind,
+            )

@@ -44,10 +44,11 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NULLTYPE
 
-from elasticscan.base.errors import RESTORE, StoreDamaged
-from elasticscan.catalog.failures import decoding
+from elasticscan.base.errors import StoreDamaged
+from elasticscan.catalog.failures import decoding, not_whole
 from elasticscan.catalog.near import AnyTransaction, kept
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.remembered import (
@@ -55,12 +56,13 @@ from elasticscan.catalog.remembered import (
     Group,
     RememberedGroup,
     RememberedGroups,
+    compare,
     complete,
     plus,
     to_signed,
 )
 from elasticscan.catalog.server import ServerTransaction
-from elasticscan.catalog.tables import Grouping, group_digests, metadata, store_state
+from elasticscan.catalog.tables import Grouping, dropped_kind, group_digests, kinds_of, metadata, store_state
 
 Part = tuple[str, int]  # kind of a group, and the value of the first of its columns
 Values = tuple[Any, ...]
@@ -118,10 +120,6 @@ def _group_of(grouping: Grouping, place: Mapping[str, int]) -> Callable[[Sequenc
         return kind, part, 0 if second is None else values[second]
 
     return of
-
-
-def dropped_kind(kind: str) -> str:
-    return f"dropped {kind}"
 
 
 _FORMS = {table.name: _Form(table) for table in metadata.sorted_tables if "groups" in table.info}
@@ -294,11 +292,11 @@ class SealedRows:
             rows = read[key] = self._with(table, equal)
         # An index may point to another row, which is sound but not the one that was asked for.
         if len(rows) > 1 or not all(_is(row, equal) for row in rows):
-            raise _not_whole(f"the look-up of {equal} in table {table.name!r} finds other rows")
+            raise not_whole(f"the look-up of {equal} in table {table.name!r} finds other rows")
         if rows or not missing_is_checked:
             return rows[0] if rows else None
         if any(_is(row, equal) for row in self.all(table)):
-            raise _not_whole(f"the look-up of {equal} in table {table.name!r} misses a row")
+            raise not_whole(f"the look-up of {equal} in table {table.name!r} misses a row")
         return None
 
     def all(self, table: Table, order_by: Any = None) -> list[Any]:
@@ -308,7 +306,7 @@ class SealedRows:
         if key in (read := self._groups.setdefault(form.name, {})):
             return list(read[key])
         rows = self._with(table, {}, None if order_by is None else order_by.name)
-        kinds = {kind for grouping in form.groupings for kind in _kinds(grouping)}
+        kinds = {kind for grouping in form.groupings for kind in kinds_of(grouping)}
         sums = {group: counted for group, counted in _sums(form, rows).items() if group[0] in kinds}
         compare(sums, self._sums_now(_SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda of: of[0] in kinds))
         read[key] = rows
@@ -429,6 +427,29 @@ class SealedRows:
             self._change(form, form.delete, gone)
         return len(gone)
 
+    def keep_sound(self, table: Table) -> bool:
+        """Remove the rows of a table that are not what was written; false where all of them are.
+
+        Only for what saves work, as statistics do: its groups are from then on what is left.
+        """
+        form, gone = _FORMS[table.name], []
+        kinds = sorted(kind for grouping in form.groupings for kind in kinds_of(grouping))
+        sound: list[Any] = []
+        for (key,) in list(self._sql.execute(select(form.key))):
+            try:
+                sound += self._with(table, {form.key.name: key})
+            except (StoreDamaged, DBAPIError):  # the database may not even decode it
+                gone.append({"this": key})
+        stored = self._sums_now(_SUMS_OF_KINDS, {"kinds": kinds}, lambda group: group[0] in kinds)
+        sums = _sums(form, sound)
+        if not gone and sums == stored:
+            return False
+        for group in {*sums, *stored}:
+            has, had = sums.get(group, (0, 0)), stored.get(group, (0, 0))
+            self._add([group], has[0] - had[0], has[1] - had[1])
+        self._change(form, form.delete, gone)
+        return True
+
     def put_back(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Enter rows of a dump as they are, digests included; those of `group_digests`, too."""
         if rows:
@@ -511,11 +532,12 @@ class SealedRows:
     def _change(self, form: _Form, query: Any, entered: list[dict[str, Any]]) -> None:
         def check(changed: int) -> None:
             if changed not in (len(entered), -1):
-                raise _not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
+                raise not_whole(f"{len(entered)} rows of table {form.name!r} were to change, {changed} did")
 
         self._groups.pop(form.name, None)
         self.changed.add(form.name)
-        self._write(query, entered, check)
+        if entered:
+            self._write(query, entered, check)
 
     def _write(
         self, statement: Any, rows: Sequence[Mapping[str, Any]], check: Callable[[int], None] = lambda _: None
@@ -555,20 +577,6 @@ class SealedRows:
         return sums
 
 
-def compare(sums: Mapping[Group, Counted], stored: Mapping[Group, Counted]) -> None:
-    """Raise `StoreDamaged` unless the sums of groups are those stored."""
-    for group in {*sums, *stored}:
-        has, should = sums.get(group, (0, 0)), stored.get(group, (0, 0))
-        if has != should:
-            kind, part, shard = group
-            of = f" of table {part}" if part else ""
-            at = f" at shard {shard}" if shard else ""
-            raise _not_whole(
-                f"the {kind}{of}{at} are not those that were entered ({has[0]} rows, {should[0]} counted)",
-                kind=kind,
-            )
-
-
 def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
     counts: dict[Group, int] = {}
     totals: dict[Group, int] = {}
@@ -579,22 +587,14 @@ def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
     return {group: (counts[group], to_signed(totals[group])) for group in counts}
 
 
-def _kinds(grouping: Grouping) -> tuple[str, ...]:
-    return (grouping.kind, dropped_kind(grouping.kind)) if grouping.live else (grouping.kind,)
-
-
 def _is(row: Any, equal: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in equal.items())
 
 
 def _alteration(form: _Form, row: Any) -> StoreDamaged:
     key = row[form.key_at]
-    return _not_whole(f"row {key!r} of table {form.name!r} is not what was written", table=form.name)
-
-
-def _not_whole(problem: str, **fields: Any) -> StoreDamaged:
-    return StoreDamaged(
-        f"the catalog is damaged: {problem}. Nothing of it was used; `elasticscan verify` looks at all of "
-        "it; " + RESTORE,
-        **fields,
+    mends = (
+        "; it only saves work, and `elasticscan gc` leaves it out" if form.table.info["saves_work"] else ""
     )
+    problem = f"row {key!r} of table {form.name!r} is not what was written{mends}"
+    return not_whole(problem, table=form.name)

@@ -49,12 +49,23 @@ class Grouping:
     only: tuple[str, Any] | None = None
 
 
-def _sealed_table(name: str, *parts: Any, groups: tuple[Grouping, ...]) -> Table:
+def dropped_kind(kind: str) -> str:
+    return f"dropped {kind}"
+
+
+def kinds_of(grouping: Grouping) -> tuple[str, ...]:
+    return (grouping.kind, dropped_kind(grouping.kind)) if grouping.live else (grouping.kind,)
+
+
+def _sealed_table(name: str, *parts: Any, groups: tuple[Grouping, ...], saves_work: bool = False) -> Table:
+    """Define a table whose rows are sealed; one that only `saves_work` may lack any of them."""
     # SQL wants columns before the constraints and indexes that name them.
     columns = [part for part in parts if isinstance(part, Column)]
     constraints = [part for part in parts if not isinstance(part, Column)]
     digest = Column("row_digest", BigInteger, nullable=False)
-    return Table(name, metadata, *columns, digest, *constraints, info={"groups": groups})
+    return Table(
+        name, metadata, *columns, digest, *constraints, info={"groups": groups, "saves_work": saves_work}
+    )
 
 
 # A plain INTEGER key is the row's place itself in SQLite, so there is no second tree to go wrong.
@@ -231,6 +242,7 @@ statistics = _sealed_table(
     Column("fragment_id", RowId, ForeignKey("fragments.id"), primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
     groups=(Grouping("statistics"),),
+    saves_work=True,
 )
 
 indexes = _sealed_table(
@@ -272,6 +284,7 @@ histograms = _sealed_table(
     Column("run_id", RowId, ForeignKey("index_runs.id"), primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
     groups=(Grouping("histograms"),),
+    saves_work=True,
 )
 
 # Commits [first, last] that were in a newer catalog, which was lost: their numbers are not used again.

@@ -276,13 +276,15 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
 def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False) -> Collected:
     """Remove files that nothing needs any more, as far as that is proven.
 
+    Statistics in the catalog that are damaged are left out of it before: no row depends on them.
+
     Raises:
         StoreDamaged: the catalog is not as it was written.
         CatalogOutdated: it is an older copy.
         WrongRoot, StoreCopied: a root is not the shard's.
         GarbageRefused: too much would go at once.
     """
-    context.catalog.check_whole()
+    context.catalog.check_whole(mend=not dry_run)
     if not dry_run:
         context.catalog.settle()
     collection = _Collection(context, rules, dry_run)

@@ -968,7 +968,7 @@ class Program:
 
     def _collect_garbage(self) -> None:
         self.collections += 1
-        self.store.collect_garbage(self.random.choice([0, 0, 30]), share=1.0)
+        self.store.collect_garbage(grace_seconds=self.random.choice([0, 0, 30]), share=1.0)
 
     def _wait(self) -> None:
         """Long enough for leases of scans that stand still to end, or not quite."""

@@ -714,7 +714,7 @@ def test_a_dry_run_says_everything_and_does_nothing(tmp_path: Path) -> None:
         assert by_action[Action.TRASH] == {fragment.path for fragment in prepared}
         assert len(by_action[Action.DELETE]) == 4
         assert by_action[Action.KEEP] == {"notes.txt"}
-        young = store.collect_garbage(3_600, dry_run=True)
+        young = store.collect_garbage(grace_seconds=3_600, dry_run=True)
         assert young.removed == 0
         assert all("s old" in d.reason or "since" in d.reason or "name" in d.reason for d in young.decisions)
         done = store.collect_garbage(grace_seconds=0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, StoreDamaged
 from elasticscan.metadata import Fragment
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 from elasticscan.store import Store
@@ -139,3 +141,66 @@ def test_a_finding_is_all_that_its_text_says() -> None:
         "[ES_X] broken. Not readable: 7 of its 9 rows, in slots 0-3,5-6, of commits 4 to 8. At shard 'a', "
         "no other copy is known here"
     )
+
+
+# Of the statistics of a fragment and of the histogram of a run: what no row depends on.
+DAMAGE_OF_STATISTICS = {
+    "a body": "UPDATE {} SET body = CAST(substr(body, 1, 9) || x'07' || substr(body, 11) AS BLOB) WHERE {}",
+    "a body's type": "UPDATE {} SET body = CAST(x'ff' || body AS TEXT) WHERE {}",
+    "a digest": "UPDATE {} SET row_digest = row_digest + 1 WHERE {}",
+    "a row that is gone": "DELETE FROM {} WHERE {}",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE_OF_STATISTICS)
+def test_damaged_statistics_are_left_out_by_whoever_meets_them(tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "s"
+    with Store.create(place, ["a", "b"], tablets=4, slots=16, upkeep="off") as store:
+        for name in ("t", "u"):
+            table = store.create_table(name, {"id": range(2_000), "v": range(2_000)}, primary_key="id")
+            table.upsert(pa.table({"id": range(100), "v": [7] * 100}))
+            table.create_index("by_v", ["v"])
+    with closing(sqlite3.connect(place / "catalog.db")) as catalog:
+        catalog.text_factory = bytes
+        of_t = "(SELECT id FROM {} WHERE table_id = (SELECT id FROM tables WHERE name = 't'))"
+        for what, key, among in (
+            ("fragment_statistics", "fragment_id", "fragments"),
+            ("run_histograms", "run_id", "index_runs"),
+        ):
+            where = f"{key} IN (SELECT max({key}) FROM {what} WHERE {key} IN {of_t.format(among)})"
+            assert catalog.execute(DAMAGE_OF_STATISTICS[damage].format(what, where)).rowcount == 1
+        before = list(catalog.execute("SELECT * FROM fragment_statistics"))
+        catalog.commit()
+    with Store.open(place, upkeep="off") as store:
+        assert store.verify()
+        with pytest.raises(StoreDamaged):
+            store.collect_garbage(dry_run=True)
+        assert store.verify(), "a dry run changes nothing"
+        store.collect_garbage()
+        assert store.verify() == []
+        with closing(sqlite3.connect(place / "catalog.db")) as catalog:
+            catalog.text_factory = bytes
+            left = list(catalog.execute("SELECT * FROM fragment_statistics"))
+        assert [row for row in before if row in left] == left, "the others stay"
+        assert len(before) - len(left) == (0 if damage == "a row that is gone" else 1)
+        for name in ("t", "u"):
+            assert store.table(name).scan(filter="v = 7").count() == 100
+            assert store.table(name).scan(filter="v >= 1900").count() == 100
+
+
+@pytest.mark.parametrize("work", ["compact", "drop"])
+def test_a_table_with_damaged_statistics_is_compacted_and_dropped(tmp_path: Path, work: str) -> None:
+    place = tmp_path / "s"
+    with Store.create(place, ["a"], tablets=1, slots=16, upkeep="off") as store:
+        table = store.create_table("t", {"id": range(2_000), "v": range(2_000)}, primary_key="id")
+        table.upsert(pa.table({"id": range(1_000), "v": [7] * 1_000}))
+        table.create_index("by_v", ["v"])
+    with closing(sqlite3.connect(place / "catalog.db")) as catalog:
+        for what in ("fragment_statistics", "run_histograms"):
+            catalog.execute(DAMAGE_OF_STATISTICS["a body"].format(what, "true"))
+        catalog.commit()
+    with Store.open(place, upkeep="off") as store:
+        getattr(store.table("t"), work)()
+        assert store.verify() == []
+        if work == "compact":
+            assert store.table("t").scan(filter="v = 7").count() == 1_000

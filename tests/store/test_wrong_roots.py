@@ -296,7 +296,7 @@ def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
         os.utime(path, (1e9, 1e9) if path.is_file() else None)
     before = everything()
     with Store.open(tmp_path / "store") as store:
-        found = store.collect_garbage(3_600, dry_run=True, share=1.0)
+        found = store.collect_garbage(grace_seconds=3_600, dry_run=True, share=1.0)
     assert {fragment.path for fragment in prepared} <= {
         decision.path for decision in found.decisions if decision.action is Action.TRASH
     }
