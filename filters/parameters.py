@@ -24,7 +24,8 @@ from elasticscan.filters.parser import FilterSql, not_closed
 def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
     """The condition with a literal for each `:name`; a value can never become anything else of it.
 
-    Lists, tuples, sets, ranges, arrays and series stand for the list of an IN: `city IN :cities`.
+    Lists, tuples, sets, ranges, arrays and series stand for the list of an IN: `city IN :cities`, or
+    `city IN (:cities)`.
 
     Raises:
         FilterError: a name has no value, or a value no name, or it is of a type that has no literal.
@@ -45,7 +46,10 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
                 f"the filter has a parameter :{name}, and parameters has {_listed(parameters)}; give it one",
                 filter=text,
             )
-        pieces += [text[end : token.start], literal_of(name, parameters[name])]
+        literal = literal_of(name, parameters[name])
+        if _stands_alone(tokens, number) and _items(parameters[name]) is not None:
+            literal = literal[1:-1]  # the parentheses of `IN (:name)` are those of the list
+        pieces += [text[end : token.start], literal]
         end = tokens[number + 1].end + 1
         used.add(name)
     unused = [name for name in parameters if name not in used]
@@ -68,6 +72,14 @@ def _name_at(tokens: list[Token], number: int, text: str) -> str | None:
     name = text[after.start : after.end + 1]
     is_apart = before is None or before.end + 1 < token.start or not (before.text[-1:].isalnum())
     return name if is_apart and after.start == token.end + 1 and name.isidentifier() else None
+
+
+def _stands_alone(tokens: list[Token], number: int) -> bool:
+    """True if the parameter that begins at a token is all that the parentheses behind an IN hold."""
+    around = [
+        token.token_type for token in (*tokens[max(number - 2, 0) : number], *tokens[number + 2 : number + 3])
+    ]
+    return around == [TokenType.IN, TokenType.L_PAREN, TokenType.R_PAREN]
 
 
 def _listed(names: Any) -> str:

@@ -207,6 +207,7 @@ def test_parameters_are_values_and_nothing_else(table: Table) -> None:
 )
 def test_arrays_of_any_library_are_lists_of_an_in(table: Table, ids: Any) -> None:
     assert table.scan(filter="id IN :ids", parameters={"ids": ids}).count() == 2
+    assert table.scan(filter="NOT id IN ( :ids)", parameters={"ids": ids}).count() == 1
 
 
 def test_times_of_other_libraries_are_those_times_or_refused(store: Store) -> None:
