@@ -6,6 +6,7 @@ refused, and with markers that name it in all roots, so that no root belongs to 
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -18,11 +19,12 @@ from elasticscan.base.errors import (
     StoreCopied,
     WrongRoot,
 )
+from elasticscan.catalog import Identity
 from elasticscan.storage import is_fragment_path, read_manifest
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Mark
 from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.markers import read_mark, read_marker, write_mark, write_marker
+from elasticscan.store.roots.markers import check_mark, read_mark, read_marker, write_mark, write_marker
 from elasticscan.store.upkeep.garbage import trashed_paths
 from elasticscan.topology import Shard
 
@@ -66,13 +68,35 @@ def settle_copy(context: Context) -> None:
                 "the original cannot write to them",
                 original=identity.home.path,
             )
+        incarnation = _next_of(identity, here.pack())
         for shard in active:
-            context.check_root(shard.id)
-        incarnation = secrets.token_hex(16)
+            if not _was_begun(context, shard.id, incarnation, (identity.layout, identity.last_commit)):
+                context.check_root(shard.id)
         mine = [shard for shard in shards if context.location.is_inside(shard.root)]
         _mark(context, mine, {shard.id for shard in active}, incarnation)
         tx.take_incarnation(incarnation, here, (0, 0))
     context.note_newest(shard.id for shard in active)
+
+
+def _next_of(identity: Identity, home: str) -> str:
+    """The incarnation that a copy begins: the same when it begins again after an end amid that.
+
+    Roots name it before the catalog does. Another copy, and the same one at another commit, begins another.
+    """
+    of = (identity.store_id, identity.incarnation, identity.layout, identity.last_commit, home)
+    return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
+
+
+def _was_begun(context: Context, shard: int, incarnation: str, versions: tuple[int, int]) -> bool:
+    """True if a root is marked already as the one of an incarnation that is about to begin.
+
+    Raises `CatalogOutdated` where that was begun in full: then the catalog is an older one that was put back.
+    """
+    disk, root = context.disk_of(shard), context.root_of(shard)
+    if read_marker(disk, root) != replace(context.marker_of(shard), incarnation=incarnation):
+        return False
+    check_mark(read_mark(disk), root, incarnation, versions)
+    return True
 
 
 def adopt(context: Context) -> Adopted:

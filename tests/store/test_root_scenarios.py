@@ -27,10 +27,10 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import Catalog
+from elasticscan.catalog import Catalog, Tx
 from elasticscan.catalog import engine as catalog_engine
 from elasticscan.storage import Disk, LocalDisk, open_disk, read_manifest
-from elasticscan.store import Action, Store, publish, repair_store, stage
+from elasticscan.store import Action, Store, adoption, publish, repair_store, stage
 from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from tests.base.manual_clock import ManualClock
 
@@ -497,6 +497,65 @@ def test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on(tmp_path: 
         assert sum(page.rows.num_rows for page in one.resume(key)) > 0
         one.table("t").upsert(rows(ROWS))
         assert one.verify() == []
+
+
+class CutOffError(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("marked", [0, 1, 2])
+def test_a_copy_whose_first_write_was_cut_off_becomes_a_store_at_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: int
+) -> None:
+    with made(tmp_path / "one") as one:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        done: list[Any] = []
+
+        def write_marker(disk: Disk, marker: Any) -> None:
+            if len(done) == marked:
+                raise CutOffError
+            done.append(marker)
+            honest(disk, marker)
+
+        def take_incarnation(*_: Any) -> None:
+            raise CutOffError
+
+        honest = adoption.write_marker
+        for _ in range(2):
+            done.clear()
+            with monkeypatch.context() as patch, Store.open(tmp_path / "two") as two:
+                patch.setattr(adoption, "write_marker", write_marker)
+                patch.setattr(Tx, "take_incarnation", take_incarnation)
+                with pytest.raises(CutOffError):
+                    two.table("t").upsert(rows(ROWS, value=1))
+                assert count(two) == ROWS
+        with Store.open(tmp_path / "two") as two:
+            two.table("t").upsert(rows(ROWS, value=1))
+            two.collect_garbage(grace_seconds=0)
+            assert (two.verify(), count(two)) == ([], 2 * ROWS)
+        one.table("t").upsert(rows(ROWS))
+        assert one.verify() == []
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_the_originals_catalog_in_the_place_of_a_copys_is_refused(tmp_path: Path, newer: bool) -> None:
+    """Be it the very one that the copy was made with: the copy has gone on since."""
+    with made(tmp_path / "one") as one:
+        pass
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    with Store.open(tmp_path / "two") as two:
+        two.table("t").upsert(rows(ROWS, value=1))
+    if newer:
+        with Store.open(tmp_path / "one") as one:
+            for start in (1, 2, 3):
+                one.table("t").upsert(rows(start * ROWS))
+    catalog = tmp_path / "two" / "catalog.db"
+    catalog.write_bytes((tmp_path / "one" / "catalog.db").read_bytes())  # it stays the same file
+    with Store.open(tmp_path / "two") as two:
+        with pytest.raises((WrongRoot, CatalogOutdated)):
+            two.table("t").upsert(rows(ROWS, value=2))
+        with pytest.raises((WrongRoot, CatalogOutdated)):
+            two.collect_garbage(grace_seconds=0)
 
 
 def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> None:
