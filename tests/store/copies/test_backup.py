@@ -368,7 +368,7 @@ def test_an_unknown_backup_tells_which_there_are(store: Store, tmp_path: Path) -
     assert not (tmp_path / "nothing").exists()
     for keep in (0, -1, "2"):
         with pytest.raises(InvalidOption, match="keep"):
-            store.backup(tmp_path / "b", keep)  # type: ignore[arg-type]
+            store.backup(tmp_path / "b", keep=keep)  # type: ignore[arg-type]
     (tmp_path / "b" / BACKUP_MARKER).write_text("[]")
     with pytest.raises(ElasticScanError, match="another store"):
         store.backup(tmp_path / "b")
