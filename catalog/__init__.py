@@ -43,8 +43,8 @@ sealed         rows that prove themselves: the one reader and writer of all of t
 remembered     groups of rows that were read before, of which only newer rows are read
 waiting        answers of a server that falls silent are waited for no longer than a limit
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
-server         transactions that outlive their connections; pipeline: statements sent together
-near           transactions of SQLite that only read: statements that are kept go straight to the driver
+server         transactions that outlive their connections; pipeline: statements on a short way to the driver
+near           transactions of SQLite that only read
 engine         opening a database, and its transactions; home: where its file lies, and whether it still does
 kept_logs      logs of SQLite that have lost commits, kept aside
 state          the store's own row; believed_time: what time it is taken to be; server_clock: by whose clock

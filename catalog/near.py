@@ -10,19 +10,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Executable, Select
+from sqlalchemy import Connection, Executable
 
 from elasticscan.catalog.connections import unsafe_fork
 from elasticscan.catalog.failures import driver_error
-from elasticscan.catalog.pipeline import Answer, answer_of, words_of
+from elasticscan.catalog.pipeline import Answer, answer_of, is_kept, words_of
 from elasticscan.catalog.server import ServerTransaction
-
-_KEPT = "kept"
-
-
-def kept(statement: Select[Any]) -> Select[Any]:
-    """Mark a statement that is built once and asked again and again."""
-    return statement.execution_options(**{_KEPT: True})
 
 
 class NearTransaction:
@@ -34,7 +27,7 @@ class NearTransaction:
         self._process = os.getpid()
 
     def execute(self, statement: Executable, values: Any = None) -> Any:
-        if _KEPT not in statement.get_execution_options():
+        if not is_kept(statement):
             return self._connection.execute(statement, values)
         return self._ask(statement, values or {})
 

@@ -1,4 +1,8 @@
-"""Statements that are sent to a server together: one wait for all of their answers."""
+"""Statements that go to the driver by a shorter way than through SQLAlchemy.
+
+Several are sent to a server together: one wait for all of their answers. One that is kept is compiled once,
+by SQLAlchemy, and then asked at the driver.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Dialect, Insert, Select
+from sqlalchemy import Dialect, Executable, Insert, Select
 
 # A statement, and what it is asked with.
 Question = tuple[Any, Mapping[str, Any]]
 # A statement with the values of each time that it is carried out; words of SQL are carried out once.
 Sent = tuple[Any, Sequence[Mapping[str, Any]]]
+
+
+_KEPT = "kept"
+
+
+def kept(statement: Select[Any]) -> Select[Any]:
+    """Mark a statement that is built once and asked again and again."""
+    return statement.execution_options(**{_KEPT: True})
+
+
+def is_kept(statement: Executable) -> bool:
+    """True for a statement that is worth to be compiled for good."""
+    return _KEPT in statement.get_execution_options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +93,21 @@ def _compiled(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:
 def answer_of(cursors: Sequence[Any]) -> Answer:
     """The rows of a statement, or how many of them it changed in all the times that it was carried out."""
     first = cursors[0]
-    if first.description is None:
+    names = _names_of(first)
+    if not names:
         return Answer((), sum(cursor.rowcount for cursor in cursors))
-    row_of = _row_of(tuple(column[0] for column in first.description))
+    row_of = _row_of(names)
     rows = [row_of(*row) for row in first.fetchall()]
     return Answer(rows, len(rows))
+
+
+def _names_of(cursor: Any) -> tuple[str, ...]:
+    """The columns of the rows of an answer; none where it has no rows, but tells how many were changed."""
+    result = getattr(cursor, "pgresult", None)
+    if result is None:
+        return tuple(column[0] for column in cursor.description or ())
+    # Of each column that psycopg describes it makes an object, which takes longer than all else here.
+    return tuple(result.fname(number).decode() for number in range(result.nfields))
 
 
 @lru_cache(maxsize=64)

@@ -49,8 +49,8 @@ from sqlalchemy.types import NULLTYPE
 
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.catalog.failures import decoding, not_whole
-from elasticscan.catalog.near import AnyTransaction, kept
-from elasticscan.catalog.pipeline import Question
+from elasticscan.catalog.near import AnyTransaction
+from elasticscan.catalog.pipeline import Question, kept
 from elasticscan.catalog.remembered import (
     Counted,
     Group,

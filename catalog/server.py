@@ -47,7 +47,16 @@ from elasticscan.catalog.failures import (
     told_of,
     translate_commit_error,
 )
-from elasticscan.catalog.pipeline import Answer, Question, Sent, send_together, table_of
+from elasticscan.catalog.pipeline import (
+    Answer,
+    Question,
+    Sent,
+    answer_of,
+    is_kept,
+    send_together,
+    table_of,
+    words_of,
+)
 from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
 
 P = ParamSpec("P")
@@ -286,6 +295,9 @@ class ServerTransaction:
 
     def _ask(self, statement: Executable, parameters: Any) -> Answer:
         assert self._connection is not None
+        if is_kept(statement):
+            with self._driver() as driver:
+                return answer_of([driver.execute(*words_of(statement, parameters or {}, self.dialect))])
         result = self._connection.execute(statement, parameters)
         if not result.returns_rows:
             return Answer((), result.rowcount)

@@ -11,7 +11,8 @@ from sqlalchemy import bindparam, select
 
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.catalog.engine import make_engine, reading
-from elasticscan.catalog.near import NearTransaction, kept
+from elasticscan.catalog.near import NearTransaction
+from elasticscan.catalog.pipeline import kept
 from elasticscan.catalog.sealed import RowQuery, SealedRows
 from elasticscan.catalog.tables import shards
 from tests.base.manual_clock import ManualClock
