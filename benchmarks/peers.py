@@ -5,8 +5,8 @@
 
 Each answer is compared with what it has to be; an engine that fails or answers otherwise says so in its cell.
 Times are medians of rounds in which all engines do one work after another. Prints a table; `--into` names a
-directory for the figures and the table of them (`peers.json`, `peers-table.md`), a picture of all
-(`peers.svg`), and the bars of the README (`peers-bars.svg`).
+directory for the figures (`peers.json`), a picture of all (`peers.svg`), and the bars of the README
+(`peers-bars.svg`).
 """
 
 from __future__ import annotations
@@ -261,7 +261,6 @@ def write(place: Path, count: int, figures: Figures) -> None:
     place.mkdir(parents=True, exist_ok=True)
     told = json.dumps({"rows": count, "figures": figures}, indent=1)
     (place / "peers.json").write_text(told + "\n", encoding="utf-8")
-    (place / "peers-table.md").write_text("\n".join(markdown(figures)) + "\n", encoding="utf-8")
     (place / "peers.svg").write_text(peer_chart.drawn(figures, count), encoding="utf-8")
     (place / "peers-bars.svg").write_text(peer_bars.drawn(figures), encoding="utf-8")
 

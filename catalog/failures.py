@@ -59,7 +59,7 @@ _NO_SENSE = (
     "too big",
 )
 _SQLITE_FILES = 3  # the database, its log, and the index of that
-_FULL = ("is full", "no space left")
+_FULL = ("is full", "no space left", "could not write init file")  # the last: of a new connection
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
 _FULL_STATE = "53100"  # PostgreSQL: disk_full, in whatever words
 _READ_ONLY_STATES = ("42501", "25006")  # PostgreSQL: insufficient_privilege, read_only_sql_transaction

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -449,3 +449,10 @@ def test_a_value_that_a_database_cannot_hold_is_no_damage(tmp_path: Path) -> Non
     with pytest.raises(InvalidOption, match="cannot hold a value") as refused, translate_errors(engine):
         raise DataError("INSERT", {}, ValueError("a text holds no NUL"))
     assert "restore" not in str(refused.value)
+
+
+def test_a_server_that_cannot_greet_for_want_of_room_has_a_full_disk(tmp_path: Path) -> None:
+    engine = engine_module.make_engine(tmp_path / "c.db")
+    said = OperationalError("connect", {}, RuntimeError("FATAL:  could not write init file"))
+    with pytest.raises(DiskFull, match="free some space"), translate_errors(engine):
+        raise said

@@ -247,10 +247,12 @@ def test_writers_that_are_killed_leave_all_or_nothing_and_nothing_for_ever(
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None and writer.stdout.readline() == "open\n"
             try:
+                # One of them is let through once, however slow the machine is.
+                first = writer.stdout.readline() if seed == 0 else ""
                 sleep(dice.uniform(0.2, 2.5))
             finally:
                 writer.kill()
-            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
+            acknowledged = max([acknowledged, *map(int, (first + writer.stdout.read()).split())])
         with Store.open(tmp_path / "store", upkeep="off") as store:
             assert acknowledged <= bucket_writer.generation_of(store) <= acknowledged + 1
             acknowledged = bucket_writer.generation_of(store)
