@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from elasticscan.cli.options import Filter, Json, Snapshot, Table, Uri, names_of, snapshot_of
-from elasticscan.cli.output import console, print_json_lines
+from elasticscan.cli.output import console, counted, print_json_lines
 from elasticscan.cli.scanning import show_rows
 from elasticscan.store import Store
 
@@ -38,4 +38,4 @@ def aggregate(
         print_json_lines(rows.to_pylist())
         return
     show_rows(rows.schema, rows.to_pylist())
-    console().print(f"{rows.num_rows:,} groups." if groups else "All rows as one group.")
+    console().print(f"{counted(rows.num_rows, 'group')}." if groups else "All rows as one group.")

@@ -270,7 +270,10 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--no-header", "--header", "--names"), ("--column-names",)),
     **dict.fromkeys(("--sep", "--separator", "--delim"), ("--delimiter",)),
     "--to": ("--upto", "restore-table STORE TABLE --to SNAPSHOT"),
-    "--retention": ("set-retention STORE TABLE PERIOD",),
+    **dict.fromkeys(
+        ("--retain", "--retention", "--retention-hours", "--older-than"),
+        ("set-retention STORE TABLE PERIOD",),
+    ),
     "--format": ("scan STORE TABLE --format csv",),
     "--out": ("--output",),
     "--svg": ("topologies STORE --svg FILE",),

@@ -10,7 +10,7 @@ import typer
 
 from elasticscan.base.errors import InvalidOption, SnapshotNotFound
 from elasticscan.cli.options import Json, Snapshot, Uri, snapshot_of
-from elasticscan.cli.output import console, print_json_lines
+from elasticscan.cli.output import console, counted, print_json_lines
 from elasticscan.cli.scanning import SHOWN_ROWS, show_rows
 from elasticscan.store import Store, Table
 
@@ -96,4 +96,4 @@ def _tell(schema: Any, rows: Iterator[dict[str, Any]], limit: int | None, json: 
     some = list(islice(rows, most + 1))
     shown = show_rows(schema, some[:most])
     more = "; there are more: --limit, or --json for all" if len(some) > most and limit is None else ""
-    console().print(f"{shown:,} rows{more}.")
+    console().print(f"{counted(shown, 'row')}{more}.")

@@ -186,10 +186,10 @@ def tell(
         some = list(islice(_rows(read), SHOWN_ROWS + 1))
         rows = show_rows(begun.schema, some[:SHOWN_ROWS])
         more = "; there are more: --limit, --pages or --output" if len(some) > rows else ""
-        console().print(f"{rows} rows {of}{more}.")
+        console().print(f"{counted(rows, 'row')} {of}{more}.")
     else:
         rows = show_rows(begun.schema, _rows(read))
-        console().print(f"{rows:,} rows {of}{'; there are more:' if begun.key else '.'}")
+        console().print(f"{counted(rows, 'row')} {of}{'; there are more:' if begun.key else '.'}")
         if begun.key:
             text = f"elasticscan scan {shown(uri)} --key {begun.key}"
             console().print(text, markup=False, soft_wrap=True)

@@ -88,6 +88,7 @@ def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
         (["export", "a.store", "t", "out", "--format", "csv"], "scan STORE TABLE --format csv"),
         (["history", "a.store", "t", "--svg", "f.svg"], "topologies STORE --svg FILE"),
         (["get", "a.store", "t", "--key", "1"], "get STORE TABLE KEY"),
+        (["vacuum", "a.store", "--retain", "168"], "set-retention STORE TABLE PERIOD"),
     ):
         assert f"No such option: {words[-2]}: write `elasticscan {write}`" in shell.fails(*words, "--json")[1]
     written = "No such option: --since: write `elasticscan changes STORE TABLE --after COMMIT`"
