@@ -48,8 +48,7 @@ def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
     if not cursors:
         return None
     begun = SlotSet.of(r for c in cursors if c.position is not None for r in c.slots)
-    where = placement.split_by_shard(begun or slots_of(cursors))
-    shard = min(where)
+    shard = placement.first_shard(begun or slots_of(cursors))
     return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
 
 
@@ -58,7 +57,7 @@ def plan_lowest(cursors: Cursors, placement: Placement) -> ShardRead | None:
     if not cursors:
         return None
     lowest = min(cursors, key=lambda cursor: cursor.position or b"")
-    shard = min(placement.split_by_shard(lowest.slots))
+    shard = placement.first_shard(lowest.slots)
     return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
 
 

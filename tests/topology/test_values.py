@@ -42,6 +42,8 @@ def test_splitting_by_shard_puts_every_slot_into_exactly_one_part(
     for shard, part in parts.items():
         assert part
         assert part <= placement.at(shard)
+    if parts:
+        assert placement.first_shard(slots) == min(parts)
 
 
 @few
@@ -101,5 +103,7 @@ def test_slots_beyond_the_end_are_our_mistake_and_never_lost_in_silence() -> Non
             placement.tablet_of(slot)
     with pytest.raises(AssertionError):
         placement.split_by_shard(SlotSet.span(2, 5))
+    with pytest.raises(AssertionError):
+        placement.first_shard(SlotSet.span(2, 5))
     with pytest.raises(AssertionError):
         placement.changed_since(Placement((Tablet(1, 0, 8, 1, 1),)), SlotSet.span(0, 4))
