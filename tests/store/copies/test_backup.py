@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -445,3 +447,24 @@ def test_the_newest_backup_is_the_one_that_was_made_last_whatever_a_clock_said(
     assert [path.stem for path in (tmp_path / "place").glob("*.backup")] == [made.name]
     with Store.from_backup(tmp_path / "place", tmp_path / "n") as restored:
         assert contents(restored.table("t")) == newest
+
+
+def test_a_backup_is_restored_where_a_restore_was_killed_amid_its_catalog(
+    store: Store, tmp_path: Path
+) -> None:
+    """Amid its catalog: that has no tables yet, and the files are there without markers."""
+    place, before = tmp_path / "new.store", everything(store)
+    store.backup(tmp_path / "b")
+    for shard in ("s1", "s2"):
+        (place / "shards" / shard / "t1").mkdir(parents=True)
+        (place / "shards" / shard / "t1" / "half.arrow").write_bytes(b"half")
+    with closing(sqlite3.connect(place / "catalog.db")) as catalog:
+        catalog.execute("PRAGMA journal_mode=WAL")
+    place.chmod(0o700)
+    (place / "catalog.db").chmod(0o600)
+    with pytest.raises(StoreNotFound):
+        elasticscan.open(place)
+    with Store.from_backup(tmp_path / "b", place) as made:
+        assert everything(made) == before
+        made.table("t").upsert(rows(range(3), "z"))
+        assert made.verify() == []
