@@ -30,6 +30,7 @@ class RootMarks:
     ) -> None:
         self._catalog, self._clock, self._store = catalog, clock, store
         self._location, self._open_disk = location, open_disk
+        self._shards: dict[int, Shard] = {}  # also those whose disks nobody has asked for yet
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
@@ -38,12 +39,14 @@ class RootMarks:
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
         opened = self._disks.get(shard)
         if opened is None:
-            with self._catalog.reading() as tx:
-                shards = {info.id: info for info in tx.shards(removed=True)}
-            if shard not in shards:
+            if shard not in self._shards:  # one look tells of all, however many they are
+                with self._catalog.reading() as tx:
+                    self._shards = {info.id: info for info in tx.shards(removed=True)}
+            info = self._shards.get(shard)
+            if info is None:
                 raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
-            disk = self._open_disk(self._location.root(shards[shard].root))
-            opened = self._disks.setdefault(shard, (shards[shard], disk))
+            disk = self._open_disk(self._location.root(info.root))
+            opened = self._disks.setdefault(shard, (info, disk))
         return opened
 
     def disk_of(self, shard: int) -> Disk:

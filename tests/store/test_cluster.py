@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.limits import LOOK_SECONDS
+from elasticscan.catalog import Catalog
 from elasticscan.catalog.connections import Watch
 from elasticscan.filters import KeySet
 from elasticscan.filters.key_sets import Interval
@@ -207,3 +208,17 @@ def test_whoever_pauses_between_pages_looks_anew(place: Path) -> None:
         assert scan.stats.moved_slots == 0
         resumed = store.resume(scan.key)
         assert sorted(ids + resumed.to_table()["id"].to_pylist()) == list(range(COUNT))
+
+
+def test_the_roots_of_many_shards_are_known_by_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "many", [f"s{n}" for n in range(16)], tablets=16, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(
+            pa.table({"id": range(COUNT), "k": [1] * COUNT, "v": ["v"] * COUNT}, SCHEMA)
+        )
+    transactions, reading = list[int](), Catalog.reading
+    monkeypatch.setattr(Catalog, "reading", lambda *asked: transactions.append(1) or reading(*asked))
+    with Store.open(tmp_path / "many") as store:
+        assert store.table("t").scan().count() == COUNT
+    assert len(transactions) < 16
