@@ -15,7 +15,7 @@ UV := $(shell command -v uv 2>/dev/null)
 
 ifdef UV
 CREATE_VENV = uv venv --quiet --clear --python "$(PYTHON)" $(VENV)
-INSTALL = uv pip install --quiet --python $(BIN)/python
+INSTALL = uv pip install --quiet --compile-bytecode --python $(BIN)/python
 FORCED = --reinstall
 else
 CREATE_VENV = "$(PYTHON)" -m venv --clear $(VENV)
