@@ -221,7 +221,7 @@ def test_a_keeper_goes_on_when_the_catalog_was_out_of_reach(
 ) -> None:
     rounds = iter([CatalogUnavailable("the server is away"), Kept(merges=3), KeyboardInterrupt()])
 
-    def keep(*_: object) -> Kept:
+    def keep(_: object, **__: object) -> Kept:
         match next(rounds):
             case Kept() as kept:
                 return kept

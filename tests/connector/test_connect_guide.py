@@ -21,7 +21,7 @@ from tests.connector import guide
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 
-SECONDS = 280
+SECONDS = 400
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("city", pa.string())])
 
 
@@ -40,6 +40,7 @@ def run(command: list[str], where: Path) -> str:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # as in the session of other tests
     }
     process = subprocess.Popen(
         command,

@@ -65,7 +65,8 @@ def test_spark_finds_the_installed_package_by_itself(store: Store, tmp_path: Pat
 
 
 def _run(command: list[str], where: Path, **environment: str) -> str:
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, **environment}
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in the session of other tests
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": quick, **environment}
     done = subprocess.run(
         command, cwd=where, env=env, capture_output=True, text=True, timeout=240, check=False
     )

@@ -124,6 +124,8 @@ class Killer:
             time.sleep(0.003)
         if seconds is None and time.monotonic() >= end:
             raise Unexpected(f"the stream {stream!r} made no progress: {program.why()}")
+        if program.code() is not None:
+            program.hear_out()
         return until is not None and bool(until())
 
     def _kill_workers(

@@ -61,6 +61,10 @@ class Program:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
+    def hear_out(self) -> None:
+        """Wait for the last words of a process that has ended: it may be seen to end before they are."""
+        self._listening.join(5)  # what it started may hold the pipe, and says nothing
+
     def told(self, word: str) -> list[Any]:
         return [said[word] for said in list(self.said) if word in said]
 
