@@ -334,9 +334,8 @@ def restore_backup(
     full = {shard: location.root(root) for shard, root in stored.items()}
     check_apart([(backup.shards[shard], root) for shard, root in full.items()])
     for place in (_root(location), *full.values()):
-        check_outside(
-            place, location.directory
-        )  # holds no store: what was killed amid this may have left a file
+        # Its own directory holds no store: what was killed amid this may have left a file there.
+        check_outside(place, location.directory)
     opened = {shard: disk_at(disks, root) for shard, root in full.items()}
     for shard, disk in opened.items():
         if not check_free(disk, full[shard]):

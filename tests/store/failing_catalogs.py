@@ -30,7 +30,7 @@ Rows = dict[int, int]
 
 
 class WrongError(AssertionError):
-    """What should not happen."""
+    """Finds that should not be."""
 
 
 def make(place: Path) -> Rows:

@@ -24,7 +24,7 @@ SOURCE = Path(__file__).with_name("failing_files.c")
 
 @pytest.fixture(scope="module")
 def failing_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is put before the C library of a process."""
+    """The library that is put before the C library of a process."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("calls of SQLite are made to fail on Linux, where there is a C compiler")
