@@ -41,6 +41,7 @@ The modules, from the bottom up:
 tables         the SQL tables; failures: the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 remembered     groups of rows that were read before, of which only newer rows are read
+compiled       statements, compiled once for all catalogs in SQLite of a process
 waiting        answers of a server that falls silent are waited for no longer than a limit
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
 server         transactions that outlive their connections; pipeline: statements on a short way to the driver

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import select, text
 
@@ -26,7 +26,15 @@ from elasticscan.base.errors import (
     TagNotFound,
 )
 from elasticscan.base.forks import ChildSafeLock
-from elasticscan.catalog.connections import Watch, is_postgres, let_go, let_go_at_the_end, transaction
+from elasticscan.catalog.compiled import make_tables
+from elasticscan.catalog.connections import (
+    Watch,
+    is_postgres,
+    is_sqlite,
+    let_go,
+    let_go_at_the_end,
+    transaction,
+)
 from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
     check_format,
@@ -72,6 +80,16 @@ class NewStore:
     hash: str
     retention_seconds: float
 
+
+_STATE: Final = store_state.c
+_VERSIONS: Final = select(
+    _STATE.incarnation,
+    _STATE.layout,
+    _STATE.last_commit,
+    _STATE.stable_since,
+    _STATE.versions_digest,
+    _STATE.store_id,
+)
 
 # The threads that are in writing transactions, as often as they are. Append and remove are atomic.
 _WRITERS: list[int] = []
@@ -134,16 +152,7 @@ class Catalog:
             raise
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
-        state = store_state.c
-        versions = select(
-            state.incarnation,
-            state.layout,
-            state.last_commit,
-            state.stable_since,
-            state.versions_digest,
-            state.store_id,
-        )
-        self._watch = Watch(self._engine, versions) if watched else None
+        self._watch = Watch(self._engine, _VERSIONS) if watched else None
         self._settled: Home | None = None
         self._remembered = RememberedGroups()
         self._store_id: str | None = None
@@ -207,10 +216,11 @@ class Catalog:
             writing_options["isolation_level"] = "READ COMMITTED"
         try:
             with translate_errors(engine), transaction(engine, **writing_options) as sql:
-                if is_postgres(engine):
+                if is_sqlite(engine):
+                    make_tables(sql)
+                else:
                     index_same_rows_at_servers()
-                metadata.create_all(sql)
-                if engine.dialect.name == "postgresql":
+                    metadata.create_all(sql)
                     of_servers.create_all(sql)
                     sql.execute(text("LOCK TABLE store_state IN EXCLUSIVE MODE"))
                 if sql.execute(select(store_state.c.format_version)).first():

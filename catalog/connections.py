@@ -31,6 +31,7 @@ from sqlalchemy import Connection, Engine, Select, event
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.forks import ForkGate
 from elasticscan.base.limits import FORK_WAIT_SECONDS
+from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import ask
@@ -113,7 +114,7 @@ class Watch:
 
     def __init__(self, engine: Engine, query: Select[Any]) -> None:
         self.engine = engine
-        self._sql = str(query.compile(engine))
+        self._sql = sql_of(query, own_dialect(engine.dialect))
         self._words = self._sql.encode()
         self._kinds = [column.type.python_type for column in query.selected_columns]
         self._slots = [_Slot() for _ in range(WATCHERS)]

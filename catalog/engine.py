@@ -16,6 +16,7 @@ from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, hides, shown, without
+from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import (
     closed_on_error,
     follow_forks,
@@ -45,6 +46,9 @@ _SIGNS_OF_LIFE: Final = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
+
+# Parameters of statements are secrets and rows' values: errors do not tell them.
+_POOL: Final = {"pool_size": 8, "max_overflow": 32, "hide_parameters": True}
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
@@ -76,14 +80,17 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             engine = read_only_engine(Path(str(parsed.database)))
             follow_forks(engine)
             return engine
-        arguments: dict[str, Any] = {"connect_args": {"timeout": BUSY_SECONDS}} if sqlite else {}
+        if sqlite:
+            engine = _sqlite_engine(parsed)
+            follow_forks(engine)
+            return engine
+        arguments: dict[str, Any] = {}
         if parsed.get_driver_name() == "psycopg":
             # Transactions are begun by hand; prepared statements would not get through every proxy.
             given = {name: seconds for name, seconds in _SIGNS_OF_LIFE.items() if name not in parsed.query}
             arguments = {"isolation_level": "AUTOCOMMIT", "pool_timeout": BUSY_SECONDS}
             arguments["connect_args"] = given | {"prepare_threshold": None}
-        # Parameters of statements are secrets and rows' values: errors do not tell them.
-        engine = create_engine(parsed, pool_size=8, max_overflow=32, hide_parameters=True, **arguments)
+        engine = create_engine(parsed, **_POOL, **arguments)
     except ArgumentError as error:
         raise InvalidOption(
             f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog "
@@ -102,8 +109,6 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             "pip install 'elasticscan[postgres]'",
             option="uri",
         ) from error
-    if sqlite:
-        _prepare_sqlite(engine)
     if is_postgres(engine):
         _prepare_postgres(engine)
     follow_forks(engine)
@@ -157,11 +162,13 @@ def why_read_only(engine: Engine) -> str | None:
     return None if may_write else "this database user may not change the catalog's tables"
 
 
-def _prepare_sqlite(engine: Engine) -> None:
-    @event.listens_for(engine, "do_connect")
-    def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+def _sqlite_engine(url: URL) -> Engine:
+    def connect() -> Any:
+        dialect = engine.dialect
+        (path,), options = dialect.create_connect_args(url)
+
         def open_it() -> Any:
-            connection = dialect.connect(*arguments, **options)
+            connection = dialect.connect(path, **options, timeout=BUSY_SECONDS)
             with closed_on_error(connection):
                 connection.isolation_level = None  # the driver must not begin transactions by itself
                 cursor = connection.cursor()
@@ -169,13 +176,15 @@ def _prepare_sqlite(engine: Engine) -> None:
                     cursor.execute(f"PRAGMA {pragma}")
                 # The mode is a property of the file. Two processes that make one store switch to it at
                 # once, and SQLite does not let the second wait: then the first has done it for both.
-                with suppress(engine.dialect.loaded_dbapi.OperationalError):
+                with suppress(dialect.loaded_dbapi.OperationalError):
                     cursor.execute("PRAGMA journal_mode=WAL")
                 cursor.close()
             return connection
 
-        return opens(engine, open_it, arguments[0])
+        return opens(engine, open_it, path)
 
+    engine = create_engine(url, creator=connect, **_POOL)
+    share_compiled(engine)
     event.listen(engine, "engine_disposed", forget_closed_files)
 
     @event.listens_for(engine, "begin")
@@ -192,6 +201,8 @@ def _prepare_sqlite(engine: Engine) -> None:
             connection.exec_driver_sql(f"BEGIN {mode}")
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
+
+    return engine
 
 
 def _prepare_postgres(engine: Engine) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import Dialect, Executable, Insert, Select
 
+from elasticscan.catalog.compiled import own_dialect
+
 # A statement, and what it is asked with.
 Question = tuple[Any, Mapping[str, Any]]
 # A statement with the values of each time that it is carried out; words of SQL are carried out once.
@@ -77,7 +79,7 @@ def table_of(statement: Any) -> str:
 
 def words_of(statement: Any, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, Any]:
     """A statement in SQL, and all of its values, as the driver takes them."""
-    compiled = _compiled(statement, tuple(values), dialect)
+    compiled = _compiled(statement, tuple(values), own_dialect(dialect))
     if isinstance(statement, Select):  # it may have values of its own, and as many words as one is long
         state = compiled.construct_expanded_state(dict(values))
         return state.statement, state.positional_parameters if compiled.positional else state.parameters

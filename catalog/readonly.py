@@ -24,6 +24,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DisconnectionError
 
 from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import closed_on_error
 
 _TRIES, _PAUSE_SECONDS = 50, 0.02
@@ -61,6 +62,7 @@ def read_only_engine(path: Path) -> Engine:
         max_overflow=32,
         hide_parameters=True,
     )
+    share_compiled(engine)
 
     @event.listens_for(engine, "checkout")
     def _checkout(connection: Any, _record: Any, _proxy: Any) -> None:

@@ -365,6 +365,7 @@ KNOWN_STATEMENTS = {
     "catalog/engine.py": {"update", "exec_driver_sql"},  # the write lock; BEGIN
     "catalog/catalog.py": {"text"},  # LOCK TABLE
     "catalog/server.py": {"exec_driver_sql"},  # ROLLBACK
+    "catalog/compiled.py": {"exec_driver_sql"},  # CREATE TABLE
     "catalog/checks.py": {"text"},  # PRAGMA integrity_check
     "catalog/readonly.py": {"exec_driver_sql"},  # BEGIN
 }
