@@ -532,8 +532,8 @@ class WrongRoot(OperatorNeeded):
 
 
 class StoreCopied(OperatorNeeded):
-    """A write through a copy of a catalog whose shards are the original's.
-    Use the original, or `adopt` the shards for the copy."""
+    """A write through a copy of a catalog whose shards are the original's; of `verify`: one that was cut off.
+    Use the original, or `adopt` the shards for the copy; of `verify`: write again."""
 
     code = "ES_STORE_COPIED"
 

@@ -68,6 +68,7 @@ from elasticscan.catalog.dump import Dump
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.failures import Interrupted
 from elasticscan.catalog.fragments import DroppedFile
+from elasticscan.catalog.home import Home
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.reports import Report
@@ -85,6 +86,7 @@ __all__ = [
     "Commit",
     "DroppedFile",
     "Dump",
+    "Home",
     "IdempotencyKey",
     "Identity",
     "Interrupted",

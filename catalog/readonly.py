@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DisconnectionError
 
 from elasticscan.base.errors import CatalogUnavailable
@@ -55,7 +55,7 @@ def read_only_engine(path: Path) -> Engine:
     """An engine that reads the catalog in a file and changes nothing beside it either."""
     source = _Source(path)
     engine = create_engine(
-        "sqlite://",
+        URL.create("sqlite", database=str(path)),  # for whoever asks where the file lies
         creator=source.connect,
         poolclass=QueuePool,
         pool_size=8,

@@ -6,25 +6,25 @@ refused, and with markers that name it in all roots, so that no root belongs to 
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import (
     ElasticScanError,
     FragmentDamaged,
+    OperatorNeeded,
     ShardUnavailable,
     StoreCopied,
     WrongRoot,
 )
-from elasticscan.catalog import Identity
 from elasticscan.storage import is_fragment_path, read_manifest
 from elasticscan.store.context import Context
+from elasticscan.store.context.marks import next_incarnation
 from elasticscan.store.roots import Mark
 from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.markers import check_mark, read_mark, read_marker, write_mark, write_marker
+from elasticscan.store.roots.markers import read_mark, read_marker, write_mark, write_marker
 from elasticscan.store.upkeep.garbage import trashed_paths
 from elasticscan.topology import Shard
 
@@ -55,8 +55,10 @@ def settle_copy(context: Context) -> None:
     """
     with context.catalog.leasing() as tx:
         identity, here = tx.identity(), context.catalog.home
-        if here is None or identity.home is None or here.is_place_of(identity.home):
+        incarnation = next_incarnation(identity, here)
+        if incarnation is None:
             return  # another process was faster
+        assert identity.home is not None
         shards = tx.shards(removed=True)
         active = tx.shards()
         shared = [shard for shard in active if not context.location.is_inside(shard.root)]
@@ -68,35 +70,39 @@ def settle_copy(context: Context) -> None:
                 "the original cannot write to them",
                 original=identity.home.path,
             )
-        incarnation = _next_of(identity, here.pack())
         for shard in active:
-            if not _was_begun(context, shard.id, incarnation, (identity.layout, identity.last_commit)):
-                context.check_root(shard.id)
+            context.check_root(shard.id)
         mine = [shard for shard in shards if context.location.is_inside(shard.root)]
         _mark(context, mine, {shard.id for shard in active}, incarnation)
         tx.take_incarnation(incarnation, here, (0, 0))
     context.note_newest(shard.id for shard in active)
 
 
-def _next_of(identity: Identity, home: str) -> str:
-    """The incarnation that a copy begins: the same when it begins again after an end amid that.
+def cut_off(context: Context, shards: Iterable[Shard]) -> StoreCopied | None:
+    """The error that tells of a copy whose first write was cut off amid `settle_copy`; None where none was.
 
-    Roots name it before the catalog does. Another copy, and the same one at another commit, begins another.
+    Nothing is damaged by it: the copy is read as before, and the next write begins again.
     """
-    of = (identity.store_id, identity.incarnation, identity.layout, identity.last_commit, home)
-    return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
-
-
-def _was_begun(context: Context, shard: int, incarnation: str, versions: tuple[int, int]) -> bool:
-    """True if a root is marked already as the one of an incarnation that is about to begin.
-
-    Raises `CatalogOutdated` where that was begun in full: then the catalog is an older one that was put back.
-    """
-    disk, root = context.disk_of(shard), context.root_of(shard)
-    if read_marker(disk, root) != replace(context.marker_of(shard), incarnation=incarnation):
-        return False
-    check_mark(read_mark(disk), root, incarnation, versions)
-    return True
+    with context.catalog.reading() as tx:
+        identity = tx.identity()
+    incarnation = next_incarnation(identity, context.catalog.home)
+    if incarnation is None:
+        return None
+    begun = list[str]()
+    for shard in shards:
+        with suppress(OperatorNeeded):
+            marker = read_marker(context.disk_of(shard.id), context.root_of(shard.id))
+            if marker is not None and marker.incarnation == incarnation:
+                begun.append(shard.name)
+    if not begun:
+        return None
+    assert identity.home is not None
+    return StoreCopied(
+        f"this store is a copy of {identity.home.path} that is about to become a store of its own, as the "
+        f"roots of its shards {', '.join(map(repr, begun))} say already: the write that began it is under "
+        "way, or was cut off. No row is lost; the next write finishes it, as does `elasticscan gc`",
+        original=identity.home.path,
+    )
 
 
 def adopt(context: Context) -> Adopted:

@@ -5,16 +5,35 @@ How far the catalog has got is for whoever calls to say.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import CatalogOutdated, ElasticScanError, ShardNotFound, ShardUnavailable
-from elasticscan.catalog import Catalog, Identity, begun_again
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    ElasticScanError,
+    ShardNotFound,
+    ShardUnavailable,
+    WrongRoot,
+)
+from elasticscan.catalog import Catalog, Home, Identity, begun_again
 from elasticscan.storage import Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
 from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
 from elasticscan.topology import Shard
+
+
+def next_incarnation(identity: Identity, here: Home | None) -> str | None:
+    """The incarnation that a copy begins with its first write; None for a catalog that is no copy.
+
+    It is the same when that begins again after an end amid it: roots name it before the catalog does.
+    Another copy, and the same one at another commit, begins another.
+    """
+    if here is None or identity.home is None or here.is_place_of(identity.home):
+        return None
+    of = (identity.store_id, identity.incarnation, identity.layout, identity.last_commit, here.pack())
+    return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
 
 
 class RootMarks:
@@ -73,6 +92,8 @@ class RootMarks:
     def check(self, shard: int, now: Callable[[], Mark]) -> Disk:
         """The disk of a shard whose root proves what it is, and knows no more than the catalog does `now`.
 
+        Or which a copy had begun to make its own: what writes has made sure before that it is no copy.
+
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
             WrongRoot: another shard's is.
@@ -82,11 +103,32 @@ class RootMarks:
         mark, known = read_mark(disk), now()  # in this order, since both only grow
         marker = self.marker_of(shard, known.incarnation)
         if mark is None or not disk.is_far or not mark.is_of(marker):
-            check_marker(disk, root, marker)
+            try:
+                check_marker(disk, root, marker)
+            except WrongRoot:
+                if self._catalog.home is None or not self._was_begun(shard):
+                    raise
         self._check_mark(mark, root, known.incarnation, (known.layout, known.commit))
         if disk.is_far and mark is not None and mark.is_of(marker):
             self._seen_afar[shard] = marker.incarnation, mark
         return disk
+
+    @begun_again
+    def _was_begun(self, shard: int) -> bool:
+        """True if a copy, whose first write was cut off, has made a root its own before the catalog says so.
+
+        Raises `CatalogOutdated` where that was done in full: then the catalog is an older one, put back.
+        """
+        with self._catalog.reading() as tx:
+            identity = tx.identity()
+        incarnation = next_incarnation(identity, self._catalog.home)
+        if incarnation is None:
+            return False
+        disk, root = self.disk_of(shard), self.root_of(shard)
+        if read_marker(disk, root) != self.marker_of(shard, incarnation):
+            return False
+        check_mark(read_mark(disk), root, incarnation, (identity.layout, identity.last_commit))
+        return True
 
     def _check_mark(self, mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
         """As `check_mark`; the error names what was kept of a damaged log."""

@@ -18,6 +18,7 @@ from elasticscan.base.errors import (
     CatalogOutdated,
     CatalogUnavailable,
     ContinuationKeyError,
+    FragmentMissing,
     GarbageRefused,
     InvalidOption,
     OperatorNeeded,
@@ -503,9 +504,10 @@ class CutOffError(Exception):
     """The process ends here."""
 
 
+@pytest.mark.parametrize("by_gc", [False, True])
 @pytest.mark.parametrize("marked", [0, 1, 2])
-def test_a_copy_whose_first_write_was_cut_off_becomes_a_store_at_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: int
+def test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: int, by_gc: bool
 ) -> None:
     with made(tmp_path / "one") as one:
         shutil.copytree(tmp_path / "one", tmp_path / "two")
@@ -529,11 +531,51 @@ def test_a_copy_whose_first_write_was_cut_off_becomes_a_store_at_the_next_one(
                 with pytest.raises(CutOffError):
                     two.table("t").upsert(rows(ROWS, value=1))
                 assert count(two) == ROWS
+        for read_only in (True, False):
+            with Store.open(tmp_path / "two", read_only=read_only) as two:
+                found = [str(finding) for finding in two.verify()]
+                assert len(found) == (1 if marked else 0), found
+                for names, text in zip(["", "'a' say", "'a', 'b' say"][marked:], found, strict=False):
+                    assert names in text
+                    assert text.startswith("[ES_STORE_COPIED]")
+                    assert "next write" in text
+                two.collect_garbage(dry_run=True)
+                assert len(two.verify()) == len(found), "whoever looks changes nothing"
         with Store.open(tmp_path / "two") as two:
+            if by_gc:
+                two.collect_garbage(grace_seconds=0)
+                assert two.verify() == []
             two.table("t").upsert(rows(ROWS, value=1))
             two.collect_garbage(grace_seconds=0)
             assert (two.verify(), count(two)) == ([], 2 * ROWS)
         one.table("t").upsert(rows(ROWS))
+        assert one.verify() == []
+
+
+def test_damage_in_a_copy_whose_first_write_was_cut_off_is_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: Any) -> None:
+        raise CutOffError
+
+    with made(tmp_path / "one") as one:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        with monkeypatch.context() as patch, Store.open(tmp_path / "two") as two:
+            patch.setattr(Tx, "take_incarnation", cut_off)
+            with pytest.raises(CutOffError):
+                two.table("t").upsert(rows(ROWS))
+        gone = next((tmp_path / "two" / "shards" / "a").rglob("*.arrow"))
+        gone.unlink()
+        with Store.open(tmp_path / "two") as two:
+            with pytest.raises(FragmentMissing):
+                count(two)
+            assert [finding.path is None for finding in two.verify()] == [True, False]
+        # The roots of the copy are nobody else's: not those of the original, nor of another copy.
+        shutil.copytree(tmp_path / "two", tmp_path / "three")
+        with Store.open(tmp_path / "three") as three:
+            assert [str(finding)[:15] for finding in three.verify()][:2] == ["[ES_WRONG_ROOT]"] * 2
+            with pytest.raises(WrongRoot):
+                three.table("t").upsert(rows(ROWS))
         assert one.verify() == []
 
 
