@@ -3,6 +3,7 @@
     ElasticScanError
     ├── UsageError                  mend the call
     │   ├── InvalidOption           ES_INVALID_OPTION
+    │   │   └── WrongArguments      the same
     │   ├── InvalidName             ES_INVALID_NAME
     │   ├── InvalidKey              ES_INVALID_KEY
     │   ├── KeysExist               ES_KEYS_EXIST
@@ -141,6 +142,7 @@ __all__ = [
     "UnsupportedType",
     "UsageError",
     "WriteConflict",
+    "WrongArguments",
     "WrongRoot",
 ]
 
@@ -203,6 +205,11 @@ class InvalidOption(UsageError):
     Write it as the message says; it names the nearest right one."""
 
     code = "ES_INVALID_OPTION"
+
+
+class WrongArguments(InvalidOption, TypeError):
+    """A call with an argument that the method does not take, with too many or too few; a `TypeError`, too.
+    Write what the message names; words of Polars, pandas, DuckDB, Delta, Kafka and the like are known."""
 
 
 class InvalidName(UsageError):

@@ -32,6 +32,7 @@ from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
+from elasticscan.store import telling_words
 
 if TYPE_CHECKING:  # tasks need none of it
     from elasticscan.connector.sql.attached import AttachedStore
@@ -80,6 +81,7 @@ class ElasticScanSource(DataSource):
         return with_location(parse_options(self.options))
 
 
+@telling_words
 def register(spark: SparkSession) -> None:
     """Make `format("elasticscan")` known to a session.
 
@@ -89,6 +91,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
+@telling_words
 def attach(spark: SparkSession, uri: str = "", prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 

@@ -24,9 +24,10 @@ HEAD = """# Errors and exit codes
 
 Whatever goes wrong with a store, its data or a request is an `ElasticScanError`, and of one of four kinds,
 by what the caller should do. Its text begins with its code and says what happened and what to do next;
-`code`, `message` and `fields` are attributes. All classes are in `elasticscan.errors`. Most names and
-keywords that are nearly right, or of another library, are answered with the right one. All others are
-Python's own errors: an `AttributeError` (`store.xyzzy`), or a `TypeError` (`table.scan(xyzzy=1)`).
+`code`, `message` and `fields` are attributes. All classes are in `elasticscan.errors`. Names that are nearly
+right, or of another library, are answered with the right one; all others are an `AttributeError` of Python
+(`store.xyzzy`). An argument that a method does not take (`table.scan(xyzzy=1)`) is answered with those that
+it takes; that error is a `TypeError`, too.
 
 ```python
 import elasticscan

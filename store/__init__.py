@@ -39,6 +39,7 @@ What all of them use, and what uses none of them:
 
 arguments  checks of what callers hand over
 names      names that users type and that are not there
+words      arguments that users give and that methods do not take
 notebooks  what tables and explanations look like in a notebook
 """
 
@@ -79,6 +80,7 @@ from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
 from elasticscan.store.upkeep.garbage import Action, Decision
 from elasticscan.store.upkeep.keeper import Kept
+from elasticscan.store.words import telling_words, telling_words_of
 from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError
 from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.writing.definitions import reserve_table
@@ -166,6 +168,8 @@ __all__ = [
     "status_of",
     "streams_of",
     "table_to_write",
+    "telling_words",
+    "telling_words_of",
     "tombstones_of",
     "unchanged",
     "update_rows",

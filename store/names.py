@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import wraps
-from inspect import CO_VARKEYWORDS, unwrap
+from inspect import unwrap
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from elasticscan.base.errors import InvalidOption, NotPicklable, UnknownName
+from elasticscan.base.errors import NotPicklable, UnknownName
 from elasticscan.base.resources import telling_lack
-
-Asked = ParamSpec("Asked")
-Given = TypeVar("Given")
+from elasticscan.store.words import telling_words
 
 _OF_TABLE = {
     "add_columns": "add_columns(fields)",
@@ -277,54 +274,6 @@ _SENT = {
 }
 
 
-# Arguments of other methods and libraries, each with those that say it here: the one that a method takes
-# counts; or with why there is none.
-KEYWORDS: Mapping[str, Sequence[str] | str] = MappingProxyType(
-    {
-        **dict.fromkeys(("where", "predicate", "row_filter", "condition", "filters"), ("filter", "where")),
-        **dict.fromkeys(("filter", "overwrite_filter", "replace_where", "delete_filter"), ("where",)),
-        **dict.fromkeys(("select", "selected_fields", "fields", "projection"), ("columns",)),
-        **dict.fromkeys(("as_of", "version", "snapshot_id", "version_as_of"), ("snapshot", "to")),
-        **dict.fromkeys(("timestamp_as_of", "at"), ("timestamp", "snapshot", "to")),
-        **dict.fromkeys(("snapshot", "timestamp"), ("to",)),
-        **dict.fromkeys(("order", "sort", "sort_by"), ("order_by",)),
-        **dict.fromkeys(("since", "starting_version", "start", "offset"), ("after", "if_unchanged_since")),
-        **dict.fromkeys(("until", "ending_version", "end", "before", "to_version"), ("upto",)),
-        **dict.fromkeys(("updates", "new_values", "assignments"), ("set",)),
-        **dict.fromkeys(("batch_size", "batch_rows", "page_size"), ("page_rows",)),
-        **dict.fromkeys(("path", "location"), ("uri", "directory", "source")),
-        **dict.fromkeys(("key", "keys", "pk"), ("primary_key",)),
-        **dict.fromkeys(("n", "n_rows", "head", "max_rows"), ("limit",)),
-        "by": ("group_by",),
-        "params": ("parameters",),
-        "data": ("rows", "schema", "source"),
-        "properties": ("user_metadata",),
-        "snapshot_properties": ("user_metadata",),
-        "num_shards": ("shards",),
-        "buckets": ("slots",),
-        **dict.fromkeys(
-            ("if_not_exists", "exist_ok"),
-            "what is there raises AlreadyExists, and table(name) or elasticscan.open(uri) opens it",
-        ),
-        **dict.fromkeys(("descending", "ascending", "reverse"), "order_by='column DESC' says it"),
-        "lazy": "write to_polars().lazy(); columns and filter say what is read",
-        **dict.fromkeys(
-            ("sep", "delimiter", "delim"),
-            "fields of CSV are apart by commas; what pyarrow.csv.read_csv reads of others, upsert takes",
-        ),
-        "dtype": ("types",),
-        "unique": "primary keys are there once, and values of other columns may be there again: leave it out",
-        "mode": "upsert, insert, merge and overwrite write rows, and read_only=True opens a store to read it",
-        **dict.fromkeys(
-            ("on", "join_cols", "match_on"), "rows are matched by the primary key of the table: leave it out"
-        ),
-        **dict.fromkeys(
-            ("partition_by", "partition_spec", "partitioning"),
-            "rows are spread by a hash of the primary key, or of its beginning: shard_key=",
-        ),
-    }
-)
-
 _A_SLIP = 0.87  # of how much two names have in common: read_table and rename_table, say, 0.8
 
 # Operators that people try on them; each would else be an error without a hint.
@@ -349,27 +298,6 @@ _SHOWN = {
     "__iter__": "for … in {}",
     "__len__": "len({})",
 }
-
-
-def _telling_words(method: Callable[Asked, Given]) -> Callable[Asked, Given]:
-    """Make a method tell its own word for one that it does not take, as `filter` for `where`."""
-    code = unwrap(method).__code__
-    own = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    if code.co_flags & CO_VARKEYWORDS:  # it hands them on
-        return method
-
-    @wraps(method)
-    def call(*args: Asked.args, **named: Asked.kwargs) -> Given:
-        for word in named.keys() - own:
-            here = KEYWORDS.get(word, ())
-            if isinstance(here, str):
-                raise InvalidOption(f"{method.__name__} takes no {word}=: {here}", option=word)
-            near = [name for name in here if name in own] or get_close_matches(word, own, n=1, cutoff=0.7)
-            if near:
-                raise InvalidOption(f"{method.__name__} takes {near[0]}=, and no {word}=", option=word)
-        return method(*args, **named)
-
-    return call
 
 
 def _refusing(kind: str, operator: str, instead: str) -> Callable[..., NoReturn]:
@@ -405,7 +333,7 @@ class Named:
             if not isinstance(function, FunctionType):
                 continue
             unwrap(function).__qualname__ = f"{shown_as or cls.__name__}.{name}"  # for errors of Python's own
-            wrapped = telling_lack(_telling_words(function))
+            wrapped = telling_lack(telling_words(function))
             setattr(cls, name, classmethod(wrapped) if isinstance(member, classmethod) else wrapped)
         for operator, instead in _OPERATORS.get(cls.__name__, {}).items():
             setattr(cls, operator, _refusing(cls.__name__, operator, instead))

@@ -56,6 +56,7 @@ from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
+from elasticscan.store import telling_words_of
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
@@ -68,6 +69,7 @@ _SNAPSHOTS = ("versionasof", "timestampasof")
 _UTC = ("UTC", "Etc/UTC")
 
 
+@telling_words_of
 class AttachedStore(Sequence[str]):
     """The views that `attach` made, in a session; as a sequence, their names.
 
@@ -399,6 +401,7 @@ class AttachedStore(Sequence[str]):
         )
 
 
+@telling_words_of
 @dataclass(frozen=True, slots=True)
 class TableRead:
     """A read of one table, put together step by step. Every step returns a new one.

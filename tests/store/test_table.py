@@ -717,26 +717,10 @@ def test_an_operator_or_a_name_that_is_nearly_right_is_told(
     assert isinstance(refused.value, TypeError)
 
 
-def test_an_argument_that_is_like_no_other_is_python_s_own_error(store: Store, trips: Table) -> None:
-    for call, told in (
-        (trips.scan, "Table.scan"),
-        (trips.drop, "Table.drop"),
-        (store.expand, "Store.expand"),
-    ):
-        with pytest.raises(TypeError, match=rf"^{told}\(\) got an unexpected keyword argument 'qqqq'"):
-            call(qqqq=1)  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("name", ["describe_ring", "write_to_path", "config", "create_namespace", "streams"])
 def test_a_name_that_is_only_a_little_like_another_is_not_told_as_that(store: Store, name: str) -> None:
     with pytest.raises(AttributeError, match=f"^'Store' object has no attribute '{name}'$"):
         getattr(store, name)
-
-
-def test_what_a_number_alone_does_not_say_is_named(store: Store) -> None:
-    for call in (store.collect_garbage, store.keep):
-        with pytest.raises(TypeError, match="positional argument"):
-            call(168)  # type: ignore[operator]
 
 
 def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -> None:
@@ -802,32 +786,11 @@ def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda table: table.scan(where="km > 1"), "scan takes filter="),
-        (lambda table: table.to_arrow(version=2), "scan takes snapshot="),
-        (lambda table: table.aggregate("count(*)", where="km > 1"), "aggregate takes filter="),
-        (lambda table: table.delete(filter="km > 1"), "delete takes where="),
-        (lambda table: table.update({"km": "1"}, predicate="km > 1"), "update takes where="),
-        (lambda table: table.scan(row_filter="km > 1"), "scan takes filter="),
-        (
-            lambda table: table.scan(order_by="km", descending=True),
-            "scan takes no descending=: order_by='column DESC'",
-        ),
         (lambda table: table.scan(filter=[("km", ">", 1)]), "must be SQL text, such as"),
         (lambda table: table.aggregate({"km": "sum"}), "must be a list of aggregates, such as"),
-        (lambda table: table.to_pandas(selected_fields=["km"]), "scan takes columns="),
-        (lambda table: table.scan(select=["km"]), "scan takes columns="),
-        (lambda table: table.scan(snapshot_id=2), "scan takes snapshot="),
-        (lambda table: table.get([1], as_of=2), "get takes snapshot="),
-        (lambda table: table.scan(batch_size=9), "scan takes page_rows="),
-        (lambda table: table.scan(order="km"), "scan takes order_by="),
-        (lambda table: table.scan(colums=["km"]), "scan takes columns="),
-        (lambda table: table.changes(since=2), "changes takes after="),
-        (lambda table: table.upsert([], since=2), "upsert takes if_unchanged_since="),
-        (lambda table: table.upsert([], on="id"), "upsert takes no on=: rows are matched by the primary key"),
-        (lambda table: table.overwrite([], mode="x"), "upsert, insert, merge and overwrite"),
     ],
 )
-def test_a_word_of_another_call_is_told_with_the_one_there_is(
+def test_a_value_of_another_library_is_told_with_the_form_there_is(
     trips: Table, call: Callable[[Any], object], told: str
 ) -> None:
     with pytest.raises(InvalidOption, match=told):
