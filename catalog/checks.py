@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Table, create_engine, text
+from sqlalchemy.exc import DBAPIError
 
+from elasticscan.base.errors import StoreDamaged
 from elasticscan.catalog.commits import CommitTx
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.near import AnyTransaction
-from elasticscan.catalog.remembered import Counted, Group, compare, to_signed
+from elasticscan.catalog.remembered import Counted, Group, Sums, compare, to_signed
 from elasticscan.catalog.sealed import SEALED
 from elasticscan.catalog.tables import (
     commits,
@@ -19,6 +21,7 @@ from elasticscan.catalog.tables import (
     histograms,
     index_runs,
     indexes,
+    kinds_of,
     leases,
     metadata,
     shards,
@@ -29,6 +32,9 @@ from elasticscan.catalog.tables import (
     topologies,
 )
 from elasticscan.topology import SlotSet
+
+# By table, rows of it that are what was written.
+Sound: TypeAlias = Mapping[str, list[Any]]
 
 _ROWS_AT_ONCE = 2_000
 
@@ -82,6 +88,16 @@ def _expected_definitions() -> set[tuple[Any, ...]]:
         engine.dispose()
 
 
+def kinds_in(names: Iterable[str]) -> frozenset[str]:
+    """The kinds of the groups that the rows of some tables are in."""
+    groupings = (grouping for name in names for grouping in metadata.tables[name].info["groups"])
+    return frozenset(kind for grouping in groupings for kind in kinds_of(grouping))
+
+
+def without_kinds(sums: Sums, kinds: Collection[str]) -> dict[Group, Counted]:
+    return {group: counted for group, counted in sums.items() if group[0] not in kinds}
+
+
 class CheckTx(CommitTx):
     """A look at all of the catalog."""
 
@@ -91,13 +107,33 @@ class CheckTx(CommitTx):
         The database's own check (SQLite's `integrity_check`), every row's digest, the number and sum of
         every group, and what rows say of each other. Takes about 10 µs a row.
         """
+        self._check_with({})
+
+    def check_needed(self) -> Sound:
+        """As `check_whole`, of all that rows depend on.
+
+        Returns the sound rows of the tables that only save work, if some of these are damaged, else nothing.
+        """
+        try:
+            self.check_whole()
+        except (StoreDamaged, DBAPIError) as error:
+            if isinstance(error, DBAPIError) and not self._can_pass(error):
+                raise
+        else:
+            return {}
+        sound = {table.name: self._rows.sound(table)[0] for table in SEALED if table.info["saves_work"]}
+        self._check_with(sound)
+        return sound
+
+    def _check_with(self, instead: Sound) -> None:
+        """Check the catalog with some rows in place of all those of a table, which may be damaged."""
         self._check_database()
         sums: dict[Group, Counted] = {}
         keys: dict[str, set[Any]] = {}
         referred: dict[tuple[str, str], set[Any]] = {}
         for table in SEALED:
             keys[table.name] = set()
-            for rows in self._in_parts(table):
+            for rows in [instead[table.name]] if table.name in instead else self._in_parts(table):
                 for group, (count, total) in self._rows.sums(table, rows).items():
                     before = sums.get(group, (0, 0))
                     sums[group] = before[0] + count, to_signed(before[1] + total)
@@ -108,7 +144,7 @@ class CheckTx(CommitTx):
                         some = referred.setdefault((table.name, column), set())
                         some.update(getattr(row, column) for row in rows)
                 self._check_rows(table, rows)
-        self._check_groups(sums)
+        self._check_groups(sums, kinds_in(instead))
         for source, column, target in _REFERENCES:
             missing = referred.get((source.name, column), set()) - keys[target.name]
             if missing:
@@ -142,8 +178,8 @@ class CheckTx(CommitTx):
                 raise damaged(f"the rows of {table.name} have no order")
             after = [key > newest]
 
-    def _check_groups(self, sums: dict[Group, Counted]) -> None:
-        compare(sums, self._rows.all_groups())
+    def _check_groups(self, sums: dict[Group, Counted], except_for: Collection[str]) -> None:
+        compare(without_kinds(sums, except_for), without_kinds(self._rows.all_groups(), except_for))
         self.check_sums()
 
     def _check_rows(self, table: Table, rows: list[Any]) -> None:

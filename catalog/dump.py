@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import select
 
-from elasticscan.catalog.checks import CheckTx
+from elasticscan.catalog.checks import CheckTx, Sound, kinds_in, without_kinds
 from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.remembered import to_signed
 from elasticscan.catalog.sealed import SEALED
-from elasticscan.catalog.tables import group_digests, metadata, shards
+from elasticscan.catalog.tables import group_digests, metadata, shards, store_state
 
 Dump: TypeAlias = dict[str, tuple[list[str], list[list[Any]]]]  # by table: columns, rows
 
@@ -23,14 +24,31 @@ class DumpTx(CheckTx):
     """The catalog out and in."""
 
     def dump(self) -> Dump:
-        """All rows of all tables. Raises `StoreDamaged` unless the catalog is whole."""
-        self.check_whole()
-        rows = {table.name: self._rows.select(table) for table in SEALED}
+        """All rows of all tables, without statistics that are damaged: no row depends on these.
+
+        Raises `StoreDamaged` unless the catalog is whole but for them.
+        """
+        sound = self.check_needed()
+        rows = dict(sound) | {
+            table.name: self._rows.select(table) for table in SEALED if table.name not in sound
+        }
         rows[group_digests.name] = list(self._sql.execute(select(group_digests)))
+        if sound:
+            self._balance(rows, sound)
         return {
             table.name: ([column.name for column in table.c], [list(row) for row in rows[table.name]])
             for table in metadata.sorted_tables
         }
+
+    def _balance(self, rows: dict[str, list[Any]], sound: Sound) -> None:
+        """Let the sums in a dump be those of its rows, where some of these were left out."""
+        sums = without_kinds(self._rows.all_groups(), kinds_in(sound))
+        for name, left in sound.items():
+            sums |= self._rows.sums(metadata.tables[name], left)
+        total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in sums.items()))
+        (state,) = rows[store_state.name]
+        rows[group_digests.name] = [(*group, *counted) for group, counted in sums.items()]
+        rows[store_state.name] = [self._rows.changed_row(store_state, state, {"groups_total": total})]
 
     def fill(self, dump: Dump, roots: Mapping[int, str]) -> None:
         """Enter what was dumped into tables that are empty, then the roots that shards have from now on.

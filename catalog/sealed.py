@@ -56,6 +56,7 @@ from elasticscan.catalog.remembered import (
     Group,
     RememberedGroup,
     RememberedGroups,
+    Sums,
     compare,
     complete,
     plus,
@@ -307,8 +308,8 @@ class SealedRows:
             return list(read[key])
         rows = self._with(table, {}, None if order_by is None else order_by.name)
         kinds = {kind for grouping in form.groupings for kind in kinds_of(grouping)}
-        sums = {group: counted for group, counted in _sums(form, rows).items() if group[0] in kinds}
-        compare(sums, self._sums_now(_SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda of: of[0] in kinds))
+        stored = self._sums_now(_SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda of: of[0] in kinds)
+        compare(self.sums(table, rows, lambda of: of[0] in kinds), stored)
         read[key] = rows
         return list(rows)
 
@@ -351,7 +352,7 @@ class SealedRows:
         rows = self._completed(form, key, equal, sums) if grows else None
         if rows is None:
             rows = self._with(table, equal, order)
-            compare({group: counted for group, counted in _sums(form, rows).items() if mine(group)}, sums)
+            compare(self.sums(table, rows, mine), sums)
         if self._remembered is not None and grows:
             self._remembered.keep(key, RememberedGroup(rows, sums))
         read[key] = rows
@@ -366,7 +367,7 @@ class SealedRows:
             return None
         newer = self._with(form.table, equal, form.key.name, beyond=before.rows[-1][form.key_at])
         kinds = {group[0] for group in stored}
-        sums = {group: counted for group, counted in _sums(form, newer).items() if group[0] in kinds}
+        sums = self.sums(form.table, newer, lambda group: group[0] in kinds)
         return [*before.rows, *newer] if newer and complete(before, sums, stored) else None
 
     def count(self, grouping: Grouping, part: int) -> int:
@@ -407,15 +408,19 @@ class SealedRows:
             return
         form, entered = _FORMS[table.name], []
         for row, new in changes:
-            before = row[:-1]
-            values = form.complete(dict(zip(form.columns, before, strict=True)) | dict(new))
-            digest = self._digest(form.name, values)
-            self._add(form.groups(before), -1, -row[-1])
+            *values, digest = self.changed_row(table, row, new)
+            self._add(form.groups(row[:-1]), -1, -row[-1])
             self._add(form.groups(values), 1, digest)
             named = dict(zip(form.columns, values, strict=True))
             entered.append({f"new_{name}": named[name] for name in new} | {"this": row[form.key_at]})
             entered[-1]["new_row_digest"] = digest
         self._change(form, _new_values(table, (*changes[0][1], "row_digest")), entered)
+
+    def changed_row(self, table: Table, row: Any, new: Mapping[str, Any]) -> Values:
+        """The values of a row after a change, its digest the last of them."""
+        form = _FORMS[table.name]
+        values = form.complete(dict(zip(form.columns, row[:-1], strict=True)) | dict(new))
+        return *values, self._digest(form.name, values)
 
     def delete(self, table: Table, rows: Iterable[Any]) -> int:
         """Remove rows that were read in this transaction; returns how many."""
@@ -427,27 +432,31 @@ class SealedRows:
             self._change(form, form.delete, gone)
         return len(gone)
 
+    def sound(self, table: Table) -> tuple[list[Any], list[Any]]:
+        """The rows of a table that are what was written, and the keys of the others."""
+        key, sound, others = _FORMS[table.name].key, list[Any](), list[Any]()
+        for (this,) in list(self._sql.execute(select(key))):
+            try:
+                sound += self._with(table, {key.name: this})
+            except (StoreDamaged, DBAPIError):  # the database may not even decode it
+                others.append(this)
+        return sound, others
+
     def keep_sound(self, table: Table) -> bool:
         """Remove the rows of a table that are not what was written; false where all of them are.
 
         Only for what saves work, as statistics do: its groups are from then on what is left.
         """
-        form, gone = _FORMS[table.name], []
+        form, (sound, others) = _FORMS[table.name], self.sound(table)
         kinds = sorted(kind for grouping in form.groupings for kind in kinds_of(grouping))
-        sound: list[Any] = []
-        for (key,) in list(self._sql.execute(select(form.key))):
-            try:
-                sound += self._with(table, {form.key.name: key})
-            except (StoreDamaged, DBAPIError):  # the database may not even decode it
-                gone.append({"this": key})
         stored = self._sums_now(_SUMS_OF_KINDS, {"kinds": kinds}, lambda group: group[0] in kinds)
-        sums = _sums(form, sound)
-        if not gone and sums == stored:
+        sums = self.sums(table, sound)
+        if not others and sums == stored:
             return False
         for group in {*sums, *stored}:
             has, had = sums.get(group, (0, 0)), stored.get(group, (0, 0))
             self._add([group], has[0] - had[0], has[1] - had[1])
-        self._change(form, form.delete, gone)
+        self._change(form, form.delete, [{"this": key} for key in others])
         return True
 
     def put_back(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -513,13 +522,16 @@ class SealedRows:
 
     def written_groups(self) -> dict[Group, Counted]:
         """The sums of all groups as they were last written down: `finish`."""
-        return self._stored_sums(
-            _GROUPS_BY_INDEX if self._sql.dialect.name == "sqlite" else _sums_with(()), {}
-        )
+        return self._stored_sums(_GROUPS_BY_INDEX if self._raw else _sums_with(()), {})
 
-    def sums(self, table: Table, rows: Iterable[Any]) -> dict[Group, Counted]:
+    def sums(self, table: Table, rows: Iterable[Any], mine: Callable[[Group], bool] = bool) -> Sums:
         """Rows and sums of digests of the groups of some rows."""
-        return _sums(_FORMS[table.name], rows)
+        counts, totals, groups = dict[Group, int](), dict[Group, int](), _FORMS[table.name].groups
+        for row in rows:
+            for group in groups(row):
+                counts[group] = counts.get(group, 0) + 1
+                totals[group] = totals.get(group, 0) + row[-1]
+        return {group: (counts[group], to_signed(totals[group])) for group in counts if mine(group)}
 
     def _digest(self, name: str, values: Sequence[Any]) -> int:
         digest = xxhash.xxh3_64_intdigest(self._pack((name, *values)))
@@ -577,24 +589,12 @@ class SealedRows:
         return sums
 
 
-def _sums(form: _Form, rows: Iterable[Any]) -> dict[Group, Counted]:
-    counts: dict[Group, int] = {}
-    totals: dict[Group, int] = {}
-    for row in rows:
-        for group in form.groups(row):
-            counts[group] = counts.get(group, 0) + 1
-            totals[group] = totals.get(group, 0) + row[-1]
-    return {group: (counts[group], to_signed(totals[group])) for group in counts}
-
-
 def _is(row: Any, equal: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in equal.items())
 
 
 def _alteration(form: _Form, row: Any) -> StoreDamaged:
-    key = row[form.key_at]
-    mends = (
-        "; it only saves work, and `elasticscan gc` leaves it out" if form.table.info["saves_work"] else ""
-    )
-    problem = f"row {key!r} of table {form.name!r} is not what was written{mends}"
+    problem = f"row {row[form.key_at]!r} of table {form.name!r} is not what was written"
+    if form.table.info["saves_work"]:
+        problem += "; it only saves work, and `elasticscan gc` leaves it out"
     return not_whole(problem, table=form.name)

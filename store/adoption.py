@@ -17,8 +17,10 @@ from elasticscan.base.errors import (
     OperatorNeeded,
     ShardUnavailable,
     StoreCopied,
+    StoreDamaged,
     WrongRoot,
 )
+from elasticscan.catalog import Catalog
 from elasticscan.storage import is_fragment_path, read_manifest
 from elasticscan.store.context import Context
 from elasticscan.store.context.marks import next_incarnation
@@ -109,7 +111,7 @@ def adopt(context: Context) -> Adopted:
     """Make this catalog the owner of its shards, whatever another copy of it did since.
 
     Commits that it does not know are lost; their files become garbage, which stays in the trash for a while.
-    Commit numbers go on beyond them.
+    Commit numbers go on beyond them. Statistics that are damaged are left out: no row depends on them.
 
     Raises:
         ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
@@ -117,8 +119,12 @@ def adopt(context: Context) -> Adopted:
         StoreDamaged: the catalog is not as it was written.
     """
     context.take_any_catalog()
-    context.catalog.check_whole()
+    damage = _damage_of(context.catalog)
     with context.catalog.leasing() as tx:
+        if damage is not None:
+            if not tx.mend_statistics():
+                raise damage
+            tx.check_whole()
         identity, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
         referred = tx.known_paths()
         gone = {(file.shard, file.path) for file in tx.dropped_files()}
@@ -135,6 +141,14 @@ def adopt(context: Context) -> Adopted:
         tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
     context.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing), tuple(in_trash))
+
+
+def _damage_of(catalog: Catalog) -> StoreDamaged | None:
+    try:
+        catalog.check_whole()
+    except StoreDamaged as error:
+        return error
+    return None
 
 
 def _inspect(

@@ -142,7 +142,8 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
 
     Raises:
         InvalidOption: the place is another store's, within a store, or something else.
-        FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+        FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup. Statistics that are
+            damaged are left out of it instead: no row depends on them.
         CatalogOutdated: the catalog is older than its shards: a backup of it would lack what is there.
         FragmentMissing: copies went again and again while others were made; try again later.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from elasticscan.base.errors import ElasticScanError, StoreDamaged
 from elasticscan.metadata import Fragment
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
-from elasticscan.store import Store
+from elasticscan.store import Store, repair_store
 from elasticscan.store.verifying import Finding
 from tests.base.manual_clock import ManualClock
 
@@ -152,9 +153,8 @@ DAMAGE_OF_STATISTICS = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE_OF_STATISTICS)
-def test_damaged_statistics_are_left_out_by_whoever_meets_them(tmp_path: Path, damage: str) -> None:
-    place = tmp_path / "s"
+def _with_damaged_statistics(place: Path, damage: str) -> None:
+    """A store of two tables, of which one has a fragment and a run whose statistics are damaged."""
     with Store.create(place, ["a", "b"], tablets=4, slots=16, upkeep="off") as store:
         for name in ("t", "u"):
             table = store.create_table(name, {"id": range(2_000), "v": range(2_000)}, primary_key="id")
@@ -169,8 +169,26 @@ def test_damaged_statistics_are_left_out_by_whoever_meets_them(tmp_path: Path, d
         ):
             where = f"{key} IN (SELECT max({key}) FROM {what} WHERE {key} IN {of_t.format(among)})"
             assert catalog.execute(DAMAGE_OF_STATISTICS[damage].format(what, where)).rowcount == 1
-        before = list(catalog.execute("SELECT * FROM fragment_statistics"))
         catalog.commit()
+
+
+def _statistics(place: Path) -> list[Any]:
+    with closing(sqlite3.connect(place / "catalog.db")) as catalog:
+        catalog.text_factory = bytes
+        return list(catalog.execute("SELECT * FROM fragment_statistics"))
+
+
+def _check_rows(store: Store) -> None:
+    for name in ("t", "u"):
+        assert store.table(name).scan(filter="v = 7").count() == 100
+        assert store.table(name).scan(filter="v >= 1900").count() == 100
+
+
+@pytest.mark.parametrize("damage", DAMAGE_OF_STATISTICS)
+def test_damaged_statistics_are_left_out_by_whoever_meets_them(tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "s"
+    _with_damaged_statistics(place, damage)
+    before = _statistics(place)
     with Store.open(place, upkeep="off") as store:
         assert store.verify()
         with pytest.raises(StoreDamaged):
@@ -178,14 +196,55 @@ def test_damaged_statistics_are_left_out_by_whoever_meets_them(tmp_path: Path, d
         assert store.verify(), "a dry run changes nothing"
         store.collect_garbage()
         assert store.verify() == []
-        with closing(sqlite3.connect(place / "catalog.db")) as catalog:
-            catalog.text_factory = bytes
-            left = list(catalog.execute("SELECT * FROM fragment_statistics"))
+        left = _statistics(place)
         assert [row for row in before if row in left] == left, "the others stay"
         assert len(before) - len(left) == (0 if damage == "a row that is gone" else 1)
-        for name in ("t", "u"):
-            assert store.table(name).scan(filter="v = 7").count() == 100
-            assert store.table(name).scan(filter="v >= 1900").count() == 100
+        _check_rows(store)
+
+
+@pytest.mark.parametrize("damage", DAMAGE_OF_STATISTICS)
+def test_a_store_with_damaged_statistics_is_backed_up_and_adopted_without_them(
+    tmp_path: Path, damage: str
+) -> None:
+    place = tmp_path / "s"
+    _with_damaged_statistics(place, damage)
+    before = _statistics(place)
+    gone = 0 if damage == "a row that is gone" else 1
+    with Store.open(place, upkeep="off", read_only=True) as store:
+        store.backup(tmp_path / "b")
+        assert store.verify(), "a backup changes nothing"
+    report = repair_store(place, tmp_path / "repaired")
+    assert not report.lost + report.doubts
+    with Store.from_backup(tmp_path / "b", tmp_path / "new") as other:
+        assert other.verify() == []
+        assert len(_statistics(tmp_path / "new")) == len(before) - gone
+        other.table("t").upsert(pa.table({"id": [3], "v": [7]}))
+        _check_rows(other)
+    with Store.open(place, upkeep="off") as store:
+        assert store.verify()
+        store.adopt()
+        assert store.verify() == []
+        assert len(_statistics(place)) == len(before) - gone
+        _check_rows(store)
+
+
+@pytest.mark.parametrize("worse", ["UPDATE fragments SET rows = rows + 1", "DELETE FROM commits"])
+def test_damage_beside_that_of_statistics_still_stops_a_backup_and_an_adoption(
+    tmp_path: Path, worse: str
+) -> None:
+    place = tmp_path / "s"
+    _with_damaged_statistics(place, "a body")
+    with closing(sqlite3.connect(place / "catalog.db")) as catalog:
+        catalog.execute(worse)
+        catalog.commit()
+    before = _statistics(place)
+    with Store.open(place, upkeep="off") as store:
+        with pytest.raises(StoreDamaged):
+            store.backup(tmp_path / "b")
+        with pytest.raises(StoreDamaged):
+            store.adopt()
+    assert _statistics(place) == before, "nothing was changed"
+    assert not list((tmp_path / "b").glob("*.backup"))
 
 
 @pytest.mark.parametrize("work", ["compact", "drop"])
