@@ -9,8 +9,17 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli.commands import BY_NAME, EXAMPLES, INSTEAD, OPTIONS_INSTEAD
+from elasticscan.cli.commands import (
+    BY_NAME,
+    EXAMPLES,
+    INSTEAD,
+    MORE_TOLD,
+    OPTIONS_INSTEAD,
+    OPTIONS_TOLD,
+)
 from elasticscan.cli.output import remember_json, report_error, wants_json
+
+_TOO_MANY = "Got unexpected extra argument"  # words of the parser
 
 # What words that cannot be parsed raise, in whichever click typer brings along.
 WrongWords = cast("type[Exception]", typer.BadParameter.__base__)
@@ -51,7 +60,14 @@ def _tell_options(error: Any) -> None:
     """Put the right words into the error about an option of other systems."""
     if error.ctx is None:  # an option without its value is told before the command is known
         return
-    instead = OPTIONS_INSTEAD.get(getattr(error, "option_name", ""), ())
+    wrong, command = getattr(error, "option_name", ""), str(error.ctx.info_name)
+    why = OPTIONS_TOLD.get(f"{command} {wrong}", OPTIONS_TOLD.get(wrong))
+    if (error.message or "").startswith(_TOO_MANY):
+        why = MORE_TOLD.get(command)
+    if why is not None:
+        error.message, error.possibilities = f"{error.message}: {why}", None
+        return
+    instead = OPTIONS_INSTEAD.get(wrong, ())
     own = {word for parameter in error.ctx.command.params for word in parameter.opts} if instead else set()
     here = [word for word in instead if word in own]
     elsewhere = [words for words in instead if not words.startswith("--")]

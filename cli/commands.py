@@ -224,9 +224,23 @@ BY_NAME = {command.name: command for command in COMMANDS}
 
 # Commands of other systems that people type, each with what to write behind `elasticscan`.
 INSTEAD: Mapping[str, str] = {
-    **dict.fromkeys(("ls", "list", "describe", "desc", "schema"), "tables STORE"),
+    **dict.fromkeys(
+        ("ls", "list", "describe", "desc", "schema", "topics", "collections", "keyspaces", "databases"),
+        "tables STORE",
+    ),
+    **dict.fromkeys(
+        ("lag", "offsets", "groups", "consumer-groups", "consumers", "checkpoints"), "status STORE --streams"
+    ),
+    **dict.fromkeys(("tail", "watch", "reset-offsets", "replay"), "changes STORE TABLE --after COMMIT"),
+    **dict.fromkeys(("find", "filter", "search"), "scan STORE TABLE --filter 'id = 7'"),
+    **dict.fromkeys(("cqlsh", "mongo", "mongosh", "psql", "shell"), "sql STORE 'SELECT …'"),
+    **dict.fromkeys(("mongoexport", "unload"), "export STORE TABLE FILE"),
+    **dict.fromkeys(("mongoimport", "copy-from", "insert-many"), "load STORE TABLE FILE"),
+    **dict.fromkeys(("serve", "web", "dashboard", "top"), "ui STORE"),
+    **dict.fromkeys(("ttl", "set-ttl", "expire"), "delete STORE TABLE --where CONDITION"),
+    **dict.fromkeys(("alter", "alter-table"), "add-column STORE TABLE NAME TYPE"),
     **dict.fromkeys(("show", "head", "read", "cat", "consume", "select"), "scan STORE TABLE --limit 10"),
-    **dict.fromkeys(("shards", "leases", "info", "stats"), "status STORE"),
+    **dict.fromkeys(("shards", "leases", "info", "stats", "nodes", "ring", "nodetool"), "status STORE"),
     **dict.fromkeys(("import", "upsert", "merge", "put", "write", "produce"), "load STORE TABLE FILE"),
     **dict.fromkeys(("snapshots", "versions", "commits"), "history STORE TABLE"),
     **dict.fromkeys(("rollback", "revert", "undo"), "restore-table STORE TABLE --to SNAPSHOT"),
@@ -234,10 +248,12 @@ INSTEAD: Mapping[str, str] = {
     **dict.fromkeys(("init", "new"), "create STORE --shard s1 --shard s2"),
     **dict.fromkeys(("add-shard", "reshard", "scale"), "expand STORE SHARD"),
     **dict.fromkeys(("cdc", "diff"), "changes STORE TABLE --after COMMIT"),
-    **dict.fromkeys(("drop-table", "rm"), "drop STORE TABLE"),
+    **dict.fromkeys(("drop-table", "rm", "drop-collection", "delete-topic"), "drop STORE TABLE"),
     **dict.fromkeys(("copy", "clone", "dump"), "backup STORE PLACE"),
     "create-index": "index create STORE TABLE NAME --columns A,B",
-    "create-table": "load STORE TABLE FILE --primary-key id",
+    **dict.fromkeys(
+        ("create-table", "create-topic", "create-collection"), "load STORE TABLE FILE --primary-key id"
+    ),
     "drop-index": "index drop STORE TABLE NAME",
     "expire-snapshots": "gc STORE",
     "help": "--help",
@@ -262,7 +278,7 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     "--mode": ("--insert", "--overwrite"),
     **dict.fromkeys(("--select", "--fields", "--column"), ("--columns", "--set")),
     **dict.fromkeys(("--order", "--sort"), ("--order-by",)),
-    **dict.fromkeys(("--head", "--rows", "-n"), ("--limit",)),
+    **dict.fromkeys(("--head", "--rows", "-n", "--max-rows", "--top"), ("--limit",)),
     **dict.fromkeys(("--key", "--pk"), ("--primary-key", "get STORE TABLE KEY")),
     **dict.fromkeys(("--force", "-y", "-f"), ("--yes",)),
     **dict.fromkeys(("--shards", "--root"), ("--shard",)),
@@ -277,4 +293,39 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     "--format": ("scan STORE TABLE --format csv",),
     "--out": ("--output",),
     "--svg": ("topologies STORE --svg FILE",),
+    **dict.fromkeys(("--lag", "--groups", "--group"), ("--streams", "status STORE --streams")),
+}
+
+# Likewise, where no option says it: why, and what to do; some for one command alone.
+OPTIONS_TOLD: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("changes --limit", "changes -n", "changes --max-messages", "changes --head", "changes --max-rows"),
+        "--page-rows 10 --pages 1 stops after the first 10 and tells the key that goes on",
+    ),
+    **dict.fromkeys(
+        ("--offset", "--skip"),
+        "--pages stops a scan and tells the --key that goes on, and --filter 'id > 17' begins behind a row",
+    ),
+    "changes --offset": "--after 16 begins behind commit 16",
+    **dict.fromkeys(
+        ("--from-beginning", "--earliest"), "leave it out: without --after all changes that are kept are read"
+    ),
+    **dict.fromkeys(
+        ("--having", "aggregate --limit", "aggregate --order-by"),
+        "`elasticscan sql STORE 'SELECT …'` takes HAVING, ORDER BY and LIMIT",
+    ),
+    "--consistency": "every read is of one snapshot: leave it out",
+    "--ttl": "rows stay until they are deleted: `elasticscan delete STORE TABLE --where CONDITION`",
+    "--allow-filtering": "any condition may be asked: leave it out",
+    "--query": "--filter takes SQL, as --filter 'id = 7'",
+}
+
+# What words too many at the end of a command are meant for.
+MORE_TOLD: Mapping[str, str] = {
+    "restore": "a backup is made a store; of a table: `elasticscan restore-table STORE TABLE --to SNAPSHOT`",
+    **dict.fromkeys(
+        ("scan", "changes"), "--columns id,km names columns, --filter 'km > 9' takes a condition"
+    ),
+    "count": "--filter 'km > 9' takes a condition",
+    "history": "--limit 10 says how many",
 }

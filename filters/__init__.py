@@ -21,6 +21,7 @@ key_sets           sets of value keys, as intervals of bytes; bounds: what is be
 expression         the typed tree, and its normalised text
 coercion           types that a filter computes with; typed: trees with Spark's conversions and checks
 casts              CAST on whole arrays; patterns: LIKE and RLIKE; kernels: a tree on record batches
+hints              what to write in place of SQL that no condition has
 parser             SQL text, read into a tree
 predicate          a filter: checked once, then evaluated
 parameters         values, written into a condition; arrow_expressions: conditions of pyarrow's

@@ -25,15 +25,20 @@ from elasticscan.filters.parser import parse_value
 from elasticscan.filters.predicate import ARROW_REFUSALS
 from elasticscan.filters.typed import convert
 
+_SHOWN_CHARACTERS = 200
 _DATES = (pt.is_date32, pt.is_timestamp)
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The new value of a column; `columns` are the top-level ones that are read for it."""
+    """The new value of a column; `columns` are the top-level ones that are read for it.
+
+    `text` is what the user wrote for it, which errors show.
+    """
 
     field: pa.Field
     value: Expression
+    text: str = field(compare=False)
     columns: frozenset[str] = field(init=False, compare=False)
     _evaluate: Evaluator = field(init=False, compare=False, repr=False)
 
@@ -49,7 +54,7 @@ class Assignment:
             FilterError: it cannot be read, or its type does not go into the column.
             ColumnNotFound: it names a column that there is not.
         """
-        assignment = cls(field, _fitting(parse_value(text, schema), field))
+        assignment = cls(field, _fitting(parse_value(text, schema), field), text.strip())
         # On no rows it shows already whether Arrow can do this.
         nothing = [pa.array([], one.type) for one in schema]
         assignment.values(pa.RecordBatch.from_arrays(nothing, schema=schema))
@@ -83,7 +88,11 @@ class Assignment:
         return pc.cast(values, target)
 
     def __str__(self) -> str:
-        return f"{self.field.name} = {to_text(self.value)}"
+        return f"{self.field.name} = {_brief(self.text)}"
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _fitting(value: Expression, field: pa.Field) -> Expression:

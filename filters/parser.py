@@ -19,7 +19,7 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
 from elasticscan.base.showing import is_whole
-from elasticscan.filters import typed
+from elasticscan.filters import hints, typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
     And,
@@ -122,7 +122,7 @@ def _parse(text: str) -> exp.Expr:
         why = first.get("description") or "not a SQL condition"
         if why.startswith("Required keyword"):  # the parser's own classes follow
             why = "something is missing here"
-        raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
+        raise FilterError(f"cannot read the filter{near}: {why}{hints.of_text(text)}", filter=text) from None
     except TokenError:
         raise not_closed(text) from None
     except SqlglotError as error:
@@ -148,7 +148,7 @@ def _piece(node: exp.Expr) -> str:
 
 
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
-    piece = _piece(node)
+    piece, told = _piece(node), None
     match node:
         case _ if only_this_form:
             feature = f"this form of {node.key.upper()}"
@@ -167,14 +167,17 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
                 "single quotes, in which each quote and each backslash is doubled",
                 piece=piece,
             )
-        case exp.Anonymous():
-            feature = f"the function {node.name}"
-        case exp.Func():
-            feature = f"the function {node.meta.get(_TYPED, node.sql_name().lower())}"
+        case exp.Anonymous() | exp.Func():
+            name = node.name if isinstance(node, exp.Anonymous) else node.sql_name().lower()
+            name = node.meta.get(_TYPED, name)
+            feature, told = f"the function {name}", hints.of_function(name)
+        case exp.Interval():
+            feature, told = "INTERVAL", hints.of_function("interval")
         case _:
             feature = node.key.upper()
     return FilterError(
-        f"filters do not support {feature}, as in {piece!r}; they support {_SUPPORTED}", piece=piece
+        f"filters do not support {feature}, as in {piece!r}; {told or f'they support {_SUPPORTED}'}",
+        piece=piece,
     )
 
 
@@ -190,8 +193,9 @@ class _TreeBuilder:
         parsed = self.read(node)
         if parsed.type not in (pa.bool_(), pa.null()):
             kind = type_name(parsed.type)
+            told = "; the argument or option columns names columns" if isinstance(parsed, Column) else ""
             raise FilterError(
-                f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for each row"
+                f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for each row{told}"
             )
         return typed.convert(parsed, pa.bool_())
 
@@ -448,6 +452,9 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
     text = "" if parents else f" (a text stands in quotes: '{name}')"
+    if name.lower() in hints.CLOCKS and not parents:
+        told = hints.of_function(name)
+        raise ColumnNotFound(f"there is no column {quote_name(name)}, and {told}", column=full, nearest=[])
     hint = f"did you mean {near[0]}?" if near else f"there are: {listed}{text}"
     raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)
 

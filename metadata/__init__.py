@@ -29,6 +29,7 @@ from elasticscan.metadata.fragments import (
     StagedFragment,
     TableInfo,
     by_nearness,
+    hint_of_form,
     nearest_column,
     no_such_column,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "TableInfo",
     "by_nearness",
     "floor_at",
+    "hint_of_form",
     "intervals_of",
     "is_widening",
     "nearest_column",

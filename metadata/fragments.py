@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import SequenceMatcher, get_close_matches
@@ -191,16 +192,37 @@ CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
+# Texts that people give where a column's name is asked for.
+_FORMS = (
+    (r"^\$", "operators are SQL, as in update({'km': 'km + 1'}, where='id = 7')"),
+    (r"[<>=]|\b(?:IS|IN|LIKE|BETWEEN)\b", "a condition stands in filter, or in where of what changes rows"),
+    (r"\s(?:ASC|DESC)$", "write the name alone: an index gives both orders, and order_by takes DESC"),
+    (r"\sAS\s", "columns keep their names: rename them in what is read, or with rename_column for good"),
+    (r"[+*/()]|\s-\s", "a column stands by its name alone: SQL and aggregate compute"),
+)
+
+
 def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
     """The error about a column that a table does not have; it names the nearest, in whatever case."""
     names = list(columns)
-    near = nearest_column(column, names)
-    hint = "" if near is None else f"; did you mean {near!r}?"
+    told = hint_of_form(column)
+    near = None if told else nearest_column(column, names)
+    hint = f"; {told}" if told else "" if near is None else f"; did you mean {near!r}?"
     return ColumnNotFound(
         f"table {table!r} has no column {column!r}; it has {', '.join(names)}{hint}",
         column=column,
         nearest=near,
     )
+
+
+def hint_of_form(column: str) -> str | None:
+    """The hint what to write in place of a text that is more than the name of a column."""
+    parts = [part.strip() for part in column.split(",")]
+    if len(parts) > 1 and all(parts):
+        return f"several columns are a list: {parts}"
+    if column.strip() == "*":
+        return "leave columns out for all of them"
+    return next((told for pattern, told in _FORMS if re.search(pattern, column, re.IGNORECASE)), None)
 
 
 def nearest_column(column: str, columns: Iterable[str]) -> str | None:

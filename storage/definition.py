@@ -31,7 +31,7 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
-from elasticscan.metadata import CHANGE_COLUMNS, Bounds, Origin, StagedFragment, TableInfo
+from elasticscan.metadata import CHANGE_COLUMNS, Bounds, Origin, StagedFragment, TableInfo, hint_of_form
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
@@ -188,8 +188,11 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
         raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
     for name in primary_key:
         if name not in schema.names:
+            told = hint_of_form(name)
             raise SchemaMismatch(
-                f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})", column=name
+                f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})"
+                f"{(told and f'; {told}') or ''}",
+                column=name,
             )
         check_key_type(name, schema.field(name).type)
     _check_most("columns in its primary key", len(primary_key), MAX_KEY_COLUMNS, "use fewer")

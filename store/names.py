@@ -52,17 +52,43 @@ _OF_TABLE = {
 
 # Those of others whose names are none of ours: of Delta, Iceberg, Kafka, and of stores of documents.
 _OF_TABLE_ELSEWHERE = {
-    **dict.fromkeys(("append", "put", "save", "send", "write"), "upsert(rows)"),
+    **dict.fromkeys(
+        (
+            "append",
+            "put",
+            "save",
+            "send",
+            "write",
+            "produce",
+            "producer",
+            "bulk_write",
+            "insert_all",
+            "upsert_many",
+        ),
+        "upsert(rows)",
+    ),
+    **dict.fromkeys(("insert_one", "insert_many"), "insert(rows)"),
+    **dict.fromkeys(("replace_one", "find_one_and_replace"), "upsert(rows)"),
+    **dict.fromkeys(("update_one", "update_many", "find_one_and_update"), "update(set, where)"),
+    **dict.fromkeys(("delete_one", "delete_many", "find_one_and_delete"), "delete(where=condition)"),
+    **dict.fromkeys(
+        ("count_documents", "estimated_document_count", "size_of"), "scan(filter=condition).count()"
+    ),
+    **dict.fromkeys(("ensure_index", "create_indexes"), "create_index(index, columns)"),
+    **dict.fromkeys(("list_indexes", "index_information"), "indexes()"),
     **dict.fromkeys(("alter_column", "change_column", "update_column"), "widen_column(name, type)"),
     **dict.fromkeys(("cdc", "cdf", "change_feed", "load_cdf", "subscribe", "table_changes"), "changes()"),
     **dict.fromkeys(
-        ("consume", "offsets", "poll", "position", "seek"),
+        ("consume", "consumer", "offsets", "poll", "position", "seek", "seek_to_end", "end_offsets"),
         "changes(after=commit), whose scan.key says where to go on",
     ),
+    **dict.fromkeys(("seek_to_beginning", "beginning_offsets"), "changes(), of all that is kept"),
+    **dict.fromkeys(("offsets_for_times", "replay"), "changes(after=datetime)"),
+    **dict.fromkeys(("watch", "change_stream"), "changes(after=commit)"),
     **dict.fromkeys(("checkout", "time_travel", "with_snapshot"), "scan(snapshot=commit)"),
     **dict.fromkeys(("create_branch", "create_snapshot", "create_tag", "manage_snapshots"), "tag(name)"),
     **dict.fromkeys(("delete_tag", "remove_tag", "untag"), "drop_tag(name)"),
-    **dict.fromkeys(("delete_table", "remove_table"), "drop()"),
+    **dict.fromkeys(("delete_table", "remove_table", "drop_collection", "delete_topic"), "drop()"),
     **dict.fromkeys(("describe", "detail", "dtypes", "fields"), "schema, or table.definition for all of it"),
     **dict.fromkeys(("expire", "expire_snapshots", "set_ttl", "ttl"), "set_retention(period)"),
     **dict.fromkeys(
@@ -92,7 +118,7 @@ _OF_TABLE_ELSEWHERE = {
     "add_column": "add_columns([pa.field(name, type)])",
     "current_snapshot": "history(1)[0]",
     "drop_column": "drop_columns([name])",
-    "find": "scan(filter=condition), or table.get(keys)",
+    **dict.fromkeys(("find", "find_one"), "scan(filter=condition), or table.get(keys)"),
     "lookup": "get(keys)",
     "query": "scan(columns, filter)",
     "remove": "delete(keys), or table.delete(where=condition)",
@@ -163,7 +189,23 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "Store": {
             **{name: f"store.table(name).{call}" for name, call in (_OF_TABLE | _OF_TABLE_ELSEWHERE).items()},
-            **dict.fromkeys(("execute", "query", "sql"), _SQL_OF_STORE),
+            **dict.fromkeys(("execute", "execute_async", "prepare", "query", "sql"), _SQL_OF_STORE),
+            **dict.fromkeys(
+                ("assign", "consumer_groups", "committed", "lag", "lags", "groups", "streams", "checkpoints"),
+                "store.status()['streams'], and in a shell `elasticscan status STORE --streams`",
+            ),
+            **dict.fromkeys(
+                ("create_collection", "create_topic", "create_topics"),
+                "store.create_table(name, schema, primary_key)",
+            ),
+            **dict.fromkeys(("collection", "get_collection", "topic"), "store.table(name)"),
+            **dict.fromkeys(
+                ("create_keyspace", "keyspace", "keyspaces", "set_keyspace", "use"),
+                "store.table(name): a store is one space of tables",
+            ),
+            **dict.fromkeys(
+                ("list_collection_names", "list_topics", "topics", "collections"), "store.tables()"
+            ),
             **dict.fromkeys(
                 ("describe_table", "for_name", "for_path", "get_table", "load_table", "open_table"),
                 "store.table(name)",
@@ -191,7 +233,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **dict.fromkeys(("remove_node", "remove_shard", "scale_in"), "store.contract(shard)"),
             **dict.fromkeys(("describe", "detail", "info", "metrics", "stats"), "store.status()"),
             **dict.fromkeys(
-                ("begin", "commit", "flush", "rollback", "transaction"),
+                ("batch", "begin", "commit", "flush", "rollback", "start_session", "transaction"),
                 "store.table(name).upsert(rows): each write is a commit, all or nothing",
             ),
             "drop": "store.table(name).drop()",

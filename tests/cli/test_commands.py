@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import typer
 
 from elasticscan.cli.app import app
-from elasticscan.cli.commands import BY_NAME, COMMANDS, INSTEAD, Command
+from elasticscan.cli.commands import BY_NAME, COMMANDS, INSTEAD, MORE_TOLD, OPTIONS_TOLD, Command
 from tests.cli.conftest import Shell
 
 
@@ -103,12 +104,35 @@ def test_words_that_do_not_go_with_a_command_are_told_with_a_call_of_it(shell: S
             "Missing option '--shard'. As in `elasticscan create trips.store",
         ),
         (["expand", "a.store", "--shard", "s1"], "--shard; as in `elasticscan expand trips.store s3`"),
-        (["restore", "a.store", "t", "2"], "(2); as in `elasticscan restore /mnt/backups restored.store`"),
+        (
+            ["restore", "a.store", "t", "2"],
+            "(2): a backup is made a store; of a table: `elasticscan restore-table",
+        ),
+        (["scan", "a.store", "t", "id,city"], "(id,city): --columns id,km names columns"),
+        (["count", "a.store", "t", "id > 1"], "(id > 1): --filter 'km > 9' takes a condition"),
+        (["contract", "a.store", "s1", "s2"], "(s2); as in `elasticscan contract trips.store s1`"),
+        (
+            ["changes", "a.store", "t", "--limit", "3"],
+            "No such option: --limit: --page-rows 10 --pages 1 stops",
+        ),
+        (["changes", "a.store", "t", "--offset", "earliest"], "--offset: --after 16 begins behind commit 16"),
+        (["changes", "a.store", "t", "--from-beginning"], "--from-beginning: leave it out: without --after"),
+        (["scan", "a.store", "t", "--skip", "3"], "--skip: --pages stops a scan and tells the --key"),
+        (["aggregate", "a.store", "t", "count(*)", "--having", "x"], "takes HAVING, ORDER BY and LIMIT"),
         (["index", "list", "a.store", "t", "u"], "as in `elasticscan index list trips.store`"),
         (["tag", "drop", "--nope"], "as in `elasticscan tag create trips.store trips june"),
     ):
         code, message = shell.fails(*words, "--json")
         assert (code, told in message) == (2, True), message
+
+
+def test_what_is_told_of_words_that_no_option_says_exists() -> None:
+    every = {word for name in BY_NAME for word in options_of(name, "")}
+    for typed, told in {**OPTIONS_TOLD, **MORE_TOLD}.items():
+        command, _, option = typed.rpartition(" ")
+        assert not command or option not in options_of(command, ""), typed
+        assert set(re.findall(r"--[a-z-]+", told)) <= every, typed
+        assert set(re.findall(r"`elasticscan ([a-z-]+)", told)) <= BY_NAME.keys(), typed
 
 
 def test_a_command_that_there_is_not_is_told_with_one_of_a_similar_name(shell: Shell) -> None:

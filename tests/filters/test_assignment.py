@@ -132,3 +132,11 @@ def test_what_would_be_another_value_is_refused(column: str, text: str, why: str
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(ColumnNotFound, match="bigg"):
         assigned("big", "bigg + 1")
+
+
+@pytest.mark.parametrize("text", ["1/0", "big  DIV (big - big)", "big * 9223372036854775807"])
+def test_an_error_shows_a_new_value_as_it_was_written(text: str) -> None:
+    with pytest.raises(FilterError) as refused:
+        assigned("big" if "big" in text else "double", text)
+    assert text in refused.value.message
+    assert "1.0 / 0.0" not in refused.value.message

@@ -660,6 +660,14 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
         (lambda store, table, scan: table.executeCompaction(), "table.compact()"),
         (lambda store, table, scan: table.poll(), "table.changes(after=commit)"),
         (lambda store, table, scan: scan.seek(3), "scan.key, and store.resume(key)"),
+        (lambda store, table, scan: table.insert_many([{"id": 1}]), "table.insert(rows)"),
+        (lambda store, table, scan: table.find_one({"id": 1}), "table.get(keys)"),
+        (lambda store, table, scan: table.count_documents({}), "table.scan(filter=condition).count()"),
+        (lambda store, table, scan: table.watch(), "table.changes(after=commit)"),
+        (lambda store, table, scan: table.offsets_for_times(3), "table.changes(after=datetime)"),
+        (lambda store, table, scan: store.lag(), "store.status()['streams']"),
+        (lambda store, table, scan: store.create_topic("t"), "store.create_table(name, schema, primary_key)"),
+        (lambda store, table, scan: store.keyspace, "a store is one space of tables"),
     ],
 )
 def test_a_name_that_people_type_is_told_with_the_one_there_is(
@@ -717,7 +725,7 @@ def test_an_operator_or_a_name_that_is_nearly_right_is_told(
     assert isinstance(refused.value, TypeError)
 
 
-@pytest.mark.parametrize("name", ["describe_ring", "write_to_path", "config", "create_namespace", "streams"])
+@pytest.mark.parametrize("name", ["describe_ring", "write_to_path", "config", "create_namespace"])
 def test_a_name_that_is_only_a_little_like_another_is_not_told_as_that(store: Store, name: str) -> None:
     with pytest.raises(AttributeError, match=f"^'Store' object has no attribute '{name}'$"):
         getattr(store, name)
