@@ -1,4 +1,4 @@
-"""What to write in place of SQL that people bring along and that no condition has here.
+"""Hints what to write in place of SQL that people bring along and that no condition has here.
 
 Errors about texts that cannot be read, and about functions that there are not, end with these.
 """
