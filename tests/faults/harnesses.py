@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from inspect import signature
+from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import pytest
 
@@ -18,11 +22,13 @@ import tests.faults.planted_roots  # noqa: F401 - enters its faults
 from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
+from tests.storage import test_faulty_disk
 from tests.store import (
     test_catalog_away,
     test_definitions_meanwhile,
     test_older_catalog,
     test_root_scenarios,
+    test_verifying,
 )
 from tests.store.damage_programs import DamagePrograms
 from tests.store.kept_programs import KeptProgram
@@ -30,7 +36,7 @@ from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
 from tests.store.reading import test_aggregating, test_extremes
 
-# Named schedules: tests that need a directory and nothing else.
+# Named schedules: tests that need a directory and patches, and nothing else.
 _MODULES = (
     test_root_scenarios,
     test_catalog_away,
@@ -39,8 +45,33 @@ _MODULES = (
     test_aggregating,
     test_extremes,
     test_partial_rows,
+    test_faulty_disk,
+    test_verifying,
 )
-SCENARIOS = {name: scenario for module in _MODULES for name, scenario in vars(module).items()}
+Scenario = Callable[[Path], object]
+
+
+def _cases(name: str, test: Any) -> Iterator[tuple[str, Scenario]]:
+    """A test for each of its parameters, by the names that pytest gives."""
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    for values in product(*(mark.args[1] for mark in marks)):
+        given = dict(zip((mark.args[0] for mark in marks), values, strict=True))
+        yield f"{name}[{'-'.join(map(str, values))}]" if marks else name, partial(_run_test, test, given)
+
+
+def _run_test(test: Callable[..., object], given: Mapping[str, Any], directory: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fixtures = {"tmp_path": directory, "monkeypatch": patch}
+        test(**given, **{name: fixtures[name] for name in signature(test).parameters if name in fixtures})
+
+
+SCENARIOS = {
+    name: scenario
+    for module in _MODULES
+    for test, function in vars(module).items()
+    if test.startswith("test_")
+    for name, scenario in _cases(test, function)
+}
 SEEDS_FILE = Path(__file__).with_name("seeds.json")
 
 # Runs the program of a seed; the second argument is its style.

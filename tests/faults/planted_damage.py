@@ -1,17 +1,19 @@
-"""Faults in what proves the bytes of files."""
+"""Faults in what proves the bytes of files, and in what goes on without damaged statistics."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from elasticscan.base.errors import FragmentDamaged
+from elasticscan.catalog import Tx, sealed
 from elasticscan.storage import FragmentReader, PageSource, sealed_file
 from elasticscan.storage.batches.reader import BatchReader
-from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
+from elasticscan.storage.sealed_file import PIECE_BYTES, SEGMENT_BYTES, SMALL_FILE_BYTES, SealedFile
 from elasticscan.store import verifying
 from elasticscan.store.context import readers
 from elasticscan.store.moves import mover
@@ -142,3 +144,88 @@ def runs_are_not_verified(patch: Patch) -> None:
         return None if ", index " in label else honest(disk, path, seal, label)
 
     patch.setattr(verifying, "find_damage", careless)
+
+
+PIECES = "test_a_bit_that_flipped_in_any_piece_is_damage"
+
+
+def _filled_by(patch: Patch, prove: Callable[[SealedFile, memoryview, int, int], None]) -> None:
+    """Files that are near are read piece by piece, each proven by `prove(file, piece, at, start)`."""
+
+    def fill(self: SealedFile, room: memoryview, start: int) -> None:
+        for at in range(0, len(room), PIECE_BYTES):
+            piece = room[at : at + PIECE_BYTES]
+            self._file.read_into(start + at, piece)
+            prove(self, piece, at, start)
+
+    patch.setattr(SealedFile, "_fill", fill)
+
+
+@fault("scenarios", "each piece of a file that is near is proven", style=PIECES)
+def later_pieces_are_not_proven(patch: Patch) -> None:
+    def first_alone(file: SealedFile, piece: memoryview, at: int, start: int) -> None:
+        if not at:
+            file._prove(piece, start // SEGMENT_BYTES)
+
+    _filled_by(patch, first_alone)
+
+
+@fault("scenarios", "a piece is compared with the checksums of its own place", style=PIECES)
+def pieces_are_proven_as_the_first_one(patch: Patch) -> None:
+    _filled_by(patch, lambda file, piece, at, start: file._prove(piece, start // SEGMENT_BYTES))
+
+
+@fault("scenarios", "a segment that is cut by the end of the data is proven, too", style=PIECES)
+def the_last_segment_is_not_proven(patch: Patch) -> None:
+    def whole_ones(file: SealedFile, piece: memoryview, at: int, start: int) -> None:
+        for place in range(0, len(piece) // SEGMENT_BYTES * SEGMENT_BYTES, SEGMENT_BYTES):
+            file._prove(piece[place : place + SEGMENT_BYTES], (start + at + place) // SEGMENT_BYTES)
+
+    _filled_by(patch, whole_ones)
+
+
+LEFT_OUT = "test_damaged_statistics_are_left_out_by_whoever_meets_them"
+
+
+@fault("scenarios", "statistics that are sound stay where others are damaged", style=f"{LEFT_OUT}[a body]")
+def sound_statistics_go_with_damaged_ones(patch: Patch) -> None:
+    honest = sealed.SealedRows.sound
+
+    def none(self: sealed.SealedRows, table: Any) -> Any:
+        sound, others = honest(self, table)
+        return ([], [*others, *(row[0] for row in sound)]) if others else (sound, others)
+
+    patch.setattr(sealed.SealedRows, "sound", none)
+
+
+@fault("scenarios", "sound statistics are those whose digests are theirs", style=f"{LEFT_OUT}[a digest]")
+def damaged_statistics_are_called_sound(patch: Patch) -> None:
+    honest = sealed.SealedRows.sound
+
+    def careless(self: sealed.SealedRows, table: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(sealed.SealedRows, "_checked", lambda self, form, rows: rows)
+            return honest(self, table)
+
+    patch.setattr(sealed.SealedRows, "sound", careless)
+
+
+@fault("scenarios", "sums are those of the statistics that are left", style=f"{LEFT_OUT}[a body]")
+def sums_are_of_statistics_that_went(patch: Patch) -> None:
+    honest = sealed.SealedRows.keep_sound
+
+    def careless(self: sealed.SealedRows, table: Any) -> bool:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(sealed.SealedRows, "_add", lambda *_: None)
+            return honest(self, table)
+
+    patch.setattr(sealed.SealedRows, "keep_sound", careless)
+
+
+@fault(
+    "scenarios",
+    "a backup without damaged statistics has the sums of what it has",
+    style="test_a_store_with_damaged_statistics_is_backed_up_and_adopted_without_them[a body]",
+)
+def backups_have_sums_of_what_they_lack(patch: Patch) -> None:
+    patch.setattr(Tx, "_balance", lambda *_: None)

@@ -282,3 +282,36 @@ def ages_by_the_machines_clock(patch: Patch) -> None:
         return replace(look, shelf=replace(look.shelf, seen_at=self._context.clock.now()))
 
     patch.setattr(collector._Collection, "_look", by_ours)
+
+
+BEGUN = "test_damage_in_a_copy_whose_first_write_was_cut_off_is_called_damage"
+
+
+@fault("scenarios", "roots that a copy began to make its own, and was cut off, are its own", style=BEGUN)
+def what_a_copy_began_is_anothers(patch: Patch) -> None:
+    patch.setattr(RootMarks, "_was_begun", lambda self, shard: False)
+
+
+@fault("scenarios", "a copy does not go on with what another copy began", style=BEGUN)
+def copies_go_on_with_what_others_began(patch: Patch) -> None:
+    def of_any(self: RootMarks, _: int) -> bool:
+        with self._catalog.reading() as tx:
+            return marks.next_incarnation(tx.identity(), self._catalog.home) is not None
+
+    patch.setattr(RootMarks, "_was_begun", of_any)
+
+
+@fault(
+    "scenarios",
+    "a copy that has become a store of its own is not begun again by an older catalog",
+    style="test_the_originals_catalog_in_the_place_of_a_copys_is_refused[False]",
+)
+def what_a_copy_ended_is_begun_again(patch: Patch) -> None:
+    honest = RootMarks._was_begun
+
+    def careless(self: RootMarks, shard: int) -> bool:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(marks, "check_mark", lambda *_: None)
+            return honest(self, shard)
+
+    patch.setattr(RootMarks, "_was_begun", careless)

@@ -592,12 +592,16 @@ def test_the_originals_catalog_in_the_place_of_a_copys_is_refused(tmp_path: Path
             for start in (1, 2, 3):
                 one.table("t").upsert(rows(start * ROWS))
     catalog = tmp_path / "two" / "catalog.db"
-    catalog.write_bytes((tmp_path / "one" / "catalog.db").read_bytes())  # it stays the same file
+    original = tmp_path / "one" / "catalog.db"
+    catalog.write_bytes(original.read_bytes())  # it stays the same file
     with Store.open(tmp_path / "two") as two:
         with pytest.raises((WrongRoot, CatalogOutdated)):
             two.table("t").upsert(rows(ROWS, value=2))
         with pytest.raises((WrongRoot, CatalogOutdated)):
             two.collect_garbage(grace_seconds=0)
+    with closing(sqlite3.connect(catalog)) as here, closing(sqlite3.connect(original)) as there:
+        ids = [sql.execute("SELECT incarnation FROM store_state").fetchone() for sql in (here, there)]
+    assert ids[0] == ids[1], "nothing was changed"
 
 
 def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> None:
