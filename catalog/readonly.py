@@ -11,11 +11,13 @@ A read-only mount of a disk where somebody writes on the same machine is no spec
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import tempfile
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -23,7 +25,8 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DisconnectionError
 
-from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.base.errors import CatalogUnavailable, DiskFull
+from elasticscan.base.resources import lack_in
 from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import closed_on_error
 
@@ -98,7 +101,8 @@ class _Source:
         if connection.fresh:
             connection.fresh = False
             return True
-        seen = self._look()
+        with _telling():
+            seen = self._look()
         if seen[0] is None or seen[0][:2] != connection.file:
             return False
         if connection.seen is None:  # SQLite itself looks for changes, in the log that it has opened
@@ -106,8 +110,9 @@ class _Source:
         return connection.seen == seen and _is_settled(seen)
 
     def connect(self) -> _Connection:
-        file = self._file()
-        connection = self._connect_shared() or self._connect_private()
+        with _telling():
+            file = self._file()
+            connection = self._connect_shared() or self._connect_private()
         connection.file = file
         with closed_on_error(connection):
             connection.isolation_level = None
@@ -201,9 +206,49 @@ def _read(path: Path) -> bytes:
         return b"".join(parts)
 
 
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Turn what the system says of the catalog's files into errors of ours.
+
+    Raises:
+        CatalogUnavailable: their disk or mount does not give them, or this user may not read all of them.
+    """
+    try:
+        yield
+    except OSError as error:
+        if lack_in(error) is not None:
+            raise  # whoever was called by the user says what is lacking
+        what_to_do = "check that it is reachable, then try again"
+        if isinstance(error, PermissionError):
+            what_to_do = "its owner can let a group read it: docs/security.md says how"
+        raise CatalogUnavailable(f"the catalog could not be read: {error}; {what_to_do}") from error
+
+
+@contextmanager
+def _telling_of_scratch() -> Iterator[None]:
+    """Turn what the system says of the temporary directory into errors of ours.
+
+    Raises:
+        DiskFull: it has no room.
+        CatalogUnavailable: there is none that can be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if lack_in(error) is not None:
+            raise
+        said = (
+            "the catalog has changes beside it, which are laid over a copy of it in the temporary directory, "
+            f"and this cannot be made: {error}; name another directory in TMPDIR"
+        )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(said + ", or make room there") from error
+        raise CatalogUnavailable(said) from error
+
+
 def _merge_log(content: bytes, changes: bytes) -> bytes:
     """The database with the changes beside it, which a writer that was killed has left."""
-    with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
+    with _telling_of_scratch(), tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
         copy = Path(scratch) / "catalog.db"
         copy.write_bytes(content)
         copy.with_name("catalog.db-wal").write_bytes(changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import shlex
@@ -77,8 +78,13 @@ class Location:
             StoreNotFound: this user may not look, so it is as if there were none.
             InvalidOption: nobody could look.
         """
+        if self.directory is None:
+            return True
         try:
-            return self.directory is None or (self.directory / CATALOG_FILE).is_file()
+            there = (self.directory / CATALOG_FILE).is_file()
+            if there and not _may_read(self.directory / CATALOG_FILE):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return there
         except PermissionError as error:
             raise StoreNotFound(
                 f"{self.directory} holds no elasticscan store that this user may read ({error.strerror}); "
@@ -235,6 +241,11 @@ def _warn_of_readers(file: Path, what: str) -> None:
             StoreReadableByAll,
             stacklevel=_frames_within() + 1,
         )
+
+
+def _may_read(file: Path) -> bool:
+    """True if this user may read a file that he can see."""
+    return os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def repairing(directory: Path) -> str:

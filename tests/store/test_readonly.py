@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, ReadOnlyStore, SnapshotExpired
+from elasticscan.base.errors import CatalogOutdated, ElasticScanError, ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
@@ -118,6 +119,26 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
     assert files_of(str(copy)) == before
 
 
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, "ES_DISK_FULL"), (errno.EACCES, "ES_CATALOG_UNAVAILABLE")]
+)
+def test_a_temporary_directory_that_takes_no_copy_of_the_catalog_is_told(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    with Store.open(uri) as store:
+        store.table("t").upsert(ids(200, 210))
+        shutil.copytree(uri, tmp_path / "copy")
+    (tmp_path / "copy" / "catalog.db-shm").unlink()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "/tmp/x")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with pytest.raises(ElasticScanError, match=r"temporary directory.*'/tmp/x'.*TMPDIR") as told:
+        Store.open(tmp_path / "copy", read_only=True)
+    assert told.value.code == code
+
+
 def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_path: Path) -> None:
     with Store.open(uri) as store:
         shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
@@ -215,6 +236,32 @@ def test_another_user_does_not_learn_whether_a_private_store_is_there(place: Pat
     Store.create(place / "s", ["a"]).close()
     with OtherUser(NOBODY) as reader:
         assert reader("open", str(place / "s"))["error"] == "ES_STORE_NOT_FOUND"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("hidden", "code"), [("catalog.db", "ES_STORE_NOT_FOUND"), ("catalog.db-wal", "ES_CATALOG_UNAVAILABLE")]
+)
+def test_a_catalog_that_another_user_may_see_but_not_read_is_told_to_him(
+    uri: str, tmp_path: Path, hidden: str, code: str
+) -> None:
+    """As `chmod 755` of the directory alone leaves it, or a writer of another umask that was killed."""
+    with Store.open(uri) as store:
+        store.table("t").upsert(ids(200, 210))
+        for name in ("catalog.db", "catalog.db-wal"):
+            shutil.copy(f"{uri}/{name}", tmp_path / name)
+    for name in ("catalog.db", "catalog.db-wal"):
+        shutil.copy(tmp_path / name, f"{uri}/{name}")
+        Path(uri, name).chmod(0o600 if name == hidden else 0o644)
+    Path(uri).chmod(0o755)
+    with OtherUser(NOBODY) as reader:
+        told = reader("open", uri)
+        assert told["error"] == code
+        assert "Permission denied" in told["text"]
+        assert "its owner can let a group read it" in told["text"]
+        Path(uri, hidden).chmod(0o644)
+        assert "may not write" in reader("open", uri)
+        assert reader("look")[1] == [210]
 
 
 @pytest.fixture
