@@ -76,6 +76,33 @@ def directory_of(uri: str) -> str | None:
     return posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
 
 
+def local_directory(uri: str) -> str | None:
+    """The directory that a user's `file:` URI names; None for URIs of other kinds.
+
+    Raises:
+        InvalidOption: it names another host or no directory, or has what a path takes in another spelling.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme.lower() != "file":
+        return None
+    directory = directory_of(uri)
+    if directory is None:
+        raise InvalidOption(
+            f"{shown(uri)} names a directory of the host {shown(parts.netloc)!r}, and none of this machine: "
+            "write file:///PATH with three slashes, or the path alone",
+            option="uri",
+        )
+    if not parts.path:
+        raise InvalidOption(f"{shown(uri)} names no directory; write file:///PATH", option="uri")
+    if parts.query or parts.fragment:
+        raise InvalidOption(
+            f"{shown(uri)} has a '?' or a '#', which end the path of a URI: write %3F and %23 for them, or "
+            "the path alone",
+            option="uri",
+        )
+    return directory
+
+
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:
     """Raises `InvalidOption` when two of these shards (name, root) overlap."""
     places = [(name, place_of(root)) for name, root in roots]

@@ -22,7 +22,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
-from elasticscan.store.roots.aliases import directory_of, place_of, whole_uri, with_home
+from elasticscan.store.roots.aliases import local_directory, place_of, whole_uri, with_home
 
 CATALOG_FILE = "catalog.db"
 SHARDS = "shards"  # the directory of roots within a store's
@@ -61,9 +61,7 @@ class Location:
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = whole_uri(text)
-        if text.startswith("file://"):
-            text = text.removeprefix("file://")
-        text = with_home(text)
+        text = local_directory(text) or with_home(text)
         return cls(text, None if "://" in text else Path(text).absolute())
 
     @property
@@ -185,7 +183,7 @@ class Location:
             root = whole_uri(root)
             if "://" not in root:
                 return str(Path(with_home(root)).absolute())
-            return directory_of(root) or root
+            return local_directory(root) or root
         if self.directory is None:
             raise InvalidOption(
                 f"shard {shard!r} needs a root, because the catalog is in a database: pass "

@@ -16,6 +16,7 @@ from elasticscan.base.errors import AlreadyExists, CatalogOutdated, InvalidOptio
 from elasticscan.metadata import Manifest
 from elasticscan.store import Store
 from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
+from elasticscan.store.roots.location import BACKUP_MARKER
 from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
@@ -98,6 +99,56 @@ def test_a_file_uri_with_one_slash_is_one(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(InvalidOption, match="slashes"):
                 Store.open(wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "store"]
+
+
+@pytest.mark.parametrize("spelled", ["file://{}", "FILE://{}", "file://localhost{}", "file:{}"])
+def test_stores_and_backups_by_a_file_uri_lie_where_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str
+) -> None:
+    """However it is spelled, and not in directories of those names within the current one."""
+    elsewhere, place = tmp_path / "elsewhere", tmp_path / "a place"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    uri = spelled.format(f"{tmp_path}/a%20place")
+    with made(f"{uri}/store") as store:
+        assert store.uri == str(place / "store")
+        with pytest.raises(InvalidOption, match="overlaps"):
+            store.backup(f"{uri}/store/shards/a")
+        store.backup(f"{uri}/backups")
+        assert (place / "backups" / BACKUP_MARKER).is_file()
+    with Store.from_backup(f"{uri}/backups", f"{uri}/new") as new:
+        assert count(new) == len(rows())
+    assert sorted(path.name for path in place.iterdir()) == ["backups", "new", "store"]
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("file://data/store", "host 'data'"),
+        ("file://~/store", "host '~'"),
+        ("file://", "no directory"),
+        ("file://localhost", "no directory"),
+        ("file://{}/what?x", "%3F"),
+        ("file://{}/no#1", "%23"),
+    ],
+)
+def test_a_file_uri_that_names_no_directory_of_this_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+) -> None:
+    uri = uri.format(tmp_path / "elsewhere")
+    with made(tmp_path / "store", {"a": str(tmp_path / "a")}) as store:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for use in (
+            lambda: Store.create(uri, ["a"]),
+            lambda: Store.open(uri),
+            lambda: store.backup(uri),
+            lambda: store.expand({"b": uri}),
+        ):
+            with pytest.raises(InvalidOption, match=said):
+                use()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) -> None:
