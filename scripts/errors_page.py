@@ -50,7 +50,10 @@ ES_TABLE_NOT_FOUND {'table': 'trip'}
 
 Where a mount, a permission or a network decides (¹ below), the text ends with the user and host that met it:
 of many executors one may lack a mount. Spark wraps what is raised in its Python processes: the code then
-stands in the last line of the traceback that it shows.
+stands in the last line of the traceback that it shows. The setting
+`spark.sql.execution.pyspark.udf.hideTraceback.enabled` = `true` leaves that traceback out. PySpark also logs
+an error with a place in a query as a long line of JSON before it, which, behind `import pyspark.sql`,
+`logging.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")` ends; `catalog.sql` logs none.
 
 | exit code of a command | means | kind |
 |---|---|---|

@@ -33,12 +33,14 @@ from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation, read_few
+from elasticscan.connector.sql.foreign import foreign_statement, words_of_others
 from elasticscan.connector.sql.inserting import insert, insertions
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
+from elasticscan.connector.sql.quiet import without_log_of_errors
 from elasticscan.connector.sql.reads import Read, Reads, options_of
 from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows, telling_own_errors
 from elasticscan.connector.sql.statements import (
@@ -145,6 +147,10 @@ class AttachedStore(Sequence[str]):
         """
         if not isinstance(text, str):
             raise InvalidOption(f"sql takes SQL text, and no {type(text).__name__}", option="text")
+        with without_log_of_errors():
+            return self._sql(text, args)
+
+    def _sql(self, text: str, args: dict[str, Any] | list[Any] | None) -> DataFrame:
         session = _session(self._spark)
         gone = self._views.look()
         statement = statement_about(text, [*self._tables, *gone], session)
@@ -190,7 +196,8 @@ class AttachedStore(Sequence[str]):
             store = open_store(self._uri)
             done = maintain(self._spark, store, self._tables[statement.view], statement)
         except (NotUnderstoodError, UnreadableError) as why:
-            raise statement.refused(str(why)) from None
+            told = words_of_others(text, self._tables, session)
+            raise statement.refused(f"{why}; {told}" if told else str(why)) from None
         self._views.make([statement.view])
         return done
 
@@ -397,6 +404,7 @@ class AttachedStore(Sequence[str]):
             unknown_table(text, self._tables, session)
             or other_words(text, self._tables, session)
             or other_name(condition, name, self._tables, session)
+            or foreign_statement(text, condition, self._tables, session)
             or error
         )
 

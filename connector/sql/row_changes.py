@@ -53,6 +53,7 @@ from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, upda
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _PLACE = re.compile(r"; line \d+ pos \d+.*", re.DOTALL)  # and the plan behind it
+_QUOTED = re.compile(r"\s*== (?:SQL|DataFrame)\b.*", re.DOTALL)  # a query that was run, and the place in it
 _NAME_PART = re.compile(r"`((?:[^`]|``)*)`")
 _MOST_NAMED = 20  # columns in an error
 _DELETES = f"{OWN}deletes"
@@ -106,7 +107,12 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
-            ours = own_error(error) or _of_analysis(error, kind, change, store.table(table).schema.names)
+            names = store.table(table).schema.names
+            ours = (
+                own_error(error)
+                or _of_analysis(error, kind, change, names)
+                or _of_values(error, kind, change)
+            )
             if ours is None:
                 raise
             if isinstance(ours, InvalidKey) and kind == "MERGE":
@@ -145,6 +151,28 @@ def _of_analysis(
         return _no_such_column(told, kind, change, columns)
     text = _PLACE.sub("", str(error)).removeprefix(f"[{condition}]").strip()
     return AnalysisException(f"{text}. {kind} did nothing", condition or None, told)
+
+
+def _of_values(error: PySparkException, kind: str, change: RowChange) -> Exception | None:
+    """Spark's error about values that a statement meets, with the part of it that did; None for another one.
+
+    Behind its text stands the query, which is none that a user wrote.
+    """
+    text, contexts = str(error), error.getQueryContext()
+    if not contexts:
+        return None
+    part = contexts[0].fragment().strip()
+    part = "" if OWN in part else part
+    assigned = [
+        f"{column} = {value.strip()}" for column, value in (change.set or {}).items() if part in value
+    ]
+    met = assigned[0] if part and assigned else part
+    told = f" (in {met})" if met else ""
+    condition = error.getCondition()
+    said = _QUOTED.sub("", text).strip().removeprefix(f"[{condition}]").strip()
+    kinds = [each for each in type(error).__mro__ if each.__module__ == PySparkException.__module__]
+    told_as: type[PySparkException] = kinds[0]
+    return told_as(f"{said}{told}. {kind} did nothing", condition, error.getMessageParameters())
 
 
 def _no_such_column(

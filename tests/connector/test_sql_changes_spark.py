@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import (
@@ -657,3 +659,47 @@ def test_decimals_are_rounded_to_their_column_however_they_are_written(
         table.update({"p": "12345.678"})
     with pytest.raises(PySparkException, match="NUMERIC_VALUE_OUT_OF_RANGE"):
         attached.sql("UPDATE d SET p = 12345.678")
+
+
+@pytest.mark.long
+def test_values_that_a_statement_cannot_have_are_told_in_its_own_words(
+    store: Store, catalog: AttachedStore
+) -> None:
+    before = rows_in(store)
+    for text, kind, met in (
+        ("UPDATE t SET v = 1/0", ArithmeticException, "(in v = 1/0). UPDATE did nothing"),
+        (
+            "UPDATE t SET n = n  *  2147483647 - 5",
+            ArithmeticException,
+            "(in n = n  *  2147483647 - 5). UPDATE",
+        ),
+        ("DELETE FROM t WHERE n / (n - n) > 1", ArithmeticException, "(in n / (n - n)). DELETE did nothing"),
+    ):
+        with pytest.raises(kind) as refused:
+            catalog.sql(text)
+        assert met in str(refused.value)
+        assert "== SQL" not in str(refused.value)
+        assert refused.value.getCondition() in ("DIVIDE_BY_ZERO", "ARITHMETIC_OVERFLOW")
+    assert rows_in(store) == before
+
+
+@pytest.mark.long
+def test_what_is_refused_is_told_once_and_not_logged_besides(
+    spark: SparkSession, store: Store, catalog: AttachedStore
+) -> None:
+    logged: list[logging.LogRecord] = []
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(UnsupportedStatement, match="there are no partitions"):
+            catalog.sql("SHOW PARTITIONS t")
+        with pytest.raises(AnalysisException, match="nope"):
+            catalog.sql("SELECT nope FROM t")
+        assert logged == []
+        with pytest.raises(AnalysisException, match="nope"):
+            spark.sql("SELECT nope FROM t")
+        assert len(logged) == 1
+    finally:
+        logger.removeHandler(handler)

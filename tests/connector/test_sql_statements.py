@@ -8,6 +8,7 @@ import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
 from elasticscan.connector.sql.creating import read_creation
+from elasticscan.connector.sql.foreign import foreign_statement, words_of_others
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.statements import (
     check_no_times_past,
@@ -376,3 +377,50 @@ def test_a_change_is_not_explained_as_one_that_cannot_be_done(text: str) -> None
         read(text)
     assert read(text.replace("trips", "nope")) is None
     assert read("EXPLAIN SELECT * FROM trips") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SHOW PARTITIONS trips", "there are no partitions"),
+        ("ALTER TABLE trips ADD PARTITION (id = 1)", "there are no partitions"),
+        ("INSERT OVERWRITE trips PARTITION (id = 1) SELECT 1", "the option 'replaceWhere'"),
+        ("SELECT * FROM trips WHERE id = 5 ALLOW FILTERING", "leave ALLOW FILTERING out"),
+        ("SELECT * FROM trips WHERE token(id) > 5", "leave token() out"),
+        ("SELECT ttl(city) FROM trips", "DESCRIBE HISTORY"),
+        ("INSERT INTO trips (id) VALUES (1) IF NOT EXISTS", "table.insert(rows)"),
+        ("INSERT INTO trips (id) VALUES (1) USING TTL 86400", "leave TTL out"),
+        ("UPDATE trips SET km = 1 WHERE id = 1 IF km = 2", "'ifUnchangedSince'"),
+        ("DELETE city FROM trips WHERE id = 1", "write UPDATE t SET column = NULL"),
+        ("BEGIN BATCH INSERT INTO trips VALUES (1); APPLY BATCH", "each statement is one commit"),
+        ("BEGIN TRANSACTION", "each statement is one commit"),
+        ("ROLLBACK", "each statement is one commit"),
+        ("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy'}", "one space of tables"),
+        ("TRUNCATE trips", "write TRUNCATE TABLE t"),
+        ("COPY trips TO 'f.csv'", "table.export(path)"),
+        ("SELECT * FROM trips EMIT CHANGES", "spark.readStream"),
+        ("SELECT * FROM STREAM trips", "spark.readStream"),
+        ("CREATE CUSTOM INDEX i ON trips (city)", "create_index(index, columns)"),
+        ("ALTER TABLE trips ADD x int", "ADD COLUMN name type"),
+        ("LOCK TABLE trips", "if_unchanged_since="),
+        ("GRANT SELECT ON trips TO bob", "there are no other rights"),
+        ("db.trips.find({})", "write SQL"),
+        ("CREATE TABLE u (a int, b int, PRIMARY KEY ((a), b))", "'shardKey' = 'a'"),
+        ("CREATE TABLE u (id int PRIMARY KEY, v text)", "STRING"),
+    ],
+)
+def test_a_refused_statement_of_another_database_is_told_with_what_to_write(text: str, told: str) -> None:
+    assert told in (words_of_others(text, VIEWS, Session()) or "")
+    error = foreign_statement(text, "PARSE_SYNTAX_ERROR", VIEWS, Session())
+    assert error is not None and told in error.message
+    assert foreign_statement(text, "UNRESOLVED_COLUMN.WITH_SUGGESTION", VIEWS, Session()) is None
+
+
+def test_a_statement_about_other_tables_or_with_such_words_in_quotes_is_spark_s_to_refuse() -> None:
+    for text in (
+        "SHOW PARTITIONS other",
+        "SELECT * FROM trips WHERE city = 'ALLOW FILTERING' x y",
+        "UPDATE trips SET km = if(km > 1, 2, 3) x",
+        "GRANT SELECT ON other TO bob",
+    ):
+        assert words_of_others(text, VIEWS, Session()) is None, text

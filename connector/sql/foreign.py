@@ -1,0 +1,115 @@
+"""Statements of Cassandra, Kafka, MongoDB and other databases: what to write in place of each.
+
+They are looked at only when a statement was refused, so nothing that works is ever taken for one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.connector.sql.query import Session
+from elasticscan.connector.sql.tokens import tokens_of
+
+_A_COMMIT = "each statement is one commit, all or nothing: leave it out"
+_PARTITIONS = (
+    "there are no partitions: rows are spread by a hash of their key, over tablets that "
+    "store.status()['tablets'] and `elasticscan status STORE --tablets` list"
+)
+_STREAM = "a stream is spark.readStream.format('elasticscan').load('store/table')"
+_TTL = "rows stay until they are deleted, as by DELETE FROM t WHERE at < …: leave TTL out"
+_ABSENT = "table.insert(rows), the option 'insertOnly' or a MERGE with WHEN NOT MATCHED alone writes new keys"
+_UNCHANGED = (
+    "write if_unchanged_since=, or the option 'ifUnchangedSince': it refuses rows that others changed"
+)
+
+# Words of no table, then those of one: what is met in a text without its quotes, and what to write.
+_STATEMENTS = (
+    (r"^(?:BEGIN|START) (?:UNLOGGED |COUNTER )?BATCH\b|\bAPPLY BATCH\b", _A_COMMIT),
+    (r"^(?:BEGIN|START) TRANSACTION\b|^(?:COMMIT|ROLLBACK|SAVEPOINT)\b", _A_COMMIT),
+    (
+        r"^(?:CREATE|DROP|ALTER|USE) KEYSPACE\b",
+        "a store is one space of tables: elasticscan.create(uri, shards)",
+    ),
+    (r"^SHOW (?:STREAMS|TOPICS)\b", "streams are in store.status()['streams'], tables in SHOW TABLES"),
+    (r"^(?:PRINT|LIST) ", "tables are in SHOW TABLES, rows in SELECT"),
+    (r"^DB \. ", "write SQL, or store.table(name).scan(filter=…) in Python"),
+)
+_OF_TABLES = (
+    (r"^SHOW PARTITIONS\b|^ALTER TABLE .* PARTITION\b", _PARTITIONS),
+    (
+        r"\bPARTITION \(",
+        "there are no partitions: mode overwrite with the option 'replaceWhere' replaces some rows",
+    ),
+    (r"\bALLOW FILTERING\b", "leave ALLOW FILTERING out: any condition may be asked"),
+    (r"\bUSING (?:TTL|TIMESTAMP)\b", _TTL),
+    (
+        r"\b(?:TTL|WRITETIME) \(",
+        "DESCRIBE HISTORY t and the changes of a table have the times of its commits",
+    ),
+    (r"\bTOKEN \(", "rows are spread by themselves, and a query is divided into tasks: leave token() out"),
+    (r"^INSERT .*\bIF NOT EXISTS\b", _ABSENT),
+    (r"^(?:UPDATE|DELETE) .*\bIF (?!\()", _UNCHANGED),
+    (r"^INSERT .*\bJSON\b", "hand in rows in Python: table.upsert([{…}])"),
+    (r"^TRUNCATE (?!TABLE\b)", "write TRUNCATE TABLE t"),
+    (r"^DELETE \S+(?: , \S+)* FROM\b", "write UPDATE t SET column = NULL WHERE …"),
+    (r"^COPY\b", "table.export(path) writes files, and store.load(table, files) reads them"),
+    (r"\bEMIT CHANGES\b|^CREATE (?:OR REPLACE )?STREAM\b|\bSTREAM \(?", _STREAM),
+    (r"^CREATE MATERIALIZED VIEW\b", "write a table with CREATE TABLE … AS SELECT, or make an index"),
+    (r"^CREATE (?:CUSTOM )?INDEX\b", "make it with store.table(name).create_index(index, columns)"),
+    (r"^(?:CREATE|DROP|SHOW) TAGS?\b", "store.table(name).tag(tag) makes one, tags() lists them"),
+    (r"^UNDROP\b", "a table that was dropped comes back of a backup alone"),
+    (r"^LOCK\b|\bFOR UPDATE\b", _UNCHANGED),
+    (r"^ALTER TABLE \S+ ADD (?!COLUMN)", "write ALTER TABLE t ADD COLUMN name type"),
+    (r"^ALTER TABLE \S+ DROP (?!COLUMN)", "write ALTER TABLE t DROP COLUMN name"),
+    (
+        r"^ALTER TABLE \S+ WITH\b",
+        "table.set_retention(period) and SET TBLPROPERTIES ('compression' = …) set what there is",
+    ),
+    (r"^ALTER TABLE .*\b(?:RETENTION|TTL)", "table.set_retention('7d') says how long snapshots stay"),
+    (
+        r"^(?:GRANT|REVOKE)\b",
+        "who may read and write the files and the catalog may do so; there are no other rights",
+    ),
+)
+_OF_NEW = (
+    (r"PRIMARY KEY \( \(", "write PRIMARY KEY (a, b), and TBLPROPERTIES ('shardKey' = 'a') for what spreads"),
+    (r"\bCLUSTERING ORDER\b", "rows lie by their key: leave WITH CLUSTERING ORDER BY out"),
+    (
+        r"\b(?:TEXT|UUID|TIMEUUID|COUNTER|VARINT|BLOB|INET|ASCII|SERIAL|JSONB?)\b",
+        "types are Spark's: STRING, BIGINT, BINARY",
+    ),
+)
+
+
+# Spark's errors about a name: the statement itself is one that it has.
+_OF_NAMES = ("UNRESOLVED_COLUMN", "TABLE_OR_VIEW_NOT_FOUND", "INSERT_COLUMN")
+
+
+def words_of_others(text: str, views: Iterable[str], session: Session) -> str | None:
+    """The hint what to write in place of a refused statement, if it is like one of other databases."""
+    tokens = [token for token in tokens_of(text) if token.kind != "text"]
+    line = " ".join(token.word for token in tokens).upper()
+    folded = {session.folded(view) for view in views}
+    is_of_table = any(session.folded(token.word) in folded for token in tokens)
+    kinds = [*_STATEMENTS, *(_OF_TABLES if is_of_table else ())]
+    kinds += _OF_NEW if line.startswith("CREATE TABLE") else ()
+    return next((told for pattern, told in kinds if re.search(pattern, line)), None)
+
+
+def foreign_statement(
+    text: str, condition: str, views: Iterable[str], session: Session
+) -> UnsupportedStatement | None:
+    """The error of such a statement; `condition` is of Spark's own error about it."""
+    if condition.startswith(_OF_NAMES):
+        return None
+    told = words_of_others(text, views, session)
+    if told is None:
+        return None
+    first = " ".join(token.word for token in tokens_of(text)[:2])
+    return UnsupportedStatement(
+        f"neither Spark nor elasticscan understands this statement; nothing was done: {told}",
+        statement=first,
+        table="",
+    )
