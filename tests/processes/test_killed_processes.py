@@ -19,9 +19,11 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
+from tests.processes import adversary
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 KILLS = int(os.environ.get("ELASTICSCAN_KILLS", "6"))
+ADVERSARY_ROUNDS = os.environ.get("ELASTICSCAN_ADVERSARY_ROUNDS", "4")
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
@@ -207,3 +209,53 @@ def test_scans_beside_movers_are_exact_and_resume_in_another_process(uri: str) -
                     virtual += scan.stats.virtual_reads
                 assert sorted(found) == ids.tolist()
             assert virtual > 0, "no tablet had moved under a scan"
+
+
+@pytest.mark.parametrize("disk", ["ample", "small"])
+def test_processes_that_are_killed_over_and_over_leave_each_acknowledged_write_once(
+    tmp_path: Path, disk: str
+) -> None:
+    small = ["--small"] if disk == "small" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.processes.adversary", tmp_path, "--rounds", ADVERSARY_ROUNDS, *small],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, f"{done.stderr}\nthe store and the journal are in {tmp_path}"
+    told = json.loads(done.stdout)
+    if "skipped" in told:
+        pytest.skip(told["skipped"])
+    assert told["kills"] >= told["rounds"]
+
+
+@pytest.mark.parametrize("wrong", ["lost", "moved", "undead", "twice", "altered", "said"])
+def test_the_oracle_of_killed_processes_notices_what_is_wrong(tmp_path: Path, wrong: str) -> None:
+    uri, journal = str(tmp_path / "store"), adversary.Journal(tmp_path / "journal")
+    with Store.create(uri, ["s1"], tablets=2, slots=8) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+
+        def write(op: str, key: int, said: str = "done") -> None:
+            journal.tell(begun=op, deletes=False, keys=[key], value=7)
+            commit = table.upsert(pa.table({"id": [key], "v": [7]}), user_metadata={"op": op})
+            journal.tell(**{said: op}, **({"known": True} if said == "refused" else {"commit": commit}))
+
+        write("1.0", 1)
+        write("1.1", 2, said="cut off")
+        assert adversary.check(uri, journal, last=True)["cut off but there"] == 1
+        journal.tell(begun="1.2", deletes=False, keys=[3], value=7)
+        if wrong == "lost":
+            journal.tell(done="1.2", commit=9)
+        elif wrong == "moved":
+            journal.tell(done="1.1", commit=9)
+        elif wrong == "undead":
+            write("1.3", 4, said="refused")
+        elif wrong == "twice":
+            write("1.0", 1)
+        elif wrong == "altered":
+            table.upsert(pa.table({"id": [1], "v": [8]}))
+        else:
+            journal.tell(wrong="what nobody expects")
+    with pytest.raises(AssertionError):
+        adversary.check(uri, journal)
