@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from urllib.parse import quote, unquote
 
-from elasticscan.base.showing import printable
+from elasticscan.base.showing import brief, printable
 
 HIDDEN = "***"
 
@@ -201,14 +201,21 @@ def _hide_short(beginning: re.Pattern[str], part: re.Match[str]) -> str:
     return f"{head}:{HIDDEN}{'' if rest is None else text[at + rest.start() :]}"
 
 
-def redacted(value: object) -> object:
-    """A value of an error's fields with its texts redacted and printable, also inside of lists and dicts."""
+def redacted(value: object, levels: int = 16) -> object:
+    """A value of an error's fields with its texts redacted and printable, also inside of lists and dicts.
+
+    What lies more `levels` deep is text: a caller may hand in what Python cannot follow to its end.
+    """
     if isinstance(value, str):
         return printable(redact(value))
+    if not isinstance(value, (dict, list, tuple)):
+        return value
+    if not levels:
+        return printable(redact(brief(value)))
     if isinstance(value, dict):
-        return {redacted(key): redacted(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(redacted(item) for item in value) if type(value) in (list, tuple) else value
+        return {redacted(key, levels - 1): redacted(item, levels - 1) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(redacted(item, levels - 1) for item in value)
     return value
 
 

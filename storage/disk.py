@@ -242,7 +242,9 @@ class LocalDisk:
         return files
 
     def _check_root(self) -> None:
-        if not self.root.is_dir():
+        with _telling(self.root, None, writing=False):
+            is_there = self.root.is_dir()
+        if not is_there:
             raise missing_root(str(self.root))
 
 

@@ -13,6 +13,7 @@ written last, so a backup that was interrupted does not count, and the next one 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -373,7 +374,9 @@ def _taken_back(roots: Mapping[int, str], disks: Mapping[int, Disk]) -> Iterator
 def _choose(disk: Disk, source: str, name: str | None) -> _Backup:
     try:
         names = sorted(path.removesuffix(SUFFIX) for path, _ in disk.list() if _is_list(path))
-    except ShardUnavailable:  # no such directory
+    except ShardUnavailable as error:
+        if error.fields.get("errno") not in (None, errno.ENOENT, errno.ENOTDIR):
+            raise  # a place that cannot be looked into may hold some
         names = []
     if not names or (name is not None and name not in names):
         older = "there are none; to go back to an older snapshot of a table: restore-table (Table.restore)"

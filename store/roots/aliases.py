@@ -54,11 +54,12 @@ class Place:
 def place_of(root: str) -> Place:
     """The place that a root names, with symbolic links followed and parameters in one order."""
     root = whole_uri(root)
-    if "://" not in root:
-        return Place("", os.path.realpath(root))
-    directory = directory_of(root)
+    directory = directory_of(root) if "://" in root else root
     if directory is not None:
-        return Place("", os.path.realpath(directory))
+        try:
+            return Place("", os.path.realpath(directory))
+        except OSError:  # a link that this user may not follow; whoever uses the place is told
+            return Place("", os.path.abspath(directory))  # noqa: PTH100 - a text is made of a text
     parts = urlsplit(root)
     path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
     scheme = {"s3a": "s3"}.get(parts.scheme.lower(), parts.scheme.lower())
@@ -69,10 +70,16 @@ def place_of(root: str) -> Place:
 
 
 def directory_of(uri: str) -> str | None:
-    """The directory of this machine that a `file://` URI names; None for other URIs."""
+    """The directory of this machine that a `file://` URI names; None for other URIs.
+
+    Raises:
+        InvalidOption: no path can be so.
+    """
     parts = urlsplit(uri)
     if parts.scheme.lower() != "file" or parts.netloc.lower() not in ("", "localhost"):
         return None
+    if "\0" in unquote(parts.path):
+        raise InvalidOption(f"{shown(uri)} has a zero byte in its path, as none can have", option="uri")
     return posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
 
 

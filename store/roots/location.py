@@ -332,7 +332,8 @@ def _frames_within() -> int:
 def check_outside(root: str, own: Path | None = None) -> None:
     """Raises `InvalidOption` for a place within a store's directory, a shard's root or a place of backups.
 
-    What lies there is the others' alone: it is lost with them, and may be taken for their garbage.
+    What lies there is the others' alone: it is lost with them, and may be taken for their garbage. So is a
+    place of which nobody here can tell.
 
     Args:
         own: a store's directory in which its own shards may lie.
@@ -340,7 +341,14 @@ def check_outside(root: str, own: Path | None = None) -> None:
     place = place_of(root)
     mine = None if own is None else own.resolve()
     for directory in () if place.service else Path(place.path).parents:
-        holder = None if directory == mine else _holder(directory)
+        try:
+            holder = None if directory == mine else _holder(directory)
+        except OSError as error:
+            raise InvalidOption(
+                f"{brief(str(place), 200)} cannot be looked into: {error.strerror}; choose a place that this "
+                "user may use, or check the path",
+                option="uri",
+            ) from error
         if holder is not None:
             raise InvalidOption(
                 f"{place} lies within {directory}, {holder}; choose a place beside it",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import ElasticScanError, StoreNotFound
-from elasticscan.base.redaction import as_cause, hides, redact, shown, without
+from elasticscan.base.redaction import as_cause, hides, redact, redacted, shown, without
 
 HARMLESS = [
     "/data/flights.store",
@@ -154,3 +154,13 @@ def test_a_host_that_is_not_shown_is_no_host() -> None:
     assert hides("postgresql://ann:a@hunter2/b@db/x", "hunter2")
     assert hides("postgresql://ann:a@d/b@db/x", "d")
     assert not hides("sqlite:////data/x.db", None)
+
+
+def test_fields_that_python_cannot_follow_to_their_end_become_text() -> None:
+    for nest in (lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: (inner,)):
+        value: object = "postgresql://ann:hunter2@db/x"
+        for _ in range(100_000):
+            value = nest(value)
+        error = StoreNotFound("none", value=value)
+        assert "hunter2" not in repr(error.fields)
+    assert redacted([{"a": ("file:///x", 1)}]) == [{"a": ("file:///x", 1)}]

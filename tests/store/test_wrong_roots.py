@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -149,6 +151,50 @@ def test_a_file_uri_that_names_no_directory_of_this_machine_is_refused(
             with pytest.raises(InvalidOption, match=said):
                 use()
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+TOO_LONG = "/x" * 3_000
+
+
+@pytest.mark.parametrize("how", ["too long", "closed", "zero byte"])
+def test_a_place_that_cannot_be_looked_into_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By whatever uses one: of what lies there nobody can tell whose it is."""
+    with made(tmp_path / "store") as store:
+        store.backup(tmp_path / "backups")
+        wrong = {"too long": TOO_LONG, "closed": f"{tmp_path}/closed/x", "zero byte": "file:///a%00b"}[how]
+        if how == "closed":  # as for another user than root, who may look everywhere
+            look, follow = Path.stat, os.path.realpath
+
+            def closed(place: object) -> None:
+                if "closed" in str(place):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+
+            def stat(self: Path, **how: Any) -> os.stat_result:
+                closed(self)
+                return look(self, **how)
+
+            def realpath(place: str, **how: Any) -> str:
+                closed(place)
+                return follow(place, **how)
+
+            monkeypatch.setattr(Path, "stat", stat)
+            monkeypatch.setattr(os.path, "realpath", realpath)
+        new = tmp_path / "new"
+        for use in (
+            lambda: store.backup(wrong),
+            lambda: store.expand({"c": wrong}),
+            lambda: Store.create(new, {"a": wrong}),
+            lambda: Store.from_backup(wrong, new),
+            lambda: Store.from_backup(tmp_path / "backups", new, {"a": wrong}),
+        ):
+            with pytest.raises((InvalidOption, ShardUnavailable)) as told:
+                use()
+            assert len(str(told.value)) < 20_000
+        monkeypatch.undo()
+        assert not new.exists()
+        assert len(store.status()["shards"]) == 2
 
 
 def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) -> None:
