@@ -40,6 +40,7 @@ from elasticscan.metadata import (
     pack_statistics,
 )
 from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.key_filter import KeyFilter
@@ -86,8 +87,15 @@ class _Writer:
         self._has_tombstones = DELETED in schema.names
         self.statistics = StatisticsCollector([f for f in schema if f.name not in SYSTEM_COLUMNS])
         self.batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
-        self._schema = schema
-        self._writer = ipc.new_file(sink, schema, options=ipc.IpcWriteOptions(compression=compression))
+        self._schema, self._compression = schema, compression
+
+    @cached_property
+    def _writer(self) -> Any:
+        """Arrow's, made for the first rows, which tell how large batches are."""
+        options = ipc.IpcWriteOptions(
+            compression=self._compression, use_threads=self._pending_bytes >= THREADS_FROM_BYTES
+        )
+        return ipc.new_file(self._sink, self._schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows

@@ -22,6 +22,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
+# Columns of batches of so many bytes are compressed and decompressed side by side. Less takes threads longer
+# than it takes one, many times so where all processors are busy.
+THREADS_FROM_BYTES = 256 << 10
+
 _PREFIX_BYTES = 8  # the marker, and the length of the description
 _MARKER = b"\xff\xff\xff\xff"
 _OFFSET_BYTES = {

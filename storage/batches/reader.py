@@ -16,6 +16,7 @@ from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import Seal
 from elasticscan.storage.batches.cache import BatchCache, KeptBatches
 from elasticscan.storage.batches.layout import (
+    THREADS_FROM_BYTES,
     BatchLayout,
     ColumnLayout,
     first_batch_at,
@@ -208,7 +209,10 @@ class BatchReader:
         reader = self._by_arrow.get(columns)
         if reader is None:
             fields = sorted(self._schema_of_file.names.index(name) for name in columns)
-            options = ipc.IpcReadOptions(included_fields=fields)
+            bytes_of_one = self._file.size // max(self._batches_in_file, 1)
+            options = ipc.IpcReadOptions(
+                included_fields=fields, use_threads=bytes_of_one >= THREADS_FROM_BYTES
+            )
             reader = self._by_arrow[columns] = ipc.open_file(self._file.as_arrow_file(), options=options)
         return reader
 

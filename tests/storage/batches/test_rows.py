@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import ipc
 
 from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -229,3 +230,27 @@ def test_a_disk_that_reads_short_is_not_believed() -> None:
     disk.short_reads = 1
     with pytest.raises(ShardUnavailable, match="read short"):
         rows_at(reader, rows, ("i",))
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(200, False), (200_000, True)])
+def test_small_batches_are_compressed_and_decompressed_by_one_thread(
+    rows: int, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several would wait for each other longer than it takes one."""
+    asked: list[bool] = []
+
+    def noting(opened: Callable[..., Any]) -> Callable[..., Any]:
+        def opens(*given: Any, options: Any = None) -> Any:
+            if options is not None:
+                asked.append(options.use_threads)
+            return opened(*given, options=options)
+
+        return opens
+
+    monkeypatch.setattr(ipc, "new_file", noting(ipc.new_file))
+    monkeypatch.setattr(ipc, "open_file", noting(ipc.open_file))
+    disk, table = MemoryDisk(), table_of(["i"], "lz4")
+    staged = write(disk, table, rows=rows)
+    reader = FragmentReader(disk, staged.path, ("k", "i"), staged.seal)
+    assert sum(batch.num_rows for batch in reader) == rows
+    assert asked == [threads, threads]
