@@ -60,6 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small local session; starting one takes longer than most tests."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the other tests run without it, too
 
+    from tests.base.quick_java import quick_java  # noqa: PLC0415 - likewise
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
         patch.setitem(os.environ, "PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -72,8 +74,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 .config("spark.ui.enabled", "false")
                 .config("spark.sql.shuffle.partitions", "2")
                 .config("spark.driver.memory", "2g")
-                # What runs for some minutes does not earn back what thorough compilation costs.
-                .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+                .config("spark.driver.extraJavaOptions", quick_java(make=False))
                 .config("spark.driver.bindAddress", "127.0.0.1")
                 .config("spark.driver.host", "127.0.0.1")
                 .config("spark.sql.session.timeZone", "UTC")

@@ -504,6 +504,7 @@ def test_random_rows_have_the_hashes_and_slots_that_spark_gives_them(spark: Spar
         np.testing.assert_array_equal(slots_of(columns, 60_001), answers[f"q{number}"].to_numpy(), str(names))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_repartition_by_the_shard_key_puts_rows_where_the_store_does(spark: SparkSession) -> None:
     frame = spark.range(2_000).selectExpr("id", "concat('key-', id) AS name").repartition(7, "id", "name")

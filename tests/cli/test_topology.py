@@ -78,6 +78,7 @@ def test_all_topologies_are_listed(shell: Shell, uri: str) -> None:
     assert "expanded by s3" in shell.ok("topologies", uri)
 
 
+@pytest.mark.long
 def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
     with Store.open(uri) as store:
         for number in range(70):  # some are kept as differences, some whole

@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.base.quick_java import quick_java
 from tests.cluster.jobs import JOBS
 from tests.soak.processes import members
 
@@ -32,9 +33,9 @@ def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
         "spark.driver.memory": "512m",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={place}",
+        "spark.driver.extraJavaOptions": f"{quick_java()} -Djava.io.tmpdir={place}",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": quick_java(),
         "spark.local.dir": place,
         "spark.sql.warehouse.dir": f"{place}/warehouse",
         "spark.sql.session.timeZone": "UTC",

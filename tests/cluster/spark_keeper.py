@@ -21,14 +21,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.base.quick_java import quick_java
 from tests.soak.processes import members
 
 PATIENCE_SECONDS = 120.0
 # By turns, since Spark never runs a task a second time at the host where it runs already.
 WORKER_HOSTS = ["127.0.0.1", "localhost"]
 WORKER_MEGABYTES = 1_536
-# Few threads and little thorough compilation: many JVMs share a small machine for a short time.
-JAVA = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx160m"]
 MASTER = [
     "-Dspark.master.rest.enabled=false",  # it has a fixed port
     "org.apache.spark.deploy.master.Master",
@@ -40,7 +39,9 @@ MASTER = [
 class Keeper:
     def __init__(self, spark: Path, place: Path) -> None:
         self._spark, self._place, self._workers = spark, place, 0
-        self._class_path = ["-cp", f"{spark / 'jars'}/*"]
+        # As Spark's scripts name it: only so an archive of classes fits.
+        (first,) = (spark / "jars").glob("slf4j-api-*.jar")
+        self._class_path = ["-cp", f"{first}:{spark / 'jars'}/*"]
         # No user of another machine is listened to, whatever this one is called.
         self._environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark)}
         self._environment.pop("SPARK_CONF_DIR", None)
@@ -75,7 +76,7 @@ class Keeper:
     ) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
             return subprocess.Popen(
-                [*JAVA, *self._class_path, *command],
+                ["java", *quick_java().split(), "-Xmx160m", *self._class_path, *command],
                 cwd=self._place,
                 env=self._environment | (more or {}),
                 stdin=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ import pytest
 
 from elasticscan.store import Store
 from tests.base.postgres import Server
+from tests.base.quick_java import quick_java
 from tests.cluster.standalone import Cluster, kill
 from tests.soak.processes import members
 
@@ -97,7 +98,7 @@ def run(code: str, where: Path) -> str:
     process = subprocess.Popen(
         ["bash", "-euc", code],
         cwd=where,
-        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": quick_java()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

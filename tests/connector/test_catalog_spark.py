@@ -382,6 +382,7 @@ def test_a_table_that_spark_has_no_types_for_gets_no_view(spark: SparkSession, s
         store.table("wide").drop()
 
 
+@pytest.mark.long
 def test_tables_that_others_make_and_drop_are_seen_by_the_next_statement(
     spark: SparkSession, store: Store
 ) -> None:

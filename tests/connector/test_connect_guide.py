@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from elasticscan.store import Store
+from tests.base.quick_java import quick_java
 from tests.connector import guide
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
@@ -40,7 +41,7 @@ def run(command: list[str], where: Path) -> str:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # as in the session of other tests
+        "JAVA_TOOL_OPTIONS": quick_java(),
     }
     process = subprocess.Popen(
         command,

@@ -117,6 +117,7 @@ def test_an_insert_of_some_columns_gives_up_where_others_write_each_time(
     assert set(named) == {(store.uri, None)}  # which Spark hides
 
 
+@pytest.mark.long
 def test_an_append_of_some_columns_keeps_the_others(spark: SparkSession, store: Store) -> None:
     some = spark.createDataFrame([(i, -1.0) for i in range(5, 15)], "id long, v double").repartition(3)
     write = some.write.format("elasticscan").mode("append")
@@ -290,6 +291,7 @@ def test_a_merge_that_only_deletes_may_have_several_rows_for_one(
     assert rows(store, 2, 3, 4) == [(2, "n2", 1.0)]
 
 
+@pytest.mark.long
 def test_a_stream_that_cannot_begin_says_why(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     frame = spark.readStream.format("elasticscan").option("versionAsOf", "2").load(f"{store.uri}/t")
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from elasticscan.store import Store
+from tests.base.quick_java import quick_java
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,8 +66,12 @@ def test_spark_finds_the_installed_package_by_itself(store: Store, tmp_path: Pat
 
 
 def _run(command: list[str], where: Path, **environment: str) -> str:
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in the session of other tests
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": quick, **environment}
+    env = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "JAVA_TOOL_OPTIONS": quick_java(make=False),
+        **environment,
+    }
     done = subprocess.run(
         command, cwd=where, env=env, capture_output=True, text=True, timeout=240, check=False
     )

@@ -249,6 +249,7 @@ def test_a_merge_inserts_no_key_that_is_there(store: Store, catalog: AttachedSto
     assert rows_in(store) == before
 
 
+@pytest.mark.long
 def test_clauses_without_a_match_see_one_side_alone(store: Store, catalog: AttachedStore) -> None:
     source = "(SELECT id + 58L AS id, 's' AS name, 2 AS n, array(1, 2) AS v FROM t WHERE id < 4)"
     text = (
@@ -639,6 +640,7 @@ def test_an_insert_that_is_refused_is_told_without_a_traceback(store: Store, cat
     assert rows_in(store) == before
 
 
+@pytest.mark.long
 def test_decimals_are_rounded_to_their_column_however_they_are_written(
     spark: SparkSession, store: Store
 ) -> None:

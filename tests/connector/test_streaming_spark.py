@@ -78,6 +78,7 @@ def as_rows(table: pa.Table) -> list[Row]:
     return list(zip(*table.to_pydict().values(), strict=True))
 
 
+@pytest.mark.long
 def test_a_stream_that_ends_reads_bounded_batches_and_goes_on_later(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:

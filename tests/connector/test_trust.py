@@ -76,6 +76,7 @@ print((gc.get_freeze_count() - before) / objects, id(sys.modules["pandas"].DataF
 """
 
 
+@pytest.mark.long
 def test_what_a_worker_imported_is_no_garbage_and_a_users_process_is_left_alone(store: Store) -> None:
     def frozen(main: str, *uris: str) -> tuple[float, bool]:
         called = [sys.executable, "-c", WORKER, main, *uris]

@@ -115,6 +115,7 @@ def test_random_aggregates_are_those_of_spark(ansi: SparkSession, seed: int) -> 
         assert not unlike, group
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3, short=1))
 def test_random_aggregates_of_expressions_are_those_of_spark(ansi: SparkSession, seed: int) -> None:
     draw = random.Random(seed)

@@ -328,6 +328,7 @@ def test_a_long_list_is_looked_up_as_far_as_that_is_quick() -> None:
     assert found_in(f"NOT l = {10**18}D", "l").exact
 
 
+@pytest.mark.long
 def test_long_chains_take_no_square_time() -> None:
     found = found_in(" AND ".join(f"i <> {each}" for each in range(0, 8000, 2)), "i")
     assert len(found.keys.intervals) == 4001  # nulls are not among them

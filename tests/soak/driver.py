@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elasticscan.connector import register
+from tests.base.quick_java import quick_java
 from tests.soak.programs import COPY, SOURCE, tell
 
 FAILED = 3  # the exit code of a stream that ended with an error
@@ -45,7 +46,7 @@ def session(place: Path) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(temporary / "warehouse"))
         .config("spark.local.dir", str(temporary))
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
+        .config("spark.driver.extraJavaOptions", f"{quick_java()} -Djava.io.tmpdir={temporary}")
         # All offsets are wanted at the end, to know what each micro-batch had to hold.
         .config("spark.sql.streaming.minBatchesToRetain", "1000000")
         .getOrCreate()

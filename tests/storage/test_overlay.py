@@ -112,6 +112,7 @@ class Layered:
         )
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(SEEDS)
 def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int) -> None:
@@ -160,6 +161,7 @@ def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed:
         layered.check(layered.rng.choice((99, layered.rng.randint(0, 30))), varying(layered.rng))
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(SEEDS)
 def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:

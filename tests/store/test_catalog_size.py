@@ -188,6 +188,7 @@ def test_what_is_forgotten_of_the_past_is_never_missed(store: Store, clock: Manu
     assert store.verify() == []
 
 
+@pytest.mark.long
 def test_the_catalog_grows_by_the_history_alone(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_the_catalog_grows_by_the_history_alone(
     assert len(table.history()) == 241
 
 
+@pytest.mark.long
 def test_writers_that_end_after_a_commit_leave_no_garbage_to_pile_up(
     store: Store, clock: ManualClock, tmp_path: Path
 ) -> None:

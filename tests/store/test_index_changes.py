@@ -242,6 +242,7 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
     assert files_of(store) == known_files(store)
 
 
+@pytest.mark.long
 def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_path: Path) -> None:
     """Two writers and a mover beside four builds; then every index has every row."""
     wanted: dict[str, tuple[list[str], str]] = {

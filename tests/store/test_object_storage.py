@@ -72,6 +72,7 @@ def test_a_status_asks_for_no_object(store: Store, s3_server: S3Server) -> None:
     assert [request for request in s3_server.line.requests if ".arrow" in request.path] == []
 
 
+@pytest.mark.long
 def test_everything_that_a_store_does_works_there(
     store: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_small_commit_is_four_requests_for_each_shard_at_most(
     assert ids(store) == list(range(ROWS))
 
 
+@pytest.mark.long
 def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store, s3_server: S3Server) -> None:
     table, context = store.table("t"), store._context
     staged, collected = context.checkpoint, list[int]()
@@ -164,7 +166,9 @@ def cold(store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
         yield other
 
 
-@pytest.mark.parametrize("what", ["first page", "key", "index"])
+@pytest.mark.parametrize(
+    "what", ["first page", *(pytest.param(w, marks=pytest.mark.long) for w in ("key", "index"))]
+)
 def test_a_cold_first_page_or_look_up_takes_six_requests_and_two_megabytes(
     cold: Store, s3_server: S3Server, what: str
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_cold_first_page_or_look_up_takes_six_requests_and_two_megabytes(
     assert s3_server.line.answered <= 2 << 20
 
 
+@pytest.mark.long
 def test_a_full_scan_is_a_request_for_each_8_mb_and_two_for_each_object(
     cold: Store, s3_server: S3Server
 ) -> None:
@@ -193,6 +198,7 @@ def test_a_full_scan_is_a_request_for_each_8_mb_and_two_for_each_object(
     assert line.requests == []
 
 
+@pytest.mark.long
 def test_a_scan_of_few_columns_fetches_little_else(cold: Store, s3_server: S3Server) -> None:
     size = sum(fragment["bytes"] for fragment in cold.status()["tables"])
     assert ids(cold) == list(range(6 * ROWS))
@@ -242,6 +248,7 @@ def test_a_copy_that_was_damaged_is_fetched_again(cold: Store, s3_server: S3Serv
     assert s3_server.line.requests
 
 
+@pytest.mark.long
 def test_verification_looks_past_copies(store: Store, bucket: str, s3_server: S3Server) -> None:
     assert ids(store) == list(range(ROWS)) and store.verify() == []
     for item in s3_server.client.list_objects_v2(Bucket=bucket)["Contents"]:
@@ -259,6 +266,7 @@ def test_objects_are_written_once_under_their_names(store: Store, s3_server: S3S
     assert not [request for request in requests if request.method == "DELETE" or "copy" in request.path]
 
 
+@pytest.mark.long
 def test_a_scan_and_a_write_go_on_while_the_server_is_busy(store: Store, s3_server: S3Server) -> None:
     faults: list[Fault | None] = ["503", "cut", "drop", "500"]
     asked = [0]
@@ -307,6 +315,7 @@ def test_one_prefix_by_two_schemes_is_refused_as_two_shards(tmp_path: Path, buck
         Store.create(tmp_path / "store", {"a": f"s3://{bucket}/a", "b": f"s3a://{bucket}/a/"})
 
 
+@pytest.mark.long
 def test_an_upload_of_a_writer_that_died_is_collected(store: Store, bucket: str, s3_server: S3Server) -> None:
     client, path = s3_server.client, f"a/t1/{'0' * 32}.arrow"
     upload = client.create_multipart_upload(Bucket=bucket, Key=path)["UploadId"]

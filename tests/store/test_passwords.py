@@ -172,7 +172,7 @@ def test_a_root_that_is_no_uri_is_refused_without_its_password(tmp_path: Path) -
     assert SECRET not in said
 
 
-@settings(deadline=None, max_examples=2_000)
+@settings(deadline=None, max_examples=1_000)
 @given(places())
 def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
     assert SECRET not in shown(place)
@@ -190,6 +190,7 @@ def test_no_error_of_a_root_shows_its_password(root: str, tmp_path: Path) -> Non
         assert SECRET not in told(lambda: store.expand({"b": root}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [*ROOTS, *CATALOGS])
 def test_no_error_of_files_elsewhere_shows_a_password(place: str, tmp_path: Path) -> None:
     with Store.create(tmp_path / "t", ["a"]) as store:

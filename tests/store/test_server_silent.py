@@ -178,6 +178,7 @@ def test_a_client_that_stands_still_amid_a_commit_holds_up_others_for_a_limit_al
     assert keys(store) == list(range(40))
 
 
+@pytest.mark.long
 def test_an_answer_that_comes_in_pieces_is_no_silence(
     postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,6 +166,7 @@ def test_changes_of_all_that_is_kept_stay_as_they_were(seed: int) -> None:
         assert made.read(after, made.commits, feed=False) == made.past.new_rows(after, made.commits)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_index_scans_give_what_they_gave(seed: int) -> None:

@@ -370,6 +370,7 @@ def test_nothing_overflows_a_narrow_window_and_nothing_comes_from_elsewhere(
     assert browser.value(f"(() => {{ {attempt} }})()") == "TypeError"
 
 
+@pytest.mark.long
 def test_a_store_that_goes_away_is_told_and_comes_back(
     store: Store, server: PageServer, browser: Browser
 ) -> None:

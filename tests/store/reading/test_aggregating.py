@@ -101,6 +101,7 @@ def mover(store: Store) -> Iterator[None]:
     assert not failures
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("mover")
 def test_random_aggregates_beside_a_mover_are_those_of_duckdb(
     table: Table, monkeypatch: pytest.MonkeyPatch

@@ -168,9 +168,8 @@ def test_a_merge_that_another_was_faster_than_does_nothing(store: Store) -> None
     assert read(store) == dict.fromkeys(range(10), 2)
 
 
-@pytest.mark.parametrize(
-    ("commits", "open_files"), [(150, 100), pytest.param(1_500, 256, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("commits", "open_files"), [(150, 100), (1_500, 256)])
 def test_everything_works_over_very_many_fragments_with_few_open_files(
     tmp_path: Path, commits: int, open_files: int
 ) -> None:

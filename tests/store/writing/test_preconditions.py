@@ -161,6 +161,7 @@ def test_much_that_came_meanwhile_is_compared_without_the_lock(
         table.upsert(rows([8], 2), if_unchanged_since=6)
 
 
+@pytest.mark.long
 def test_versions_keep_their_commits_through_moves_splits_joins_and_merges(
     store: Store, table: Table
 ) -> None:
@@ -348,6 +349,7 @@ def test_insert_does_not_need_what_was_merged_away_meanwhile(
 # ------------------------------------------------------------------------- many at the same time
 
 
+@pytest.mark.long
 def test_counters_never_lose_an_update_beside_moves_and_merges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
