@@ -60,7 +60,7 @@ in aggregates unless `spark.sql.timeType.enabled` is set.
 
 The modules, from the bottom up:
 
-options         what users set, checked; option_values: each text of it
+options         what users set, checked; option_values: each text of it; options_elsewhere: those of others
 conversion      the types of Arrow and of Spark
 open_stores     stores, kept open where tasks run
 spark_tables    tables of Spark's own catalog, and why writes that would make one are refused

@@ -32,6 +32,7 @@ from elasticscan.connector.option_values import (
     some_text,
     whole,
 )
+from elasticscan.connector.options_elsewhere import told_instead
 from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, file_form, resolve
 
@@ -39,7 +40,7 @@ from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, file_f
 _FROM_SPARK = frozenset(
     "provider owner location external comment is_managed_location serialization.format queryname".split()  # noqa: SIM905
 )
-_FROM_SPARK_PREFIXES = ("option.", "spark.")
+_FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 
 # Another name of the option `store`. Where options are shown (in plans, in event logs), Spark hides the value
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
@@ -273,58 +274,6 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     return options
 
 
-# Options of other formats that people type.
-_SNAPSHOT = "'versionAsOf' takes a commit number or a tag"
-_FEED = "'startingVersion' and 'endingVersion' choose the commits of a change feed"
-_TIME = "'timestampAsOf' takes a time"
-_TRIGGER = "'maxRowsPerTrigger' and 'maxBytesPerTrigger' bound a micro-batch"
-_ORDER = "leave it out: rows have no order but that of DataFrame.orderBy or catalog.sql"
-_BY_ITSELF = "leave it out: files are written and merged by themselves, each row at the place of its key"
-_KEPT = "changes are kept of every table; 'readChangeFeed' reads them"
-_ELSEWHERE = {
-    **dict.fromkeys(("maxfilespertrigger", "maxoffsetspertrigger"), _TRIGGER),
-    **dict.fromkeys(("streaming-max-files-per-micro-batch", "streaming-max-rows-per-micro-batch"), _TRIGGER),
-    **dict.fromkeys(("order", "orderby", "sort", "descending"), _ORDER),
-    **dict.fromkeys(("optimizewrite", "autocompact", "autooptimize", "datachange", "clusterby"), _BY_ITSELF),
-    **dict.fromkeys(("zorderby", "fanout-enabled", "write-format", "format", "file-format"), _BY_ITSELF),
-    **dict.fromkeys(("target-file-size-bytes", "maxrecordsperfile", "distribution-mode"), _BY_ITSELF),
-    **dict.fromkeys(("enablechangedatafeed", "delta.enablechangedatafeed", "cdc"), _KEPT),
-    "startingoffsets": "'startingVersion' takes a commit, 'earliest' or 'latest'",
-    "endingoffsets": "'endingVersion' takes a commit",
-    "subscribe": "'table' names the table that a stream follows",
-    "stream-from-timestamp": "'startingTimestamp' takes a time",
-    "isolation-level": "leave it out: 'ifUnchangedSince' and 'insertOnly' say what a write relies on",
-    "mode": "DataFrameWriter.mode says it; in 'append' rows with the same primary key are replaced",
-    **dict.fromkeys(
-        ("replaceusing", "replaceon"),
-        "mode append replaces rows with the same primary key, overwrite those of 'replaceWhere', a condition",
-    ),
-    "version": _SNAPSHOT,
-    "timestamp": _TIME,
-    "branch": "there are no branches; " + _SNAPSHOT,
-    "tag": _SNAPSHOT,
-    "snapshot-id": _SNAPSHOT,
-    "as-of-version": _SNAPSHOT,
-    "as-of-timestamp": _TIME,
-    "start-snapshot-id": _FEED,
-    "end-snapshot-id": _FEED,
-    **dict.fromkeys(
-        ("ignorechanges", "ignoredeletes"),
-        "leave it out: a stream gives new rows and new values, and skips deletes without an error; "
-        "'readChangeFeed' = 'true' tells them, too, and 'skipChangeCommits' leaves out commits that delete",
-    ),
-    "inferschema": "a table has its columns",
-    "limit": "use DataFrame.limit, or catalog.sql",
-    "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",
-    "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
-    "pushdown": "'filter' and 'columns' say what the source reads",
-    "partitionoverwritemode": "'replaceWhere' says which rows an overwrite replaces",
-    **dict.fromkeys(("where", "predicate", "predicates", "condition"), "'filter' takes a SQL condition"),
-    **dict.fromkeys(("query", "sql"), "the catalog that 'attach' gives runs queries by its sql"),
-    **dict.fromkeys(("dbtable", "tablename"), "'table' names it, beside 'store'; load('store/table') both"),
-}
-
-
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options by their proper names."""
     names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: URL}
@@ -336,8 +285,9 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
-            if lower in _ELSEWHERE:
-                raise InvalidOption(f"there is no option {key!r}; {_ELSEWHERE[lower]}", option=key)
+            told = told_instead(lower)
+            if told is not None:
+                raise InvalidOption(f"there is no option {key!r}; {told}", option=key)
             near = difflib.get_close_matches(lower, names, n=1, cutoff=0.5)
             hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(names.values())}"
             raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)

@@ -22,6 +22,7 @@ from elasticscan.connector.options import (
     check_for_write,
     parse_options,
 )
+from elasticscan.connector.options_elsewhere import told_instead
 
 WHERE = {"store": "/data/my.store", "table": "t"}
 
@@ -196,6 +197,22 @@ def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
         ("version", "versionAsOf"),
         ("timestamp", "timestampAsOf"),
         ("enableChangeDataFeed", "readChangeFeed"),
+        ("startingOffsetsByTimestamp", "startingTimestamp"),
+        ("kafka.group.id", "checkpointLocation"),
+        ("kafka.bootstrap.servers", "store"),
+        ("assign", "table"),
+        ("latest", "startingVersion"),
+        ("topic", "table"),
+        ("keyspace", "store"),
+        ("ttl", "deleteColumn"),
+        ("ifNotExists", "insertOnly"),
+        ("partitionKey", "shardKey"),
+        ("idFieldList", "primaryKey"),
+        ("upsertDocument", "insertOnly"),
+        ("pipeline", "filter"),
+        ("fetchsize", "batchSize"),
+        ("key", "primaryKey"),
+        ("snapshot", "versionAsOf"),
     ],
 )
 def test_an_option_of_another_format_tells_what_to_use(typed: str, meant: str) -> None:
@@ -288,8 +305,29 @@ def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, s
     assert told in refused(**given)
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("spark.cassandra.output.ifNotExists", "'insertOnly' = 'true' refuses the write"),
+        ("spark.cassandra.output.ttl", "rows stay until they are deleted"),
+        ("spark.cassandra.output.consistency.level", "leave it out"),
+        ("spark.cassandra.connection.host", "'store' names the store"),
+        ("spark.mongodb.write.upsertDocument", "mode append upserts by primary key"),
+        ("spark.mongodb.read.aggregation.pipeline", "'filter' and 'columns' choose, and catalog.sql"),
+        ("spark.mongodb.write.nothing.known", "an option of another connector does nothing here"),
+        ("change.stream.lookup.full.document", "an option of another connector does nothing here"),
+    ],
+)
+def test_an_option_of_another_connector_is_not_passed_over_in_silence(typed: str, told: str) -> None:
+    assert f"there is no option {typed!r}; {told}" in refused(**{typed: "1"})
+
+
+def test_options_that_there_are_are_none_of_others() -> None:
+    assert [option.name for option in OPTIONS if told_instead(option.name.lower()) is not None] == []
+
+
 def test_what_spark_adds_is_ignored() -> None:
-    added = {"provider": "elasticscan", "owner": "me", "option.store": "/s", "spark.x": "1"}
+    added = {"provider": "elasticscan", "owner": "me", "option.store": "/s", "spark.sql.create.version": "1"}
     assert parsed(**added) == parsed()
 
 

@@ -1,0 +1,142 @@
+"""Options of other sources that people type: of Delta, Iceberg, Kafka, Cassandra, MongoDB, JDBC and files.
+
+Each with the option that says it here, or with why there is none.
+"""
+
+from __future__ import annotations
+
+_SNAPSHOT = "'versionAsOf' takes a commit number or a tag"
+_FEED = "'startingVersion' and 'endingVersion' choose the commits of a change feed"
+_TIME = "'timestampAsOf' takes a time"
+_TRIGGER = "'maxRowsPerTrigger' and 'maxBytesPerTrigger' bound a micro-batch"
+_ORDER = "leave it out: rows have no order but that of DataFrame.orderBy or catalog.sql"
+_BY_ITSELF = "leave it out: files are written and merged by themselves, each row at the place of its key"
+_KEPT = "changes are kept of every table; 'readChangeFeed' reads them"
+_START = "'startingVersion' takes a commit, 'earliest' or 'latest'"
+_STORE = "'store' names the store, a directory or a URL, and 'table' a table of it; load('store/table') both"
+_EXPIRY = "rows stay until they are deleted: a write with 'deleteColumn', or catalog.sql(\"DELETE FROM …\")"
+_ABSENT = "'insertOnly' = 'true' refuses the write if a key of it is there already"
+_KEYS = "'primaryKey' names the columns of a new table's key, and 'shardKey' the first of them"
+_WHOLE = "leave it out: every read is of one snapshot, and every write one commit, all or nothing"
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("maxfilespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"), _TRIGGER
+    ),
+    **dict.fromkeys(("streaming-max-files-per-micro-batch", "streaming-max-rows-per-micro-batch"), _TRIGGER),
+    **dict.fromkeys(("order", "orderby", "sort", "descending"), _ORDER),
+    **dict.fromkeys(("optimizewrite", "autocompact", "autooptimize", "datachange", "clusterby"), _BY_ITSELF),
+    **dict.fromkeys(("zorderby", "fanout-enabled", "write-format", "format", "file-format"), _BY_ITSELF),
+    **dict.fromkeys(("target-file-size-bytes", "maxrecordsperfile", "distribution-mode"), _BY_ITSELF),
+    **dict.fromkeys(("enablechangedatafeed", "delta.enablechangedatafeed", "cdc"), _KEPT),
+    **dict.fromkeys(
+        ("startingoffsets", "startingposition", "auto.offset.reset", "earliest", "latest"), _START
+    ),
+    **dict.fromkeys(("offset", "offsets", "sinceversion", "fromversion", "replay"), _START),
+    "endingoffsets": "'endingVersion' takes a commit",
+    "startingoffsetsbytimestamp": "'startingTimestamp' takes a time, as '2026-01-31T12:00:00Z'",
+    "startingoffsetsbytimestampstrategy": "leave it out: 'startingTimestamp' takes the next commit there is",
+    "endingoffsetsbytimestamp": "'endingTimestamp' takes a time, as '2026-01-31T12:00:00Z'",
+    **dict.fromkeys(
+        ("subscribe", "assign", "topic", "topics"), "'table' names the table, of which all rows are followed"
+    ),
+    "subscribepattern": "'table' names one table: begin a stream for each",
+    **dict.fromkeys(
+        ("kafka.group.id", "group.id", "groupid", "groupidprefix", "consumergroup", "consumer.group"),
+        "'checkpointLocation' of the sink keeps how far a stream is, and 'streamName' what it still needs",
+    ),
+    **dict.fromkeys(
+        ("trigger", "triggeronce", "availablenow", "processingtime"),
+        "DataStreamWriter.trigger says it, as trigger(availableNow=True)",
+    ),
+    "outputmode": "DataStreamWriter.outputMode says it",
+    "includeheaders": "'readChangeFeed' = 'true' gives the commit and the kind of each change",
+    "checkpoint": "'checkpointLocation' of the sink keeps how far a stream is",
+    **dict.fromkeys(("keyspace", "database", "namespace", "cluster"), _STORE),
+    **dict.fromkeys(
+        ("collection", "dbcollection"), "'table' names it, beside 'store'; load('store/table') both"
+    ),
+    **dict.fromkeys(("uri", "connection.uri", "connection.host", "host", "servers"), _STORE),
+    **dict.fromkeys(("ttl", "output.ttl", "writetime", "expireafterseconds"), _EXPIRY),
+    **dict.fromkeys(("ifnotexists", "output.ifnotexists"), _ABSENT),
+    **dict.fromkeys(
+        ("partitionkey", "partition_key", "clusteringkey", "clustering_key", "idfieldlist", "idfield"), _KEYS
+    ),
+    **dict.fromkeys(("key", "keys", "ids", "idcolumn", "keycolumns", "recordkey", "upsertkey"), _KEYS),
+    **dict.fromkeys(
+        ("consistency", "consistencylevel", "output.consistency.level", "input.consistency.level"), _WHOLE
+    ),
+    **dict.fromkeys(
+        ("writeconcern.w", "writeconcern", "readconcern", "readpreference.name", "ordered"), _WHOLE
+    ),
+    **dict.fromkeys(
+        ("upsert", "upsertdocument", "operationtype", "replacedocument"),
+        "mode append upserts by primary key; 'insertOnly' refuses keys that are there, and 'partialUpdate' "
+        "keeps the columns that a write lacks",
+    ),
+    "confirm.truncate": "mode overwrite replaces the rows in one commit: leave it out",
+    **dict.fromkeys(
+        ("pipeline", "aggregation.pipeline"), "'filter' and 'columns' choose, and catalog.sql aggregates"
+    ),
+    **dict.fromkeys(
+        ("partitioner", "samplesize", "partitioncolumn", "lowerbound", "upperbound", "input.split.sizeinmb"),
+        "tasks follow the slots by themselves; 'splitSize' and 'numPartitions' bound them",
+    ),
+    **dict.fromkeys(("fetchsize", "input.fetch.sizeinrows"), "'batchSize' says how many rows a batch has"),
+    **dict.fromkeys(("output.batch.size.rows", "output.batch.size.bytes"), _BY_ITSELF),
+    **dict.fromkeys(("directjoinsetting", "hint", "convertjson", "allowfiltering"), "leave it out"),
+    "retention": "table.set_retention(period) or `elasticscan set-retention` says it",
+    **dict.fromkeys(("cols", "select", "project"), "'columns' names them, with commas between"),
+    "schema": "DataFrameReader.schema takes it, or 'columns' names them",
+    **dict.fromkeys(("snapshot", "commit", "as_of", "asof", "version_as_of"), _SNAPSHOT),
+    "stream-from-timestamp": "'startingTimestamp' takes a time",
+    "isolation-level": "leave it out: 'ifUnchangedSince' and 'insertOnly' say what a write relies on",
+    "mode": "DataFrameWriter.mode says it; in 'append' rows with the same primary key are replaced",
+    **dict.fromkeys(
+        ("replaceusing", "replaceon"),
+        "mode append replaces rows with the same primary key, overwrite those of 'replaceWhere', a condition",
+    ),
+    "version": _SNAPSHOT,
+    "timestamp": _TIME,
+    "branch": "there are no branches; " + _SNAPSHOT,
+    "tag": _SNAPSHOT,
+    "snapshot-id": _SNAPSHOT,
+    "as-of-version": _SNAPSHOT,
+    "as-of-timestamp": _TIME,
+    "start-snapshot-id": _FEED,
+    "end-snapshot-id": _FEED,
+    **dict.fromkeys(
+        ("ignorechanges", "ignoredeletes"),
+        "leave it out: a stream gives new rows and new values, and skips deletes without an error; "
+        "'readChangeFeed' = 'true' tells them, too, and 'skipChangeCommits' leaves out commits that delete",
+    ),
+    "inferschema": "a table has its columns",
+    "limit": "use DataFrame.limit, or catalog.sql",
+    "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",
+    "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
+    "pushdown": "'filter' and 'columns' say what the source reads",
+    "partitionoverwritemode": "'replaceWhere' says which rows an overwrite replaces",
+    **dict.fromkeys(("where", "predicate", "predicates", "condition"), "'filter' takes a SQL condition"),
+    **dict.fromkeys(("query", "sql"), "the catalog that 'attach' gives runs queries by its sql"),
+    **dict.fromkeys(("dbtable", "tablename"), "'table' names it, beside 'store'; load('store/table') both"),
+}
+# What options of connectors begin with, before the names above.
+_PREFIXES = (
+    "spark.cassandra.", "spark.mongodb.read.", "spark.mongodb.write.", "spark.mongodb.", "spark.kafka.",
+    "change.stream.", "spark.",
+)  # fmt: skip
+_OF_CONSUMERS = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+
+
+def told_instead(option: str) -> str | None:
+    """The hint about an option that there is not, given in lower case; None for one that nobody knows."""
+    if option in _ELSEWHERE:
+        return _ELSEWHERE[option]
+    for prefix in _PREFIXES:
+        if option.startswith(prefix):
+            of_itself = "an option of another connector does nothing here: leave it out"
+            return _ELSEWHERE.get(option.removeprefix(prefix), of_itself)
+    if option.startswith(_OF_CONSUMERS):
+        return (
+            "there are no brokers: 'store' names the store, a directory or a URL, and 'table' a table of it"
+        )
+    return None
