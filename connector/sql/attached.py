@@ -37,6 +37,7 @@ from elasticscan.connector.sql.foreign import foreign_statement, words_of_others
 from elasticscan.connector.sql.inserting import insert, insertions
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
+from elasticscan.connector.sql.methods import no_such_name
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
@@ -95,8 +96,17 @@ class AttachedStore(Sequence[str]):
     def __getitem__(self, at: int) -> str: ...
     @overload
     def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        return list(self._tables)[at]
+    def __getitem__(self, at: Any) -> str | list[str]:
+        if isinstance(at, str):
+            raise UnknownName(f"[{at!r}] is no table; write catalog.table({at!r})", name="__getitem__")
+        found: str | list[str] = list(self._tables)[at]
+        return found
+
+    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
+
+        def __getattr__(self, name: str) -> object:
+            own = [each for each in dir(type(self)) if each[0] != "_"]
+            raise no_such_name(name, own, self._tables if "_views" in vars(self) else ())
 
     def __len__(self) -> int:
         return len(self._tables)

@@ -1,0 +1,52 @@
+"""Names that an attached store does not have, but that people type, each with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from elasticscan.base.errors import UnknownName
+
+INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("query", "execute", "run", "cql", "select"), "catalog.sql(text)"),
+        **dict.fromkeys(
+            ("read", "load", "load_table", "get_table", "scan", "from_table", "view"),
+            "catalog.table(name).load()",
+        ),
+        **dict.fromkeys(
+            ("list_tables", "show_tables", "listTables", "table_names", "views"), "catalog.tables, a tuple"
+        ),
+        **dict.fromkeys(
+            ("create_table", "createTable", "drop_table", "dropTable"),
+            "catalog.sql('CREATE TABLE …') and catalog.sql('DROP TABLE …')",
+        ),
+        **dict.fromkeys(
+            ("insert", "update", "delete", "merge", "upsert", "write", "append"),
+            "catalog.sql('INSERT INTO …'), UPDATE, DELETE and MERGE INTO likewise; or "
+            "frame.write.format('elasticscan').mode('append').save('store/table')",
+        ),
+        **dict.fromkeys(
+            ("refresh", "refreshTable", "reload"), "catalog.sql(text): each call reads the newest rows"
+        ),
+        **dict.fromkeys(
+            ("readStream", "stream", "subscribe"),
+            "spark.readStream.format('elasticscan').load('store/table')",
+        ),
+        **dict.fromkeys(("store", "open"), "elasticscan.open(uri)"),
+    }
+)
+
+
+def no_such_name(name: str, own: Collection[str], views: Collection[str]) -> Exception:
+    """The error of a name that an attached store does not have; an `AttributeError` in any case."""
+    told = INSTEAD.get(name)
+    if told is None and name in views:
+        told = f"catalog.table({name!r})"
+    if told is None and not name.startswith("_"):
+        near = get_close_matches(name, own, n=1, cutoff=0.8)
+        told = f"catalog.{near[0]}" if near else None
+    if told is None:
+        return AttributeError(f"'AttachedStore' object has no attribute {name!r}", name=name)
+    return UnknownName(f"an attached store has no {name}; write {told}", name=name)
