@@ -78,6 +78,9 @@ BATCH_BYTES: Final = 32 << 20
 FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where nobody reads a part of a batch
 WRITE_BUFFER_BYTES: Final = 128 << 20
 
+# To how many shards in object storage one write, or look at them, goes at a time.
+SHARDS_AT_ONCE: Final = 6
+
 # How long a transaction waits for the catalog's writer, and a fork for transactions to end.
 BUSY_SECONDS: Final = 120.0
 FORK_WAIT_SECONDS: Final = 20.0

@@ -66,3 +66,34 @@ def side_by_side(
         if birthplace.is_here:
             for thread in threads:
                 thread.join()
+
+
+def all_side_by_side(
+    work: Callable[[Item], Made],
+    items: Sequence[Item],
+    most: int,
+    alone: Callable[[Item], bool] = lambda _: False,
+) -> list[Made]:
+    """The results of some work for each item, in their order; as `side_by_side`, and a single one in no thread.
+
+    Those of which `alone` is true are done by the caller, one after another, before the others. Raises the
+    first error, once nothing is under way any more; what had not begun is left.
+    """
+    made = dict[int, Made]()
+
+    def do(number: int) -> None:
+        made[number] = work(items[number])
+
+    together = list[int]()
+    for number, item in enumerate(items):
+        if alone(item):
+            do(number)
+        else:
+            together.append(number)
+    if len(together) == 1:
+        do(together[0])
+        together = []
+    with side_by_side(do, together, most) as outcomes:
+        for outcome in outcomes:
+            outcome.result()
+    return [made[number] for number in range(len(items))]

@@ -14,8 +14,9 @@ import pyarrow as pa
 from elasticscan.base.errors import ElasticScanError, InvalidKey
 from elasticscan.base.forks import Birthplace
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.limits import WRITE_BUFFER_BYTES
+from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
+from elasticscan.base.side_by_side import all_side_by_side
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
@@ -148,10 +149,22 @@ class Ingest:
         columns = [ordered.column(name) for name in schema.names]
         ordered = pa.RecordBatch.from_arrays(columns, schema=schema)
         slots = ordered.column(SLOT).to_numpy()
-        for shard, (touched, cuts) in sorted(_by_shard(slots, self._placement).items()):
+        pieces = _by_shard(slots, self._placement)
+
+        def write(shard: int, disk: Disk) -> None:
+            touched, cuts = pieces[shard]
             slices = [ordered.slice(start, end - start) for start, end in cuts]
-            target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
+            target = FragmentTarget(disk, shard, self._table, schema, self._origin)
             self._staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
+
+        far = list[tuple[int, Disk]]()
+        for shard in sorted(pieces):
+            disk = self._disk_of(shard)
+            if disk.is_far:
+                far.append((shard, disk))
+            else:
+                write(shard, disk)
+        all_side_by_side(lambda place: write(*place), far, SHARDS_AT_ONCE)
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:

@@ -17,6 +17,8 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
+from elasticscan.base.limits import SHARDS_AT_ONCE
+from elasticscan.base.side_by_side import all_side_by_side
 from elasticscan.catalog import Catalog, Home, Identity, begun_again
 from elasticscan.storage import Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -113,6 +115,23 @@ class RootMarks:
             self._seen_afar[shard] = marker.incarnation, mark
         return disk
 
+    def check_all(self, shards: Iterable[int], now: Callable[[], Mark]) -> dict[int, Disk]:
+        """As `check`, for each of some shards; those in object storage are looked at side by side."""
+        these = sorted(shards)
+        looked = all_side_by_side(
+            lambda shard: self.check(shard, now), these, SHARDS_AT_ONCE, alone=self._is_near
+        )
+        return dict(zip(these, looked, strict=True))
+
+    def _is_far(self, shard: int) -> bool:
+        """True for a shard in object storage, where it can be told."""
+        with suppress(ElasticScanError):
+            return self.disk_of(shard).is_far
+        return False
+
+    def _is_near(self, shard: int) -> bool:
+        return not self._is_far(shard)
+
     @begun_again
     def _was_begun(self, shard: int) -> bool:
         """True if a copy, whose first write was cut off, has made a root its own before the catalog says so.
@@ -146,21 +165,28 @@ class RootMarks:
 
     def note(self, shards: Iterable[int], mark: Mark, anew: bool = False) -> None:
         """Leave a mark at shards, as well as may be; `anew` as in `advance_mark`."""
-        for shard in shards:
-            disk: Disk | None = None
+        away = list[int]()  # behind a bucket that is away no other is waited for, perhaps a minute each
+
+        def note(shard: int) -> None:
+            disk, root = self.disk_of(shard), self.root_of(shard)
+            marker = self.marker_of(shard, mark.incarnation)
+            seen = None if anew else self._seen_afar.pop(shard, None)
+            stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
+            noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
+            if disk.is_far:
+                self._seen_afar[shard] = marker.incarnation, noted
+
+        def note_if_there(shard: int) -> None:
             try:
-                disk, root = self.disk_of(shard), self.root_of(shard)
-                marker = self.marker_of(shard, mark.incarnation)
-                seen = None if anew else self._seen_afar.pop(shard, None)
-                stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
-                noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
-                if disk.is_far:
-                    self._seen_afar[shard] = marker.incarnation, noted
+                if not (away and self._is_far(shard)):
+                    note(shard)
             except ShardUnavailable:
-                if disk is not None and disk.is_far:
-                    return  # behind a bucket that is away no other is waited for, perhaps a minute each
+                if self._is_far(shard):
+                    away.append(shard)
             except ElasticScanError:
-                continue
+                return
+
+        all_side_by_side(note_if_there, list(shards), SHARDS_AT_ONCE, alone=self._is_near)
 
     def look(self, shards: Iterable[int]) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.

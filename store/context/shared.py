@@ -563,10 +563,7 @@ class Context:
         """
         fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
         self.catalog.settle()
-        disks = {
-            shard: self._roots.check(shard, lambda: _mark_of(now))
-            for shard in {fragment.shard for fragment in fragments}
-        }
+        disks = self._roots.check_all({fragment.shard for fragment in fragments}, lambda: _mark_of(now))
         nothing_went = since == (now.layout, now.last_commit)
         for fragment in fragments:
             disk = disks[fragment.shard]

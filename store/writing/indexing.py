@@ -20,9 +20,9 @@ from elasticscan.base.errors import (
     InvalidOption,
     LimitExceeded,
 )
-from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, check_name
+from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE, check_name
 from elasticscan.base.showing import brief
-from elasticscan.base.side_by_side import side_by_side
+from elasticscan.base.side_by_side import all_side_by_side, side_by_side
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import (
@@ -72,25 +72,30 @@ def with_runs(
     versions = versions or context.versions()
     table, indexes = _as_indexed(context, table, indexes, versions[0])
     origin = context.origin("index", versions=versions)
-    completed, built = [], []
+    built = list[tuple[Disk, str]]()
+
+    def complete(fragment: StagedFragment) -> StagedFragment:
+        disk = context.staging_disk(fragment.shard)
+        having = {run.index for run in fragment.runs}
+        own: list[StagedRun] = []
+        reader = context.readers.of_small(table, fragment)
+        for index in indexes:
+            if index.id not in having:
+                runs = build_runs(disk, table, index, fragment, origin, reader)
+                built.extend((disk, run.path) for run in runs)
+                own += runs
+        return replace(fragment, runs=(*fragment.runs, *own)) if own else fragment
+
+    def is_near(fragment: StagedFragment) -> bool:
+        return not context.disk_of(fragment.shard).is_far
+
     try:
-        for fragment in staged:
-            disk = context.staging_disk(fragment.shard)
-            having = {run.index for run in fragment.runs}
-            own: list[StagedRun] = []
-            reader = context.readers.of_small(table, fragment)
-            for index in indexes:
-                if index.id not in having:
-                    runs = build_runs(disk, table, index, fragment, origin, reader)
-                    built += [(disk, run.path) for run in runs]
-                    own += runs
-            completed.append(replace(fragment, runs=(*fragment.runs, *own)) if own else fragment)
+        return all_side_by_side(complete, staged, SHARDS_AT_ONCE, alone=is_near)
     except BaseException:
         for disk, path in built:
             with suppress(OSError, ElasticScanError):
                 disk.delete(path)
         raise
-    return completed
 
 
 def _as_indexed(

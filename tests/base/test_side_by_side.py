@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from elasticscan.base.side_by_side import side_by_side
+from elasticscan.base.side_by_side import all_side_by_side, side_by_side
 
 
 def squares(items: list[int], most: int = 2) -> list[int]:
@@ -73,3 +73,44 @@ threading.Thread(target=late).start()
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == ("[2, 3, 4]\n", 0), run.stderr
+
+
+def test_results_come_in_the_order_of_their_items() -> None:
+    first = threading.Event()
+
+    def work(item: int) -> int:
+        if item:
+            first.set()
+        else:
+            assert first.wait(60)
+        return item * item
+
+    assert all_side_by_side(work, [0, 1, 2], 2) == [0, 1, 4]
+    assert all_side_by_side(work, [], 2) == []
+    assert all_side_by_side(lambda _: threading.current_thread(), [1], 2) == [threading.main_thread()]
+
+
+def test_some_are_done_by_who_asks_and_before_the_others() -> None:
+    def work(item: int) -> tuple[int, bool]:
+        order.append(item)
+        return item, threading.current_thread() is threading.main_thread()
+
+    order = list[int]()
+    made = all_side_by_side(work, [1, 2, 3, 4], 2, alone=lambda item: item % 2 == 0)
+    assert made == [(1, False), (2, True), (3, False), (4, True)]
+    assert order[:2] == [2, 4]
+
+
+def test_the_first_error_is_raised_when_nothing_is_under_way() -> None:
+    begun, done = threading.Event(), list[int]()
+
+    def work(item: int) -> None:
+        if item == 1:
+            assert begun.wait(60)
+            raise ValueError("the second")
+        begun.set()
+        done.append(item)
+
+    with pytest.raises(ValueError, match="the second"):
+        all_side_by_side(work, [0, 1], 2)
+    assert done == [0]

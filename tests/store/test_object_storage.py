@@ -26,6 +26,7 @@ from elasticscan.storage.objects.at_once import MOST_AT_ONCE
 from elasticscan.storage.objects.prefix import PART_BYTES, ObjectDisk
 from elasticscan.store import Store
 from elasticscan.store.copies import backup as backup_module
+from elasticscan.store.roots.markers import MARK
 from elasticscan.store.upkeep.garbage import Action
 from tests.base.manual_clock import ManualClock
 from tests.base.s3 import SECRET, Fault, Request, S3Server
@@ -120,6 +121,45 @@ def test_a_small_commit_is_four_requests_for_each_shard_at_most(
                 table.upsert(rows(np.arange(100)))
                 assert s3_server.line.methods == {"PUT": 4 + 2 * indexes, "GET": 2}
     assert ids(store) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PUT", ".arrow"), ("GET", MARK), ("PUT", MARK)],
+    ids=["files", "looks at marks", "marks"],
+)
+@pytest.mark.parametrize("indexes", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_commit_goes_to_several_shards_at_once(
+    bucket: str,
+    tmp_path: Path,
+    s3_server: S3Server,
+    method: str,
+    path: str,
+    indexes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, under_way = s3_server.line, list[int]()
+
+    def slow(request: Request) -> Fault | None:
+        if request.method != method or path not in request.path:
+            return None
+        answered = sum(other.method == method and path in other.path for other in line.requests)
+        under_way.append(len(under_way) + 1 - answered)
+        return "slow"
+
+    with made(tmp_path, bucket, ("a", "b", "c", "d")) as store:
+        table = store.table("t")
+        table.upsert(rows(np.arange(100)))
+        if indexes:
+            table.create_index("by_k", ["k"])
+        line.clear()
+        monkeypatch.setattr(line, "fault", slow)
+        table.upsert(rows(np.arange(100), "b"))
+        files = path == ".arrow" and indexes
+        assert len(under_way) == (8 if files else 4)
+        assert max(under_way[:4]) >= 2
+        assert not files or max(under_way[4:]) >= 2
+        assert ids(store) == list(range(100))
 
 
 @pytest.mark.long
