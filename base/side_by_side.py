@@ -74,7 +74,7 @@ def all_side_by_side(
     most: int,
     alone: Callable[[Item], bool] = lambda _: False,
 ) -> list[Made]:
-    """The results of some work for each item, in their order; as `side_by_side`, and a single one in no thread.
+    """The results of some work for items, in their order; as `side_by_side`, and a single one in no thread.
 
     Those of which `alone` is true are done by the caller, one after another, before the others. Raises the
     first error, once nothing is under way any more; what had not begun is left.
