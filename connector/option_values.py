@@ -18,6 +18,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 _BYTES = re.compile(r"([0-9]{1,19})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_LAST_SECOND = datetime.max.replace(tzinfo=UTC).timestamp()
 _DIGITS = re.compile(r"[0-9]{1,19}")  # Python refuses to read very long numbers at all
 
 
@@ -125,6 +126,8 @@ def moment(name: str, text: str) -> float:
             seconds = math.nan
         else:
             seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if _LAST_SECOND < seconds < _LAST_SECOND * 1_000:  # what Kafka and Java count, which no calendar has
+        raise bad_value(name, text, f"seconds since 1970, as {seconds / 1_000:.0f}, and no milliseconds")
     if not math.isfinite(seconds):
         raise bad_value(
             name,

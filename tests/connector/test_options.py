@@ -284,6 +284,13 @@ def test_options_of_streams_have_defaults_and_values() -> None:
     assert parsed(startingTimestamp="1970-01-02").changes.start_time == 86_400
 
 
+@pytest.mark.parametrize("name", ["startingTimestamp", "endingTimestamp", "timestampAsOf"])
+def test_milliseconds_are_no_seconds_of_a_time_far_away(name: str) -> None:
+    text = refused(**{name: "1767225600123", "readChangeFeed": "true", "startingVersion": "1"})
+    assert "must be seconds since 1970, as 1767225600, and no milliseconds" in text
+    assert parsed(timestampAsOf="253402300799").timestamp == 253_402_300_799
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
