@@ -6,6 +6,7 @@ import operator
 from collections.abc import Collection, Mapping, Set
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlglot import Token, TokenType
 from sqlglot.errors import SqlglotError, TokenError
 
 from elasticscan.base.errors import FilterError
+from elasticscan.base.limits import MAX_FILTER_PARTS
 from elasticscan.base.showing import brief
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ
 from elasticscan.filters.expression import Literal, decimal_literal_type, to_sql
@@ -89,10 +91,21 @@ def _listed(names: Any) -> str:
 def literal_of(name: str, value: Any) -> str:
     """The literal of a value, or the list of an IN; `name` is whose it is, for an error."""
     items = _items(value)
-    if items is not None:
-        if not items:
-            raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
-        return f"({', '.join(literal_of(name, item) for item in items)})"
+    if items is None:
+        return _literal(name, value)
+    some = list(islice(items, MAX_FILTER_PARTS + 1))  # no more: a range may be without end
+    if not some:
+        raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
+    if len(some) > MAX_FILTER_PARTS:
+        raise FilterError(
+            f"parameter {name!r} has more values than a filter may have parts, {MAX_FILTER_PARTS:,}; read "
+            "more rows and join them, or look keys up by `get`"
+        )
+    return f"({', '.join(_literal(name, item) for item in some)})"
+
+
+def _literal(name: str, value: Any) -> str:
+    """The literal of one value."""
     literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
     if literal is None:
         raise FilterError(

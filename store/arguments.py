@@ -227,6 +227,15 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
     return listed, roots
 
 
+def roots(option: str, value: Any) -> dict[str, str]:
+    """Roots of shards by their names; none where none is given."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _refusal(option, value, "a dict: roots by the names of their shards")
+    return shards(value)[1] if value else {}
+
+
 def seconds(option: str, value: Any) -> float:
     """A finite span of time, 0 or more."""
     return _finite(option, value, "a finite number of seconds, 0 or more")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -192,7 +193,8 @@ def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, 
 
 
 def _fields(value: Any) -> list[pa.Field]:
-    fields = list(value) if isinstance(value, pa.Schema | Sequence) and not isinstance(value, str) else []
+    listed = isinstance(value, pa.Schema | Sequence) and not isinstance(value, str)
+    fields = list(islice(value, MAX_COLUMNS + 1)) if listed else []  # no more: a range may be without end
     if not fields or not all(isinstance(field, pa.Field) for field in fields):
         raise InvalidOption(
             f"fields={brief(value)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "

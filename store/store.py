@@ -566,7 +566,7 @@ class Store(Named):
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
-        _, own = arguments.shards(roots) if roots else ([], {})
+        own = arguments.roots("roots", roots)
         name = arguments.or_none(arguments.text, "name", name)
         restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
         store = cls.open(place, clock, disks)

@@ -343,7 +343,7 @@ class Table(ReadableTable):
         table = self.definition
         arguments.callback("on_progress", on_progress)
         columns = arguments.columns("columns", columns)
-        include = arguments.columns("include", include) if include else []
+        include = [] if include is None else arguments.columns("include", include)
         kind = arguments.text("kind", kind)
         asked = define_index(table, arguments.text("index", index), columns, kind, include)
         return create_index(self._context, table, asked, on_progress)

@@ -12,9 +12,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from elasticscan.base.errors import InvalidKey, InvalidName, InvalidOption, StoreNotFound, UnsupportedType
+from elasticscan.base.errors import (
+    FilterError,
+    InvalidKey,
+    InvalidName,
+    InvalidOption,
+    StoreNotFound,
+    UnsupportedType,
+)
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64())])
@@ -117,6 +125,22 @@ def test_a_scan_names_the_one_argument_that_is_wrong(store: Store) -> None:
     }
     for option, values in wrong.items():
         refused(store.table("t").scan, option, values)
+
+
+def test_what_is_asked_for_its_truth_has_none_or_no_end(store: Store, tmp_path: Path) -> None:
+    """Arrow's expressions and NumPy's arrays are neither true nor false; a range may have no end."""
+    neither = [pc.field("v") > 1, np.array([1, 2]), ["s1"], 1]
+    store.backup(tmp_path / "backups")
+    refused(partial(Store.from_backup, tmp_path / "backups", tmp_path / "new"), "roots", neither)
+    assert not (tmp_path / "new").exists()
+    Store.from_backup(tmp_path / "backups", tmp_path / "new", {}).close()
+    table, endless = store.table("t"), range(10**30)
+    refused(partial(table.create_index, "by_v", ["v"]), "include", [pc.field("v") > 1, endless])
+    refused(table.add_columns, "fields", [endless])
+    for values in (endless, list(range(20_001)), [[1, [2]]], [endless]):
+        with pytest.raises(FilterError, match="parameter 'p'"):
+            table.scan(filter="id IN :p", parameters={"p": values})
+    assert table.scan(filter="id IN :p", parameters={"p": range(2, 5_000)}).count() == 1
 
 
 def test_tablets_shards_and_times_are_what_they_are_called(store: Store) -> None:
