@@ -42,6 +42,7 @@ from elasticscan.filters import sql_of_expression, with_parameters
 
 Value = TypeVar("Value")
 
+_LONGEST_PLACE = 64 << 10
 COMPRESSIONS = ("none", "lz4", "zstd")
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -150,6 +151,11 @@ def place(option: str, value: Any) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
         own = "; write store.uri" if hasattr(value, "uri") else ""
         raise _refusal(option, value, f"the path of a directory or a URL, as text{own}")
+    if len(path) > _LONGEST_PLACE:  # not shown, since a password may be cut so that nobody knows it
+        raise InvalidOption(
+            f"{option} has {len(path):,} characters; no path or URL has more than {_LONGEST_PLACE:,}",
+            option=option,
+        )
     return text(option, path)
 
 

@@ -73,7 +73,7 @@ def refused(call: Callable[..., object], option: str, values: Iterable[Any]) -> 
 
 def test_a_store_is_not_made_of_wrong_arguments(tmp_path: Path) -> None:
     wrong: dict[str, list[Any]] = {
-        "uri": [None, 1, "", b"x", "a\0b"],
+        "uri": [None, 1, "", b"x", "a\0b", "x" * (16 << 20)],
         "shards": [*NO_NAMES, [], {}, {1: "x"}, {"s1": None}, {"s1": 1}, {"s1": ""}, {"s1": "a\0b"}],
         "tablets": [*NO_NUMBER, 0, -1],
         "slots": [*NO_NUMBER, 0, -1, 65_537],
@@ -84,7 +84,7 @@ def test_a_store_is_not_made_of_wrong_arguments(tmp_path: Path) -> None:
         given: dict[str, Any] = {"uri": tmp_path / "store", "shards": ["s1"]}
         given.pop(option, None)
         refused(partial(Store.create, **given), option, values)
-    refused(Store.open, "uri", [None, 1, b"x", ""])
+    refused(Store.open, "uri", [None, 1, b"x", "", "x" * (16 << 20)])
     for root in ("foo://bar", "://x"):
         with pytest.raises(InvalidOption, match="cannot be a shard's storage"):
             Store.create(tmp_path / "store", {"s1": root})
