@@ -18,6 +18,9 @@ class SeveredLine:
     Attributes:
         trips: how many requests were sent since the last `cut_at`; those sent together count once.
         cuts: how many connections were broken.
+        piece: answers come in pieces of so many bytes.
+        rest: how many bytes of answers still come before a connection breaks amid one; then, and
+            where it is None, all of them do.
     """
 
     def __init__(self, server: Path) -> None:
@@ -25,6 +28,8 @@ class SeveredLine:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.trips = self.cuts = 0
+        self.piece = BLOCK
+        self.rest: int | None = None
         self._at: frozenset[int] | None = frozenset()
         self._answered = False
         self._lock = threading.Lock()
@@ -71,6 +76,7 @@ class SeveredLine:
             if self._ends in ready:
                 return
             client, _ = self._listener.accept()
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # pieces are sent as they are
             self._threads.append(threading.Thread(target=self._carry, args=(client,)))
             self._threads[-1].start()
 
@@ -86,7 +92,8 @@ class SeveredLine:
                     data = server.recv(BLOCK)
                     if not data or lose_answer:
                         return
-                    client.sendall(data)
+                    if not self._answer(client, data):
+                        return
                     asking = False
                 if client in ready:
                     data = client.recv(BLOCK)
@@ -98,6 +105,16 @@ class SeveredLine:
                         lose_answer = True
                     asking = started = True
                     server.sendall(data)
+
+    def _answer(self, client: socket.socket, data: bytes) -> bool:
+        """Pass an answer on; false where the connection is to break amid it."""
+        whole = self.rest is None or len(data) <= self.rest
+        if self.rest is not None:
+            data = data[: self.rest]
+            self.rest = self.rest - len(data) if whole else None
+        for start in range(0, len(data), self.piece):
+            client.sendall(data[start : start + self.piece])
+        return whole
 
     def _is_cut(self) -> bool:
         with self._lock:
