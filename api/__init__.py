@@ -42,6 +42,10 @@ __all__ = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", 
 
 # Names that people try here, each with what to write instead.
 _INSTEAD = {
+    **dict.fromkeys(("Cluster", "Client", "MongoClient", "Session"), "elasticscan.open(uri)"),
+    "DeltaTable": "elasticscan.open(uri).table(name)",
+    "KafkaConsumer": "elasticscan.open(uri).table(name).changes(after=commit)",
+    "KafkaProducer": "elasticscan.open(uri).table(name).upsert(rows)",
     "attach": "elasticscan.connector.attach(spark, uri)",
     "connect": "elasticscan.open(uri)",
     "connector": "`import elasticscan.connector`, and elasticscan.connector.attach(spark, uri)",

@@ -18,6 +18,7 @@ from elasticscan.metadata import TableInfo
 
 # What others call the newest snapshot.
 _NEWEST = frozenset({"latest", "newest", "current", "head", "last", "now", "main"})
+_OLDEST = frozenset({"earliest", "oldest", "beginning", "first", "start"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class TagTx(FragmentTx):
             hint = (
                 "the newest snapshot needs no name: it is read where none is given, and history(1) tells it"
             )
+        if name.lower() in _OLDEST:
+            hint = "the oldest changes that are kept are read where no commit is given"
         if name.isdecimal():
             hint = f"commits are named by numbers: {name}, not {name!r}"
         raise TagNotFound(

@@ -11,6 +11,7 @@ What Spark would compute otherwise than is possible here exactly is refused when
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ SUM, MIN, MAX, AVG = "sum", "min", "max", "avg"
 _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Count: COUNT, exp.Sum: SUM, exp.Min: MIN, exp.Max: MAX, exp.Avg: AVG,
 }  # fmt: skip
+_SEVERAL = re.compile(r"\)(?: AS \w+)?\s*,\s*\w+\s*\(", re.IGNORECASE)
 _SUPPORTED = (
     "count(*), count(DISTINCT column), and count, sum, min, max and avg of a column or of what is computed "
     "of columns, each with AS name behind it if need be; compute the rest from their results, or in Spark"
@@ -187,4 +189,9 @@ def _counts_rows(argument: object) -> bool:
 
 
 def _refused(text: str, why: str) -> InvalidOption:
-    return InvalidOption(f"the aggregate {brief(text)} {why}; there are {_SUPPORTED}", option="values")
+    told = f"there are {_SUPPORTED}"
+    if _SEVERAL.search(text):
+        told = "several are a list: ['count(*)', 'sum(km)']"
+    elif text.strip().isidentifier():
+        told = f"{told}; columns by which rows are grouped stand in group_by"
+    return InvalidOption(f"the aggregate {brief(text)} {why}; {told}", option="values")

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.clock import zoned
+from elasticscan.base.clock import Clock, SystemClock, zoned
 from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import (
     MAX_COLUMNS,
@@ -143,6 +143,14 @@ def callback(option: str, value: Any) -> None:
     """A function, or None; found out before the work that it is told of."""
     if value is not None and not callable(value):
         raise _refusal(option, value, "a function, or None")
+
+
+def clock(value: Any) -> Clock:
+    """The machine's clock, or one that tests turn; "r" and "w", the second argument of files, are none."""
+    if value is not None and not callable(getattr(value, "now", None)):
+        raise _refusal("clock", value, "left out; read_only=True opens a store to read it")
+    given: Clock | None = value
+    return given or SystemClock()
 
 
 def place(option: str, value: Any) -> str:

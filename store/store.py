@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.clock import Clock, SystemClock
+from elasticscan.base.clock import Clock
 from elasticscan.base.errors import StoreNotFound
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
@@ -111,7 +111,7 @@ class Store(Named):
             AlreadyExists: there is a store at `uri`.
             InvalidOption, InvalidName: an argument is out of bounds.
         """
-        clock = clock or SystemClock()
+        clock = arguments.clock(clock)
         location = Location.of(arguments.place("uri", uri))
         names, shard_roots = arguments.shards(shards)
         for name in names:
@@ -155,7 +155,7 @@ class Store(Named):
             StoreNotFound: there is none.
             StoreTooNew: a newer release made it.
         """
-        clock = clock or SystemClock()
+        clock = arguments.clock(clock)
         location = Location.of(arguments.place("uri", uri))
         if not location.exists():
             location.check_not_bereft()
@@ -565,7 +565,7 @@ class Store(Named):
             AlreadyExists, InvalidOption: the new place is taken, or within a store.
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
-        clock, place = clock or SystemClock(), arguments.place("uri", uri)
+        clock, place = arguments.clock(clock), arguments.place("uri", uri)
         own = arguments.roots("roots", roots)
         name = arguments.or_none(arguments.text, "name", name)
         restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)

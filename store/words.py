@@ -132,7 +132,7 @@ WITHOUT: Mapping[str, tuple[Sequence[str], str]] = MappingProxyType(
             ("timeout", "timeout_ms", "max_retries", "retries"), (_ALL, "waits are bounded: leave it out")
         ),
         "allow_filtering": (_READERS, "any condition may be asked, and create_index makes it quick"),
-        "distinct": (_READERS, "aggregate([], group_by=columns) gives each combination once"),
+        "distinct": (_READERS, "aggregate('count(*)', group_by=columns) gives each combination once"),
         "lazy": (_READERS, "write to_polars().lazy(); columns and filter say what is read"),
         "mode": (
             ("rows", "uri"),

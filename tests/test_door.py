@@ -86,6 +86,8 @@ def test_every_error_is_exported() -> None:
         ("Stroe", "did you mean 'Store'"),
         ("xyz", "it has Page, Scan"),
         ("connect", r"write elasticscan.open\(uri\)"),
+        ("KafkaConsumer", r"write elasticscan.open\(uri\).table\(name\).changes"),
+        ("MongoClient", r"write elasticscan.open\(uri\)"),
         ("attach", r"write elasticscan.connector.attach\(spark, uri\)"),
         ("from_backup", r"write elasticscan.Store.from_backup\("),
         ("read_table", r"write elasticscan.open\(uri\).table\(name\)"),

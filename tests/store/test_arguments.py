@@ -21,6 +21,7 @@ from elasticscan.base.errors import (
     InvalidName,
     InvalidOption,
     StoreNotFound,
+    TagNotFound,
     UnsupportedType,
 )
 from elasticscan.store import Store
@@ -270,3 +271,33 @@ def test_javas_hash_takes_one_column(tmp_path: Path) -> None:
         store.create_table("t", schema, ["a", "b"], shard_key="a")
         with pytest.raises(InvalidKey):
             store.table("t").upsert(pa.table({"a": [1, 1], "b": ["x", "x"]}))
+
+
+def test_a_mode_in_place_of_a_clock_is_told_how_to_read(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"clock='r' .* read_only=True opens"):
+        Store.open(store.uri, "r")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="clock='w'"):
+        Store.create(tmp_path / "new", ["s1"], clock="w")  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ("count(*), sum(v)", r"several are a list: \['count"),
+        ("count(*) AS n, sum(v)", r"several are a list: \['count"),
+        (["id", "count(*)"], "columns by which rows are grouped stand in group_by"),
+        ("median(v)", "compute the rest from their results, or in Spark$"),
+    ],
+)
+def test_aggregates_of_another_form_are_told_with_the_form_there_is(
+    store: Store, values: Any, told: str
+) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        store.table("t").aggregate(values)
+
+
+def test_the_oldest_changes_have_no_name(store: Store) -> None:
+    with pytest.raises(TagNotFound, match="no tag 'earliest'; the oldest changes that are kept are read"):
+        store.table("t").changes("earliest")
+    assert store.table("t").changes().count() == 2

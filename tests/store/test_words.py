@@ -176,3 +176,9 @@ def test_an_error_of_the_kind_from_within_stays_what_it_is(trips: Table) -> None
 
     with pytest.raises(TypeError, match="has no len"):
         call(1)
+
+
+def test_what_is_told_of_distinct_rows_works(trips: Table) -> None:
+    _, told = WITHOUT["distinct"]
+    assert told.startswith("aggregate('count(*)', group_by=columns)")
+    assert trips.aggregate("count(*)", group_by=["km"]).num_rows == 2
