@@ -45,7 +45,7 @@ from elasticscan.base.errors import DiskFull, StartAgain, TryAgain, UsageError
 from elasticscan.store import Store
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.upkeep import Policy
-from tests.base.small_disks import fill, free, small_disk
+from tests.base.small_disks import fill, free, grow, small_disk
 from tests.processes.programs import change_topology
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -53,6 +53,7 @@ SHARED = 400  # keys that all writers change; each has others that nobody else h
 ROLES = ("write", "write", "move", "tend", "read")
 ROUNDS_BETWEEN_CHECKS = 50
 WAITS = (0, 0, 0, 200, 600, 2_000)  # bytes of the journal from one kill to the next
+MORE_MEGABYTES = 8  # for a small disk, each time that the oracle looks
 MOST_SECONDS = 5.0  # as long as that may take
 SUBREAPER = 36
 POLICY = Policy(
@@ -295,14 +296,14 @@ class Adversary:
                 if kill_all:
                     self._kill_orphans()
                 if not (number + 1) % ROUNDS_BETWEEN_CHECKS:
-                    self._make_room()
+                    self._make_room(more=True)
                     in_child(lambda: check(self._uri, self._journal))
                     sys.stderr.write(f"{self.rounds} rounds, {self.kills} kills, nothing wrong\n")
         finally:
             for leader in list(self._running):
                 self._kill(leader, whole=True)
             self._kill_orphans()
-            self._make_room()
+            self._make_room(more=True)
 
     def _wait(self) -> None:
         """Let something be done, however slow the machine is, and then a little more."""
@@ -353,9 +354,12 @@ class Adversary:
         if self._chance.random() < 0.7:
             fill(self._small, self._chance.choice([0, 10_000, 100_000, 400_000]))
 
-    def _make_room(self) -> None:
+    def _make_room(self, more: bool = False) -> None:
+        """Free the disk; with `more` it grows, since files of killed processes may have taken all of it."""
         if self._small is not None and (self._small / "filler").exists():
             free(self._small)
+        if self._small is not None and more:
+            grow(self._small, MORE_MEGABYTES)
 
 
 def in_child(work: Callable[[], object]) -> Any:
@@ -397,7 +401,7 @@ def _make(uri: str) -> list[str]:
 def besiege(place: Path, rounds: int, seconds: float, seed: int, small: bool) -> dict[str, object]:
     """Run so many rounds; what happened. Raises `AssertionError` with what was wrong."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    disk = small_disk(place / "disk", 12 + rounds // 20) if small else nullcontext(place)
+    disk = small_disk(place / "disk", 12) if small else nullcontext(place)
     with disk as where:
         uri, journal = str(where / "store"), Journal(place / "journal")
         for module in in_child(lambda: _make(uri)):  # each process would load them again
