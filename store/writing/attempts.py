@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from elasticscan.base.errors import IndexChanged, RowsChanged, WriteConflict
+from elasticscan.store.context import Context
 
 MOST_ATTEMPTS = 10
 
@@ -16,22 +17,27 @@ class OutdatedLookError(Exception):
     """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
 
 
-def until_unchanged(attempt: Callable[[], T], rows: str, advice: str, *, is_final: bool = False) -> T:
+def until_unchanged(
+    context: Context, attempt: Callable[[], T], rows: str, advice: str, *, is_final: bool = False
+) -> T:
     """The result of the first attempt whose rows nobody wrote between their reading and its commit.
 
     It is made again, too, where the columns changed, or the index by which rows were looked up was dropped:
     nobody had asked for that index.
 
     Args:
+        context: the store's; where it cannot be written nothing is read either.
         attempt: reads rows at a snapshot, and commits what follows from them.
         rows: which ones, for the error: "rows of table 't' that meet the condition".
         advice: what to do about it, for the error.
         is_final: the rows are those of a commit that the caller named, so a change of them since is told.
 
     Raises:
+        ReadOnlyStore: the store cannot be written.
         WriteConflict: they were written each time.
         RowsChanged: they were written, and that is final.
     """
+    context.catalog.check_writable()
     conflict = None
     for _ in range(MOST_ATTEMPTS):
         try:

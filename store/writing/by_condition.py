@@ -164,7 +164,9 @@ def _change(
             return _attempt(selection, scan, table, kind, change_of(table))
 
     rows = f"rows of table {selection.table().name!r} that meet the condition"
-    return until_unchanged(attempt, rows, "try again, or change fewer", is_final=selection.since is not None)
+    return until_unchanged(
+        selection.context, attempt, rows, "try again, or change fewer", is_final=selection.since is not None
+    )
 
 
 @begun_again

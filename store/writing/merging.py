@@ -151,6 +151,7 @@ def merge_rows(
         return CommitNumber(done, 0)
     with RereadableRows(rows) as rereadable:
         return until_unchanged(
+            selection.context,
             lambda: _attempt(selection, look, rereadable, clauses),
             f"rows of table {selection.table().name!r} whose keys are merged",
             "try again, or merge fewer at once",

@@ -124,7 +124,7 @@ def publish_replacing(
     if not _is_entered(context, table):
         return publish(context, table, staged, selection.request())
     rows = f"rows of table {table.name!r} that meet the condition, or have keys of the new ones,"
-    return until_unchanged(lambda: _attempt(selection, table, staged), rows, "try again")
+    return until_unchanged(selection.context, lambda: _attempt(selection, table, staged), rows, "try again")
 
 
 @begun_again

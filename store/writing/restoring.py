@@ -66,7 +66,7 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
             raise
 
     rows = f"rows of table {table.name!r}, which was to be restored to snapshot {snapshot},"
-    return until_unchanged(attempt, rows, "pause them, and try again")
+    return until_unchanged(context, attempt, rows, "pause them, and try again")
 
 
 def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str]) -> int:

@@ -68,6 +68,23 @@ def test_nothing_writes_to_a_store_that_was_opened_for_reading(uri: str, how: st
     assert files_of(uri) == before
 
 
+def test_what_reads_before_it_writes_is_refused_before_it_reads(uri: str) -> None:
+    for path in Path(uri).rglob("*.arrow"):
+        path.unlink()
+    with Store.open(uri, read_only=True) as store:
+        table, rows = store.table("t"), ids(0, 1)
+        for write in (
+            lambda: table.delete(where="id > 5"),
+            lambda: table.overwrite(rows, where="id = 0"),
+            lambda: table.merge(rows, when_matched="delete"),
+            lambda: table.merge(rows, when_matched="ignore"),
+            lambda: table.restore(to=1),
+            lambda: table.upsert(rows, if_unchanged_since=1),
+        ):
+            with pytest.raises(ReadOnlyStore):
+                write()
+
+
 def test_reading_leaves_no_file_behind_and_tells_everything(uri: str) -> None:
     before = files_of(uri)
     with Store.open(uri, read_only=True) as store:
