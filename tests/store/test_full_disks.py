@@ -66,10 +66,15 @@ def test_a_catalog_on_a_full_disk_keeps_what_it_acknowledged(tmp_path: Path, dis
         store.table("t").upsert(rows(0))
         fill(disk, leave=200_000)
         done = commit_until_full(store)
+        files = sorted((tmp_path / "a").rglob("*.arrow"))
         for _ in range(3):
             with pytest.raises(DiskFull):
                 store.table("t").upsert(rows(7_000), user_metadata={"note": "x" * 3_000})
+            with pytest.raises(DiskFull):
+                store.table("t").delete([0], user_metadata={"note": "x" * 3_000})
             assert keys(store) == done
+        assert sorted((tmp_path / "a").rglob("*.arrow")) == files, "who tries again does not fill the shards"
+        assert len(files) == len(done) + 1
         with Store.open(uri) as other:
             assert keys(other) == done
         free(disk)
