@@ -161,8 +161,8 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
     if marker.incarnation != expected.incarnation:
         raise WrongRoot(
             f"{place} is {marker}, but it belongs to another copy of the store (incarnation "
-            f"{marker.incarnation}, not {expected.incarnation}); use that copy, or run `elasticscan adopt` "
-            "to make this one the owner",
+            f"{marker.incarnation}, not {expected.incarnation}), or an adoption was cut off; use that copy, "
+            "or run `elasticscan adopt` (again) to make this one the owner",
             root=place,
             wanted=expected.incarnation,
             found=marker.incarnation,

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import AlreadyExists, CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
+from elasticscan.catalog import Tx
 from elasticscan.metadata import Manifest
-from elasticscan.store import Store
+from elasticscan.storage import Disk
+from elasticscan.store import Store, adoption
 from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
 from elasticscan.store.roots.location import BACKUP_MARKER
-from elasticscan.store.roots.markers import MARK, MARKER, read_mark
+from elasticscan.store.roots.markers import MARK, MARKER, Marker, read_mark
 from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
 from tests.store.test_root_scenarios import away, count, made, older_catalog, root, rows, staged
@@ -258,6 +260,37 @@ def test_adopting_needs_the_files_where_there_is_no_marker(tmp_path: Path) -> No
         with pytest.raises(ShardUnavailable, match="lacks"):
             store.adopt()
         assert list(root(store, "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("marked", [1, 2])
+def test_an_adoption_that_was_cut_off_is_done_again(
+    tmp_path: Path, marked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its roots are of an incarnation that no catalog knows."""
+    write, left = adoption.write_marker, [marked]
+
+    def cut(disk: Disk, marker: Marker) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        write(disk, marker)
+
+    def cut_before_the_commit(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with made(tmp_path / "store") as store:
+        before = count(store)
+        monkeypatch.setattr(adoption, "write_marker", cut)
+        monkeypatch.setattr(Tx, "take_incarnation", cut_before_the_commit)
+        with pytest.raises(KeyboardInterrupt):
+            store.adopt()
+        monkeypatch.undo()
+        with pytest.raises(WrongRoot, match="an adoption was cut off"):
+            store.table("t").upsert(rows())
+        assert count(store) == before
+        assert store.adopt().missing == ()
+        store.table("t").upsert(rows())
+        assert store.verify() == []
 
 
 def test_adopting_does_not_take_what_is_another_shards(tmp_path: Path) -> None:
