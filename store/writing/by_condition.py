@@ -32,7 +32,7 @@ from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.rows.typed import arrow_constant
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.preconditions import Precondition, unchanged
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish_own
 from elasticscan.store.writing.staging import stage
 
 NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
@@ -200,4 +200,4 @@ def _attempt(selection: Selection, scan: Scan, table: TableInfo, kind: str, chan
     since = scan.snapshot if selection.since is None else selection.since
     with unchanged(context, table, since, selection.txn) as check:
         staged = stage(context, table, map(change, scan.batches()), kind)
-        return publish(context, table, staged, selection.request(kind, check))
+        return publish_own(context, table, staged, selection.request(kind, check))

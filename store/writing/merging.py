@@ -26,7 +26,7 @@ from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitNumber, publish
+from elasticscan.store.writing.publishing import CommitNumber, publish_own
 from elasticscan.store.writing.staging import stage
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
@@ -174,7 +174,7 @@ def _attempt(
             raise OutdatedLookError from error
 
         staged = stage(context, table, rows_merged(context, look, current, at, rows.batches(), clauses))
-        return publish(context, table, staged, selection.request("write", check))
+        return publish_own(context, table, staged, selection.request("write", check))
 
 
 def rows_merged(

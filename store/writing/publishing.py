@@ -12,6 +12,7 @@ from itertools import count
 from elasticscan.base.errors import (
     ChangesExpired,
     CommitUnknown,
+    DiskFull,
     ElasticScanError,
     KeysExist,
     RowsChanged,
@@ -90,6 +91,25 @@ def publish(
     context.checkpoint("rows staged")
     with context.upkeep.follow() as claim:
         return _Publication(context, table, staged, request or CommitRequest()).commit(claim)
+
+
+def publish_own(
+    context: Context,
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    request: CommitRequest,
+    handed_in: Collection[str] = (),
+) -> CommitNumber:
+    """As `publish`. Where there is no room, what its caller staged goes: who tries again stages it anew.
+
+    `handed_in` are the paths of files that others staged.
+    """
+    try:
+        return publish(context, table, staged, request)
+    except DiskFull:
+        with suppress(ElasticScanError):  # then it is garbage
+            remove_staged(context, [fragment for fragment in staged if fragment.path not in handed_in])
+        raise
 
 
 @begun_again

@@ -34,7 +34,7 @@ from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.attempts import until_unchanged
 from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitNumber, publish
+from elasticscan.store.writing.publishing import CommitNumber, publish, publish_own
 from elasticscan.store.writing.staging import remove_staged, stage
 
 
@@ -142,7 +142,8 @@ def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFrag
     ):
         others = _without(staged_source(table, staged, context.disk_of), scan.batches(), context, table)
         gone = stage(context, table, (tombstones_of(keys, table) for keys in others), "delete")
-        return publish(context, table, [*staged, *gone], selection.request(check=check, keep=paths))
+        request = selection.request(check=check, keep=paths)
+        return publish_own(context, table, [*staged, *gone], request, handed_in=paths)
 
 
 def _without(

@@ -31,7 +31,7 @@ from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.attempts import until_unchanged
 from elasticscan.store.writing.preconditions import Untouched
-from elasticscan.store.writing.publishing import CommitRequest, publish
+from elasticscan.store.writing.publishing import CommitRequest, publish_own
 from elasticscan.store.writing.staging import stage
 
 RESTORED_TO = "restored_to"  # in the commit's user metadata
@@ -81,7 +81,7 @@ def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str
     with _rows(context, find, table, (snapshot, upto), replaced) as rows:
         staged = stage(context, table, rows, kind)
     check = Untouched(context, table, newest)
-    return publish(context, table, staged, CommitRequest(kind, check=check, user_metadata=said))
+    return publish_own(context, table, staged, CommitRequest(kind, check=check, user_metadata=said))
 
 
 @contextmanager

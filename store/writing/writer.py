@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import DiskFull, ElasticScanError
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, begun_again
-from elasticscan.metadata import StagedFragment, TableInfo
+from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.keys import conform_keys, tombstones_of
 from elasticscan.store.writing.preconditions import Precondition
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
-from elasticscan.store.writing.staging import remove_staged, stage
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish_own
+from elasticscan.store.writing.staging import stage
 
 
 @begun_again
@@ -48,19 +46,7 @@ def write(
     batches = (_conform(batch, table) for batch in batches_of(data))
     versions = context.seen  # by whoever looked the table up
     staged = stage(context, table, batches, kind, buffer_bytes, versions)
-    return _publish_own(context, table, staged, CommitRequest(kind, txn, check, user_metadata, versions))
-
-
-def _publish_own(
-    context: Context, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest
-) -> CommitNumber:
-    """As `publish`. Where there is no room, what was staged goes: who tries again stages it anew."""
-    try:
-        return publish(context, table, staged, request)
-    except DiskFull:
-        with suppress(ElasticScanError):  # then it is garbage
-            remove_staged(context, staged)
-        raise
+    return publish_own(context, table, staged, CommitRequest(kind, txn, check, user_metadata, versions))
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
@@ -80,4 +66,4 @@ def delete(
     tombstones = (tombstones_of(batch, table) for batch in conform_keys(keys, table))
     versions = context.seen  # by whoever looked the table up
     staged = stage(context, table, tombstones, "delete", versions=versions)
-    return _publish_own(context, table, staged, CommitRequest("delete", txn, check, user_metadata, versions))
+    return publish_own(context, table, staged, CommitRequest("delete", txn, check, user_metadata, versions))

@@ -6,7 +6,7 @@ What is told is `DiskFull`, nothing is lost, reads go on, and once there is room
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,11 +67,18 @@ def test_a_catalog_on_a_full_disk_keeps_what_it_acknowledged(tmp_path: Path, dis
         fill(disk, leave=200_000)
         done = commit_until_full(store)
         files = sorted((tmp_path / "a").rglob("*.arrow"))
-        for _ in range(3):
+        table, said = store.table("t"), {"note": "x" * 3_000}
+        writes: list[Callable[[], object]] = [
+            lambda: table.upsert(rows(7_000), user_metadata=said),
+            lambda: table.delete([0], user_metadata=said),
+            lambda: table.update({"v": "'1'"}, "k = 0", user_metadata=said),
+            lambda: table.merge(rows(7_000), user_metadata=said),
+            lambda: table.overwrite(rows(7_000), where="k >= 0", user_metadata=said),
+            lambda: table.restore(min(commit.number for commit in table.history()) + 1, user_metadata=said),
+        ]
+        for write in writes:
             with pytest.raises(DiskFull):
-                store.table("t").upsert(rows(7_000), user_metadata={"note": "x" * 3_000})
-            with pytest.raises(DiskFull):
-                store.table("t").delete([0], user_metadata={"note": "x" * 3_000})
+                write()
             assert keys(store) == done
         assert sorted((tmp_path / "a").rglob("*.arrow")) == files, "who tries again does not fill the shards"
         assert len(files) == len(done) + 1
