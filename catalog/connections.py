@@ -23,7 +23,7 @@ from functools import partial
 from itertools import count
 from threading import Lock
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy import Connection, Engine, Select, event
@@ -36,6 +36,8 @@ from elasticscan.catalog.failures import Interrupted, commit_unknown, committing
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import ask
 
+# Parameters of statements are secrets and rows' values: errors do not tell them.
+POOL: Final = {"pool_size": 8, "max_overflow": 32, "hide_parameters": True}
 _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps beside it
 WATCHERS = 4  # at most so many connections for each Watch
 

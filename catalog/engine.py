@@ -18,6 +18,7 @@ from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, hides, shown, without
 from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import (
+    POOL,
     closed_on_error,
     follow_forks,
     forget_closed_files,
@@ -47,9 +48,6 @@ _SIGNS_OF_LIFE: Final = {
     "tcp_user_timeout": 30_000,
 }
 
-# Parameters of statements are secrets and rows' values: errors do not tell them.
-_POOL: Final = {"pool_size": 8, "max_overflow": 32, "hide_parameters": True}
-
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     """An engine whose transactions start exactly when asked, and survive a fork.
@@ -76,12 +74,8 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             raise InvalidOption(
                 f"{shown(url)} names no file; a catalog has to outlive its process", option="uri"
             )
-        if sqlite and read_only:
-            engine = read_only_engine(Path(str(parsed.database)))
-            follow_forks(engine)
-            return engine
         if sqlite:
-            engine = _sqlite_engine(parsed)
+            engine = read_only_engine(Path(str(parsed.database))) if read_only else _sqlite_engine(parsed)
             follow_forks(engine)
             return engine
         arguments: dict[str, Any] = {}
@@ -90,7 +84,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             given = {name: seconds for name, seconds in _SIGNS_OF_LIFE.items() if name not in parsed.query}
             arguments = {"isolation_level": "AUTOCOMMIT", "pool_timeout": BUSY_SECONDS}
             arguments["connect_args"] = given | {"prepare_threshold": None}
-        engine = create_engine(parsed, **_POOL, **arguments)
+        engine = create_engine(parsed, **POOL, **arguments)
     except ArgumentError as error:
         raise InvalidOption(
             f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog "
@@ -183,7 +177,7 @@ def _sqlite_engine(url: URL) -> Engine:
 
         return opens(engine, open_it, path)
 
-    engine = create_engine(url, creator=connect, **_POOL)
+    engine = create_engine(url, creator=connect, **POOL)
     share_compiled(engine)
     event.listen(engine, "engine_disposed", forget_closed_files)
 

@@ -28,7 +28,7 @@ from sqlalchemy.exc import DisconnectionError
 from elasticscan.base.errors import CatalogUnavailable, DiskFull
 from elasticscan.base.resources import lack_in
 from elasticscan.catalog.compiled import share_compiled
-from elasticscan.catalog.connections import closed_on_error
+from elasticscan.catalog.connections import POOL, closed_on_error
 
 _TRIES, _PAUSE_SECONDS = 50, 0.02
 _SETTLED_NS = 2_000_000_000  # two changes within a tick of the disk's clock look like one
@@ -61,9 +61,7 @@ def read_only_engine(path: Path) -> Engine:
         URL.create("sqlite", database=str(path)),  # for whoever asks where the file lies
         creator=source.connect,
         poolclass=QueuePool,
-        pool_size=8,
-        max_overflow=32,
-        hide_parameters=True,
+        **POOL,
     )
     share_compiled(engine)
 

@@ -18,16 +18,18 @@ _SPANS = "compare with the bounds of a span: at >= TIMESTAMP '2026-01-01' AND at
 # Words for the time of a call; some of them stand without parentheses, as columns do.
 CLOCKS = frozenset(
     {
-        *(
-            "now",
-            "current_timestamp",
-            "localtimestamp",
-            "getdate",
-            "sysdate",
-            "totimestamp",
-            "unix_timestamp",
-        ),
-        *("current_date", "curdate", "today", "current_time", "currentdate"),
+        "now",
+        "current_timestamp",
+        "localtimestamp",
+        "getdate",
+        "sysdate",
+        "totimestamp",
+        "unix_timestamp",
+        "current_date",
+        "curdate",
+        "today",
+        "current_time",
+        "currentdate",
     }
 )
 

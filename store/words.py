@@ -76,7 +76,6 @@ KEYWORDS: Mapping[str, Sequence[str]] = MappingProxyType(
         **dict.fromkeys(("progress", "callback", "progress_callback"), ("on_progress", "on_step")),
         **dict.fromkeys(("to", "destination", "dest", "node"), ("shard", "target")),
         **dict.fromkeys(("token", "continuation", "continuation_key", "cursor", "paging_state"), ("key",)),
-        "bytes_per_second": ("bytes_per_second",),
     }
 )
 

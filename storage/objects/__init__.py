@@ -18,7 +18,6 @@ What this folder promises:
 refusals  what a server says no with, as errors of ours
 bucket    requests to a bucket, tried again
 copies    copies on the local disk, up to a bound
-at_once   requests beside each other
 reading   open objects: what is fetched when, and what ahead of time
 prefix    a shard's files below a prefix
 

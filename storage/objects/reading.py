@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from mmap import mmap
 from threading import BoundedSemaphore, Thread
 
@@ -24,14 +23,16 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, FragmentMissing
 from elasticscan.base.forks import ChildSafeLock
+from elasticscan.base.side_by_side import all_side_by_side
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.disk_errors import cut_file
-from elasticscan.storage.objects.at_once import at_once
 from elasticscan.storage.objects.bucket import Bucket
 from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies
 from elasticscan.storage.parts import Parts
 
 TAIL_BYTES = 64 << 10
+# Requests beside each other; two stretches ahead of time, and who reads, leave some of 16 connections.
+MOST_AT_ONCE = 6
 STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
 _SECOND_BYTES = 1 << 20  # where somebody may begin to scan
 _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
@@ -170,7 +171,7 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> No
                 if copies is None or not copies.keep_end(copy, memoryview(end).cast("B"), size):
                     _ends.put(name, end, size)
 
-    at_once([partial(fetch, key) for key in keys])
+    all_side_by_side(fetch, keys, MOST_AT_ONCE)
 
 
 def read_end(bucket: Bucket, key: str) -> tuple[pa.Buffer, int]:
@@ -328,7 +329,7 @@ class CopiedObject(Object):
 
         def fetch() -> None:
             try:
-                at_once([partial(self._fetch, *part) for part in parts])
+                all_side_by_side(lambda part: self._fetch(*part), parts, MOST_AT_ONCE)
                 future.set_result(None)
             except BaseException as error:  # told to whoever waits for it
                 future.set_exception(error)

@@ -90,6 +90,22 @@ def test_results_come_in_the_order_of_their_items() -> None:
     assert all_side_by_side(lambda _: threading.current_thread(), [1], 2) == [threading.main_thread()]
 
 
+def test_so_many_are_under_way_and_no_more() -> None:
+    lock, all_of_them, under_way = threading.Lock(), threading.Barrier(3), list[int]()
+    now = [0]
+
+    def work(_: int) -> None:
+        with lock:
+            now[0] += 1
+            under_way.append(now[0])
+        all_of_them.wait(60)
+        with lock:
+            now[0] -= 1
+
+    all_side_by_side(work, range(12), 3)
+    assert max(under_way) == 3
+
+
 def test_some_are_done_by_who_asks_and_before_the_others() -> None:
     def work(item: int) -> tuple[int, bool]:
         order.append(item)

@@ -97,6 +97,18 @@ def fault(harness: Harness, breaks: str, style: str | None = None) -> Callable[[
 # ------------------------------------------------------------------------------ the cursor rule
 
 
+def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str], instead: Any) -> None:
+    """Plant something in place of another function, or method, for as long as one runs."""
+    honest: Callable[..., Any] = getattr(*function)
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(*other, instead)
+            return honest(*arguments, **options)
+
+    patch.setattr(*function, careless)
+
+
 @fault("simulation", "the placement is looked up again after a page")
 def no_second_look(patch: Patch) -> None:
     accept = cursor.accept_page

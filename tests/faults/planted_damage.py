@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from elasticscan.base.errors import FragmentDamaged
 from elasticscan.catalog import Tx, sealed
@@ -18,7 +17,7 @@ from elasticscan.store import verifying
 from elasticscan.store.context import readers
 from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction
-from tests.faults.planted import Patch, Whatever, fault
+from tests.faults.planted import Patch, Whatever, fault, while_running
 
 
 def _unproven_if(patch: Patch, believed: Any) -> None:
@@ -200,26 +199,14 @@ def sound_statistics_go_with_damaged_ones(patch: Patch) -> None:
 
 @fault("scenarios", "sound statistics are those whose digests are theirs", style=f"{LEFT_OUT}[a digest]")
 def damaged_statistics_are_called_sound(patch: Patch) -> None:
-    honest = sealed.SealedRows.sound
-
-    def careless(self: sealed.SealedRows, table: Any) -> Any:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(sealed.SealedRows, "_checked", lambda self, form, rows: rows)
-            return honest(self, table)
-
-    patch.setattr(sealed.SealedRows, "sound", careless)
+    rows = sealed.SealedRows
+    while_running(patch, (rows, "sound"), (rows, "_checked"), lambda self, form, read: read)
 
 
 @fault("scenarios", "sums are those of the statistics that are left", style=f"{LEFT_OUT}[a body]")
 def sums_are_of_statistics_that_went(patch: Patch) -> None:
-    honest = sealed.SealedRows.keep_sound
-
-    def careless(self: sealed.SealedRows, table: Any) -> bool:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(sealed.SealedRows, "_add", lambda *_: None)
-            return honest(self, table)
-
-    patch.setattr(sealed.SealedRows, "keep_sound", careless)
+    rows = sealed.SealedRows
+    while_running(patch, (rows, "keep_sound"), (rows, "_add"), lambda *_: None)
 
 
 @fault(

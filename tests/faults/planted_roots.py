@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from elasticscan.catalog import Tx
 from elasticscan.catalog.home import OpenedFiles
@@ -19,19 +16,12 @@ from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.upkeep import collector, garbage
 from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
 from elasticscan.store.writing import writer
-from tests.faults.planted import Patch, fault
+from tests.faults.planted import Patch, fault, while_running
 
 
 def _unchecked(patch: Patch, owner: Any, name: str) -> None:
     """Within one function, any root will do."""
-    honest: Callable[..., Any] = getattr(owner, name)
-
-    def careless(*arguments: Any, **options: Any) -> Any:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(RootMarks, "check", lambda self, shard, *_: self.disk_of(shard))
-            return honest(*arguments, **options)
-
-    patch.setattr(owner, name, careless)
+    while_running(patch, (owner, name), (RootMarks, "check"), lambda self, shard, *_: self.disk_of(shard))
 
 
 @fault(
@@ -307,11 +297,4 @@ def copies_go_on_with_what_others_began(patch: Patch) -> None:
     style="test_the_originals_catalog_in_the_place_of_a_copys_is_refused[False]",
 )
 def what_a_copy_ended_is_begun_again(patch: Patch) -> None:
-    honest = RootMarks._was_begun
-
-    def careless(self: RootMarks, shard: int) -> bool:
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(marks, "check_mark", lambda *_: None)
-            return honest(self, shard)
-
-    patch.setattr(RootMarks, "_was_begun", careless)
+    while_running(patch, (RootMarks, "_was_begun"), (marks, "check_mark"), lambda *_: None)

@@ -33,6 +33,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -47,6 +48,7 @@ from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.upkeep import Policy
 from tests.base.small_disks import fill, free, grow, small_disk
 from tests.processes.programs import change_topology
+from tests.store import keeper_kills
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 SHARED = 400  # keys that all writers change; each has others that nobody else has
@@ -56,16 +58,7 @@ WAITS = (0, 0, 0, 200, 600, 2_000)  # bytes of the journal from one kill to the 
 MORE_MEGABYTES = 8  # for a small disk, each time that the oracle looks
 MOST_SECONDS = 5.0  # as long as that may take
 SUBREAPER = 36
-POLICY = Policy(
-    slot_fragments=3,
-    small_bytes=2_000,
-    step_bytes=30_000,
-    split_bytes=9_000,
-    join_bytes=4_000,
-    fewest_tablets=4,
-    balance_share=0.1,
-    balance_bytes=1_000,
-)
+POLICY = replace(keeper_kills.POLICY, garbage_files=Policy().garbage_files)
 
 
 class Journal:

@@ -22,8 +22,8 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.storage.objects import reading
-from elasticscan.storage.objects.at_once import MOST_AT_ONCE
 from elasticscan.storage.objects.prefix import PART_BYTES, ObjectDisk
+from elasticscan.storage.objects.reading import MOST_AT_ONCE
 from elasticscan.store import Store
 from elasticscan.store.copies import backup as backup_module
 from elasticscan.store.roots.markers import MARK
