@@ -35,6 +35,18 @@ def plus(a: Counted, b: Counted) -> Counted:
     return a[0] + b[0], to_signed(a[1] + b[1])
 
 
+def stored_sum(row: Sequence[Any]) -> tuple[Group, Counted]:
+    """A row of `group_digests`; ValueError where a value is not of its column's type.
+
+    SQLite keeps what damage makes of a number, a text or one beyond 64 bits, and hands it out as that.
+    """
+    kind, *numbers = row
+    if type(kind) is not str or any(type(number) is not int for number in numbers):
+        raise ValueError(f"{tuple(row)!r} are no sums of a group")
+    part, shard, rows, total = numbers
+    return (kind, part, shard), (rows, total)
+
+
 @dataclass(frozen=True, slots=True)
 class RememberedGroup:
     """Rows in the order of their keys, and the sums of the groups that they are."""

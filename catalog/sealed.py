@@ -60,6 +60,7 @@ from elasticscan.catalog.remembered import (
     compare,
     complete,
     plus,
+    stored_sum,
     to_signed,
 )
 from elasticscan.catalog.server import ServerTransaction
@@ -562,11 +563,7 @@ class SealedRows:
 
     def _stored_sums(self, query: Any, values: Mapping[str, Any]) -> dict[Group, Counted]:
         with decoding(f"table {group_digests.name!r}"):
-            rows = self._sql.execute(query, values).all()
-            return {
-                (str(kind), int(part), int(shard)): (int(n), int(total))
-                for kind, part, shard, n, total in rows
-            }
+            return dict(map(stored_sum, self._sql.execute(query, values)))
 
     def _sums_now(
         self,

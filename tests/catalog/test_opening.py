@@ -307,6 +307,9 @@ def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
         "UPDATE group_digests SET rows = rows + 1 WHERE kind = 'tables'",
         "UPDATE group_digests SET kind = 'x' WHERE kind = 'moves'",
         "UPDATE group_digests SET total = 'x' WHERE kind = 'shards'",
+        "UPDATE group_digests SET total = 1e300 WHERE kind = 'shards'",
+        "UPDATE group_digests SET part = 1e300 WHERE kind = 'shards'",
+        "UPDATE group_digests SET kind = CAST(kind AS BLOB) WHERE kind = 'shards'",
     ],
 )
 def test_rows_that_make_no_sense_are_damage(where: Path, sql: str) -> None:
