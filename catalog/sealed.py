@@ -90,6 +90,8 @@ class _Form:
         place = {name: number for number, name in enumerate(self.columns)}
         self.key_at = place[self.key.name]
         self.groupings: tuple[Grouping, ...] = table.info["groups"]
+        only = (grouping.only for grouping in self.groupings if grouping.only)
+        self.only: dict[str, Any] = {name: literal_column(str(value)) for name, value in only}
         self._groups = [_group_of(grouping, place) for grouping in self.groupings]
         # Untouched values, without SQLAlchemy's idea of what they should be.
         self.raw = [type_coerce(column, NULLTYPE).label(column.name) for column in table.c]
@@ -169,7 +171,8 @@ def _rows_with(
     is_beyond: bool = False,
 ) -> RowQuery:
     """The query for rows that have given values in some columns, none in others, and keys beyond one."""
-    where = [table.c[name] == bindparam(name) for name in names]
+    only = _FORMS[table.name].only  # no parameter, so that a database may take the index of these rows alone
+    where = [table.c[name] == only.get(name, bindparam(name)) for name in names]
     where += [table.c[name].is_(None) for name in nulls]
     where += [_FORMS[table.name].key > bindparam("beyond")] if is_beyond else []
     return RowQuery(table, *where, order_by=None if order_by is None else table.c[order_by])
@@ -289,8 +292,7 @@ class SealedRows:
         It is read once in a transaction, and again once it has changed the table.
         """
         key, read = ("one", *equal.items()), self._groups.setdefault(table.name, {})
-        rows = read.get(key)
-        if rows is None:
+        if (rows := read.get(key)) is None:
             rows = read[key] = self._with(table, equal)
         # An index may point to another row, which is sound but not the one that was asked for.
         if len(rows) > 1 or not all(_is(row, equal) for row in rows):
@@ -337,8 +339,7 @@ class SealedRows:
         if key in (read := self._groups.setdefault(form.name, {})):
             return list(read[key])
         equal = dict(part) | ({"dropped_at": None} if grouping.live else {})
-        if grouping.only is not None:
-            equal |= dict([grouping.only])
+        equal |= dict([grouping.only] if grouping.only else [])
         order = None if order_by is None else order_by.name
         group_key = (grouping.kind, *(part.get(name) for name in grouping.by))
         named = zip(("kind", "part", "shard"), group_key, strict=False)
@@ -377,8 +378,7 @@ class SealedRows:
 
     def counts(self, grouping: Grouping, part: int) -> dict[int, int]:
         """The numbers of rows of the groups of a part, by the second column of their grouping."""
-        which = {"kind": grouping.kind, "part": part}
-        mine = (grouping.kind, part)
+        which, mine = {"kind": grouping.kind, "part": part}, (grouping.kind, part)
         counted = self._sums_now(_sums_with(tuple(which)), which, lambda group: group[:2] == mine, mine)
         return {group[2]: rows for group, (rows, _) in counted.items()}
 

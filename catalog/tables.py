@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     DateTime,
     Double,
     ForeignKey,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     func,
+    literal_column,
 )
 
 FORMAT_VERSION = 1
@@ -75,8 +77,12 @@ COMMITS = Grouping("commits", by=("table_id",))
 FRAGMENTS = Grouping("fragments", by=("table_id", "shard_id"), live=True)
 OVERWRITES = Grouping("overwrites", by=("table_id",), only=("is_floor", 1))
 
-# Most commits have no key of an application, and need no entry in the index of those.
-_APP_ID = Column("app_id", Text)
+# Most commits have no key of an application, and need no entry in the index of those; nor do those that
+# are no overwrite need one.
+_APP_ID, _IS_FLOOR = Column("app_id", Text), Column("is_floor", SmallInteger, nullable=False)
+# Catalogs that were made before have no such index, and find the same without it.
+_ONE: ColumnElement[int] = literal_column("1")
+FLOORS = Index("commits_floors", "table_id", "number", sqlite_where=_IS_FLOOR == _ONE)
 
 # How many rows each group has, and the sum of their digests modulo 2^64, as a signed number.
 group_digests = Table(
@@ -201,7 +207,7 @@ commits = _sealed_table(
     Column("app_version", BigInteger),
     Column("app_content", Text),
     # 1 for an overwrite that a snapshot which is kept may begin with.
-    Column("is_floor", SmallInteger, nullable=False),
+    _IS_FLOOR,
     Index(
         "commits_by_application",
         *("table_id", "app_id", "app_version"),
@@ -210,6 +216,7 @@ commits = _sealed_table(
     ),
     Index("commits_by_table", "table_id", "number"),
     Index("commits_by_time", "created_at"),
+    FLOORS,
     groups=(COMMITS, OVERWRITES),
 )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import text
 
-from elasticscan.catalog import sealed
+from elasticscan.catalog import Tx, sealed
+from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
 
@@ -18,6 +21,42 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int8())
 def rows(start: int, count: int) -> pa.Table:
     ids = range(start, start + count)
     return pa.table({"id": ids, "a": [1] * count, "b": ["x" * 100] * count}, schema=SCHEMA)
+
+
+def steps(tx: Tx, work: Callable[[], object]) -> int:
+    """The steps of the database in which a transaction does some work."""
+    assert isinstance(tx._sql, NearTransaction)
+    made = [0]
+
+    def count() -> int:
+        made[0] += 1
+        return 0
+
+    tx._sql._driver.set_progress_handler(count, 1)
+    work()
+    tx._sql._driver.set_progress_handler(None, 0)
+    return made[0]
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_overwrites_are_found_without_a_look_at_all_other_commits(tmp_path: Path, has_index: bool) -> None:
+    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
+        if not has_index:  # a catalog of before
+            with store.context.catalog.writing() as writing:
+                writing._sql.execute(text("DROP INDEX commits_floors"))
+        table = store.create_table("t", SCHEMA, ["id"])
+        first, took = table.overwrite(rows(0, 1)), list[int]()
+        for _ in range(2):
+            with store.context.catalog.writing() as writing:
+                for _ in range(100):
+                    writing.add_commit(table.definition.id, "write", [])
+            with store.context.catalog.reading() as tx:
+                took.append(steps(tx, lambda tx=tx: tx.overwrites(table.definition.id)))  # type: ignore[misc]
+        second = table.overwrite(rows(0, 2))
+        with store.context.catalog.reading() as tx:
+            assert tx.overwrites(table.definition.id) == (first, second)
+        assert (took[1] == took[0]) is has_index
+        assert store.verify() == []
 
 
 def test_a_transaction_may_change_more_groups_than_one_condition_may_name(
