@@ -111,6 +111,7 @@ from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import FileDamage, find_damage, find_seal, read_manifest, verify_file
 from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.spool import Spool
+from elasticscan.storage.together import Together
 from elasticscan.storage.view import View
 
 __all__ = [
@@ -139,6 +140,7 @@ __all__ = [
     "PageSource",
     "RunReader",
     "Spool",
+    "Together",
     "View",
     "batches_of",
     "build_runs",

@@ -32,6 +32,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
+from elasticscan.storage.together import Together
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
@@ -158,12 +159,13 @@ class Ingest:
             self._staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
         far = list[tuple[int, Disk]]()
-        for shard in sorted(pieces):
-            disk = self._disk_of(shard)
-            if disk.is_far:
-                far.append((shard, disk))
-            else:
-                write(shard, disk)
+        with Together() as together:
+            for shard in sorted(pieces):
+                disk = self._disk_of(shard)
+                if disk.is_far:
+                    far.append((shard, disk))
+                else:
+                    write(shard, together.of(disk))
         all_side_by_side(lambda place: write(*place), far, SHARDS_AT_ONCE)
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:

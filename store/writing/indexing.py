@@ -40,7 +40,7 @@ from elasticscan.metadata import (
     TableInfo,
     no_such_column,
 )
-from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
+from elasticscan.storage import RUN_COLUMNS, Disk, Together, build_runs
 from elasticscan.store.context import Context
 
 # Called with (rows of fragments that have their runs, rows of all fragments).
@@ -76,6 +76,8 @@ def with_runs(
 
     def complete(fragment: StagedFragment) -> StagedFragment:
         disk = context.staging_disk(fragment.shard)
+        if is_near(fragment):
+            disk = together.of(disk)
         having = {run.index for run in fragment.runs}
         own: list[StagedRun] = []
         reader = context.readers.of_small(table, fragment)
@@ -90,7 +92,8 @@ def with_runs(
         return not context.disk_of(fragment.shard).is_far
 
     try:
-        return all_side_by_side(complete, staged, SHARDS_AT_ONCE, alone=is_near)
+        with Together() as together:
+            return all_side_by_side(complete, staged, SHARDS_AT_ONCE, alone=is_near)
     except BaseException:
         for disk, path in built:
             with suppress(OSError, ElasticScanError):
