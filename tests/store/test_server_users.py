@@ -90,7 +90,7 @@ def test_a_user_who_may_not_come_in_is_told_at_once(postgres: Server, database: 
     drop_role(postgres, "checked", database)
 
 
-def test_hundreds_of_threads_share_the_connections_of_a_process(
+def test_more_threads_than_connections_share_those_of_a_process(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:
     """There are at most 44 of them; who finds none free waits."""
@@ -102,9 +102,9 @@ def test_hundreds_of_threads_share_the_connections_of_a_process(
             assert table.get([number % 100]).num_rows == 1
             return len(set(table.scan(["k"], page_rows=60).to_table()["k"].to_pylist()))
 
-        with ThreadPoolExecutor(200) as pool:
-            read = list(pool.map(use, range(200)))
-        assert min(read) > 100 and table.scan().count() == 300
+        with ThreadPoolExecutor(120) as pool:
+            read = list(pool.map(use, range(120)))
+        assert min(read) > 100 and table.scan().count() == 220
 
 
 def test_an_index_of_some_rows_is_one_at_a_server_too(

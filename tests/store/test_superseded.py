@@ -157,7 +157,7 @@ def test_every_snapshot_that_is_kept_stays_as_it_was(seed: int) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(SEEDS)
 def test_changes_of_all_that_is_kept_stay_as_they_were(seed: int) -> None:
     made = LivelyFragments(seed)

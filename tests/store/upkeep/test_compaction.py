@@ -169,7 +169,7 @@ def test_a_merge_that_another_was_faster_than_does_nothing(store: Store) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("commits", "open_files"), [(150, 100), (1_500, 256)])
+@pytest.mark.parametrize(("commits", "open_files"), [(150, 100), (600, 256)])
 def test_everything_works_over_very_many_fragments_with_few_open_files(
     tmp_path: Path, commits: int, open_files: int
 ) -> None:
