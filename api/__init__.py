@@ -25,9 +25,10 @@ Names come when they are first asked for, since most of the time that they take 
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from elasticscan.base.nearness import nearest
 
 if TYPE_CHECKING:
     from elasticscan import errors
@@ -83,8 +84,8 @@ def _hint(name: str) -> str:
         return f"write {_INSTEAD[name]}"
     if hasattr(import_module("elasticscan.errors"), name):
         return f"write elasticscan.errors.{name}"
-    near = get_close_matches(name, __all__, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(__all__)}"
+    near = nearest(name, __all__)
+    return f"did you mean {near!r}?" if near else f"it has {', '.join(__all__)}"
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,7 @@ forks       Locks that a forked child finds open, and a gate at which a fork wai
 resources   What a process has no more of, told as such.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
 showing     Values of callers inside of messages, cut short.
+nearness    The right name that a wrong one is most like.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
 user_files  Errors of files that users bring and take, each with its name.

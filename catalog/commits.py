@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.base.limits import CLOCK_SLACK_SECONDS, TRUSTED_JUMP_SECONDS
+from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import utc
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.definitions import packed_columns, unpacked_columns
@@ -170,8 +170,8 @@ class CommitTx(TagTx):
         row = self._rows.one(tables, name=name, dropped_at=None)
         if row is None:
             names = [table.name for table in self.tables()]
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'no tables'}"
+            near = nearest(name, names)
+            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names) or 'no tables'}"
             raise TableNotFound(f"the store has no table {name!r}; {hint}", table=name)
         return _table_info(row)
 

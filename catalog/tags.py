@@ -6,12 +6,12 @@ that a tag or a lease holds, so what a tag names can be read for as long as the 
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
 from elasticscan.base.errors import AlreadyExists, LimitExceeded, TagNotFound
 from elasticscan.base.limits import MAX_TAGS
+from elasticscan.base.nearness import nearest
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import tags
 from elasticscan.metadata import TableInfo
@@ -87,8 +87,8 @@ class TagTx(FragmentTx):
         rows = {row.name: row for row in self._tag_rows(table.id)}
         if name in rows:
             return rows[name]
-        near = difflib.get_close_matches(name, rows, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(rows)) or 'none'}"
+        near = nearest(name, rows)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(rows)) or 'none'}"
         if name.lower() in _NEWEST:
             hint = (
                 "the newest snapshot needs no name: it is read where none is given, and history(1) tells it"

@@ -13,7 +13,6 @@ the newest change of each key is written and the others are skipped; that column
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatch
+from elasticscan.base.nearness import nearest
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.connector.conversion import FromSpark
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
@@ -42,8 +42,8 @@ class Deletions:
     def __init__(self, column: str, rows: pa.Schema) -> None:
         spelt = {name.lower(): name for name in rows.names}
         if column.lower() not in spelt:
-            near = difflib.get_close_matches(column, rows.names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(rows.names)}"
+            near = nearest(column, rows.names)
+            hint = f"did you mean {near!r}?" if near else f"they have {', '.join(rows.names)}"
             raise ColumnNotFound(
                 f"option 'deleteColumn'={column!r}: the rows have no such column; {hint}", column=column
             )

@@ -7,7 +7,6 @@ held against them by a test.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
+from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import is_whole
 from elasticscan.connector.option_values import (
     LATEST,
@@ -288,8 +288,8 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
             told = told_instead(lower)
             if told is not None:
                 raise InvalidOption(f"there is no option {key!r}; {told}", option=key)
-            near = difflib.get_close_matches(lower, names, n=1, cutoff=0.5)
-            hint = f"did you mean {names[near[0]]!r}?" if near else f"there are {', '.join(names.values())}"
+            near = nearest(lower, names, 0.5)
+            hint = f"did you mean {names[near]!r}?" if near else f"there are {', '.join(names.values())}"
             raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
     return texts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from difflib import SequenceMatcher, get_close_matches
 
 import pyarrow as pa
 
 from elasticscan.base.errors import ColumnNotFound, TableChanged
+from elasticscan.base.nearness import nearest
 from elasticscan.metadata.columns import TableColumn, columns_of_schema, schema_at
 from elasticscan.metadata.indexes import StagedRun
 from elasticscan.metadata.manifest import Seal
@@ -193,6 +193,7 @@ CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 # Texts that people give where a column's name is asked for.
+_FORM_CHARACTERS = 4096  # what is longer was not typed
 _FORMS = (
     (r"^\$", "operators are SQL, as in update({'km': 'km + 1'}, where='id = 7')"),
     (r"[<>=]|\b(?:IS|IN|LIKE|BETWEEN)\b", "a condition stands in filter, or in where of what changes rows"),
@@ -217,6 +218,8 @@ def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNot
 
 def hint_of_form(column: str) -> str | None:
     """The hint what to write in place of a text that is more than the name of a column."""
+    if len(column) > _FORM_CHARACTERS:
+        return None
     parts = [part.strip() for part in column.split(",")]
     if len(parts) > 1 and all(parts):
         return f"several columns are a list: {parts}"
@@ -228,14 +231,5 @@ def hint_of_form(column: str) -> str | None:
 def nearest_column(column: str, columns: Iterable[str]) -> str | None:
     """The column whose name is most like another, in whatever case."""
     by_lower = {name.lower(): name for name in columns}
-    near = get_close_matches(column.lower(), by_lower, n=1)
-    return by_lower[near[0]] if near else None
-
-
-def by_nearness(column: str, columns: Iterable[str]) -> list[str]:
-    """Names of columns, those first that are most like another name, in whatever case."""
-
-    def likeness(name: str) -> float:
-        return SequenceMatcher(None, name.lower(), column.lower()).ratio()
-
-    return sorted(columns, key=likeness, reverse=True)
+    near = nearest(column.lower(), by_lower)
+    return None if near is None else by_lower[near]

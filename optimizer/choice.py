@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.base.nearness import nearest
 from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_sql
 from elasticscan.metadata import (
     AUTO,
@@ -187,9 +187,9 @@ def _take_key(ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
 def _take(name: str, ways: Sequence[_Way]) -> _Way:
     by_name = {way[0].access: way for way in ways}
     if name not in by_name:
-        near = get_close_matches(name, by_name, n=1)
+        near = nearest(name, by_name)
         available = ", ".join(sorted(by_name)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"the table's indexes: {available}."
+        hint = f"did you mean {near!r}?" if near else f"the table's indexes: {available}."
         raise IndexNotFound(
             f"there is no index {name!r}; {hint} index='auto' chooses by cost, index='none' takes none",
             index=name,

@@ -7,13 +7,13 @@ Whoever gives one, or gives too many or too few, gets a `WrongArguments` that sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, signature, unwrap
 from types import FunctionType, MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from elasticscan.base.errors import WrongArguments
+from elasticscan.base.nearness import nearest
 
 Asked = ParamSpec("Asked")
 Given = TypeVar("Given")
@@ -318,19 +318,19 @@ def _unknown(method: str, word: str, names: Sequence[str], kind: str = "") -> Wr
     """The error of a word that a method does not take; `kind` is the class whose method it is."""
     why = OF_METHODS.get(method, {}).get(word)
     said_by = KEYWORDS.get(word, ())
-    near = [name for name in said_by if name in names] or get_close_matches(word, names, n=1, cutoff=0.8)
-    if why is None and not near:
+    near = next((name for name in said_by if name in names), None) or nearest(word, names, 0.8)
+    if why is None and near is None:
         needs, why = WITHOUT.get(word, ((), None))
         if needs and not set(needs) & {*names}:
             why = None
-        near = [] if why else get_close_matches(word, names, n=1, cutoff=_A_SLIP)
+        near = None if why else nearest(word, names, _A_SLIP)
     asked = [name for name in (word, *said_by) if name in _OF_SCANS]
     if kind == "Scan" and asked:
         told = f"{method} takes nothing: the scan has it, as table.scan({asked[0]}=…).{method}()"
     elif why is not None:
         told = f"{method} takes no {word}=: {why}"
     elif near:
-        told = f"{method} takes {near[0]}=, and no {word}="
+        told = f"{method} takes {near}=, and no {word}="
     elif names:
         told = f"{method} takes no {word}=; it takes {', '.join(f'{name}=' for name in names)}"
     else:

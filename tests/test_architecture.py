@@ -51,6 +51,7 @@ OWNERS: dict[str, str] = {
     "typer": "cli",
     "click": "cli",
     "rich": "cli",
+    "difflib": "base",
     "starlette": "ui",
     "uvicorn": "ui",
 }

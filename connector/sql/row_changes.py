@@ -42,13 +42,13 @@ from elasticscan.base.errors import (
     UnsupportedType,
     WriteConflict,
 )
+from elasticscan.base.nearness import by_nearness
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.filters import parse_value
-from elasticscan.metadata import by_nearness
 from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")

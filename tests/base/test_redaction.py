@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import ElasticScanError, StoreNotFound
+from elasticscan.base.errors import ColumnNotFound, ElasticScanError, StoreNotFound
 from elasticscan.base.redaction import as_cause, hides, redact, redacted, shown, without
 
 HARMLESS = [
@@ -85,6 +85,17 @@ def test_a_text_of_a_million_characters_is_looked_at_once(part: str) -> None:
     many = part * (1_000_000 // len(part))
     assert "hunter2" not in redact(f"{many} postgresql://ann:hunter2@db/x")
     assert "hunter2" not in shown(f"postgresql://ann:hunter2{many}@db/x")
+
+
+def test_words_of_a_million_characters_lose_their_middle_and_keep_their_secrets() -> None:
+    name = "x" * (1 << 20)
+    error = ColumnNotFound(f"there is no column {name!r}", column=name)
+    assert len(error.message) < 1_000 and error.message.endswith("xxx'")
+    assert len(error.fields["column"]) < 1_000
+    for text in (f"at {name}password=hunter2", f"at postgresql://ann:hunter2{name}hunter2@db/x {name}"):
+        assert "hunter2" not in redact(text)
+    short = "x" * 5_000
+    assert redact(short) == short
 
 
 def test_errors_redact_their_text_and_their_fields() -> None:
