@@ -133,6 +133,7 @@ MAX_TAGS: Final = 1_024  # of a table: each merge looks at all of them
 MAX_FILTER_BYTES: Final = 64 << 10
 MAX_FILTER_DEPTH: Final = 100
 MAX_FILTER_PARTS: Final = 20_000
+MAX_KEYS: Final = 10_000_000  # that are looked up at once: all of them, and their rows, are in memory
 
 # Digits of a decimal, in Spark as in Arrow's decimal128.
 MAX_DECIMAL_DIGITS: Final = 38

@@ -8,7 +8,6 @@ through. Where its precedence differs from Spark's, parentheses are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -18,6 +17,7 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
+from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import is_whole
 from elasticscan.filters import hints, typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
@@ -107,6 +107,25 @@ def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
         raise FilterError(
             "the filter is nested too deeply; split it into AND or OR of simpler parts"
         ) from None
+    except FilterError as error:
+        piece = error.fields.get("piece")
+        own = piece if piece is None else _as_written(text, piece)
+        if own == piece:
+            raise
+        fields = error.fields | {"piece": own}
+        raise FilterError(error.message.replace(repr(piece), repr(own)), **fields) from None
+
+
+def _as_written(text: str, piece: str) -> str:
+    """The place of a text that a piece was read from; the whole text where it is short, else the piece."""
+    places = [at for at, character in enumerate(text) if not character.isspace()]
+    bare = "".join(text[at] for at in places).lower()
+    wanted = "".join(piece.removesuffix("...").split()).lower()
+    at = bare.find(wanted) if len(bare) == len(places) else -1  # a letter may have two in lower case
+    if at >= 0 and wanted:
+        return text[places[at] : places[at + len(wanted) - 1] + 1] + "..." * piece.endswith("...")
+    whole = text.strip()
+    return whole if len(whole) <= _PIECE_CHARACTERS else piece
 
 
 def _parse(text: str) -> exp.Expr:
@@ -150,6 +169,8 @@ def _piece(node: exp.Expr) -> str:
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
     piece, told = _piece(node), None
     match node:
+        case exp.In() if only_this_form:
+            feature, told = "this form of IN", "write IN (…) with values or a parameter in the parentheses"
         case _ if only_this_form:
             feature = f"this form of {node.key.upper()}"
         case exp.Block():
@@ -173,6 +194,10 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
             feature, told = f"the function {name}", hints.of_function(name)
         case exp.Interval():
             feature, told = "INTERVAL", hints.of_function("interval")
+        case exp.Is():
+            feature, told = "IS with a value", "write = in its place; IS tests for NULL, TRUE and FALSE"
+        case exp.Glob() | exp.SimilarTo():
+            feature, told = node.key.upper(), "write RLIKE with a regular expression, or LIKE"
         case _:
             feature = node.key.upper()
     return FilterError(
@@ -235,7 +260,15 @@ class _TreeBuilder:
     def column(self, node: exp.Expr) -> Expression:
         path: list[str] = []
         kind: pa.DataType | None = None
-        for name in _name_parts(node):
+        names, known = _name_parts(node), {name.lower() for name in self.schema.names}
+        if len(names) > 1 and names[0].lower() not in known and names[-1].lower() in known:
+            raise ColumnNotFound(
+                f"there is no column {quote_name(names[0])}; a filter is about one table: write "
+                f"{quote_name(names[-1])}, without the table's name",
+                column=".".join(names),
+                nearest=[names[-1]],
+            )
+        for name in names:
             fields = list(self.schema) if kind is None else list(kind.fields) if pt.is_struct(kind) else []
             field = _find_field(name, fields, path)
             path.append(field.name)
@@ -448,7 +481,8 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
         names = " and ".join(field.name for field in matches)
         raise ColumnNotFound(f"the filter's column {full} is ambiguous: there are {names}", column=full)
     by_lower = {field.name.lower(): field.name for field in fields}
-    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=1)]
+    match = nearest(name.lower(), by_lower)
+    near = [] if match is None else [by_lower[match]]
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
     text = "" if parents else f" (a text stands in quotes: '{name}')"

@@ -39,10 +39,12 @@ class Predicate:
     """A condition on rows. A value: equal when the conditions are, picklable, safe to share.
 
     `columns` are the top-level columns that it reads; a batch given to `mask` must have these and
-    may have others. `str` gives SQL text that means the same, with columns spelt as in the schema.
+    may have others. `str` gives SQL text that means the same, with columns spelt as in the schema;
+    `text` is what a user wrote, which errors show in its place.
     """
 
     condition: Expression
+    text: str = field(default="", compare=False, repr=False)
     columns: frozenset[str] = field(init=False, compare=False)
     _evaluate: Evaluator = field(init=False, compare=False, repr=False)
 
@@ -65,7 +67,7 @@ class Predicate:
     def _parse(cls, text: str, schema: pa.Schema) -> Predicate:
         condition = parse_condition(text, schema)
         try:
-            predicate = cls(condition)
+            predicate = cls(condition, text.strip())
             # Evaluated on no rows, the condition shows already if Arrow cannot work with these types.
             needed = [field for field in schema if field.name in predicate.columns]
             predicate.mask(
@@ -96,11 +98,11 @@ class Predicate:
         return to_sql(self.condition)
 
     def _show(self) -> str:
-        text = to_text(self.condition)
+        text = self.text or to_text(self.condition)
         return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Predicate, (self.condition,)
+        return Predicate, (self.condition, self.text)
 
 
 @lru_cache(_KEPT)

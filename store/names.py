@@ -6,12 +6,14 @@ Each with what to write instead; an attribute of any other name is a plain `Attr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from inspect import unwrap
+from contextlib import suppress
+from functools import wraps
+from inspect import signature, unwrap
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from elasticscan.base.errors import NotPicklable, UnknownName
+from elasticscan.base.errors import ElasticScanError, NotPicklable, UnknownName, WrongArguments
+from elasticscan.base.nearness import nearest
 from elasticscan.base.resources import telling_lack
 from elasticscan.store.words import telling_words
 
@@ -169,6 +171,7 @@ _RESULTS = {
     "to_pyarrow_table": "{}.to_table()",
     "to_list": "{}.to_table().to_pylist()",
     "to_pylist": "{}.to_table().to_pylist()",
+    **dict.fromkeys(("to_numpy", "values"), "{}.to_pandas().to_numpy()"),
 }
 
 
@@ -270,6 +273,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             **dict.fromkeys(("key", "pk"), "table.primary_key"),
             **dict.fromkeys(("inspect", "describe_history"), "table.history(), and store.status()"),
             "explain": "table.scan(columns, filter).explain()",
+            "info": "table.definition, and store.status()['tables'] for rows and bytes",
             "print_schema": "print(table.schema)",
             "refs": "table.tags()",
             "load": "store.load(name, files)",
@@ -324,6 +328,7 @@ _OPERATORS = {
         "__getitem__": "store.table(name)",
         "__iter__": "store.tables()",
         "__contains__": _TABLE_EXISTS,
+        "__len__": "len(store.tables())",
     },
     "Table": {
         "__getitem__": "table.scan(columns).to_table(), or table.get(keys) for rows by their keys",
@@ -331,7 +336,17 @@ _OPERATORS = {
         "__iter__": "table.scan().batches()",
         "__array__": "table.to_pandas(), table.to_polars() or table.to_arrow()",
     },
-    "Scan": {"__array__": "scan.to_pandas(), scan.to_polars() or scan.to_table()"},
+    "Scan": {
+        "__array__": "scan.to_pandas(), scan.to_polars() or scan.to_table()",
+        "__getitem__": "scan.to_table(), or next(scan.batches())",
+        "__len__": "scan.count()",
+    },
+}
+# What to write in place of the class itself.
+_OPENED = {
+    "Store": "elasticscan.open(uri), or elasticscan.create(uri, shards) for a new one",
+    "Table": "elasticscan.open(uri).table(name)",
+    "Scan": "table.scan(columns, filter)",
 }
 _SHOWN = {
     "__array__": "an array of a {}",
@@ -351,11 +366,45 @@ def _refusing(kind: str, operator: str, instead: str) -> Callable[..., NoReturn]
     return refuse
 
 
+def _telling_how_it_is_opened(kind: str, begin: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of a class that people call as they call those of other libraries."""
+
+    @wraps(begin)
+    def call(self: object, *args: object, **named: object) -> None:
+        try:
+            return begin(self, *args, **named)
+        except TypeError:
+            try:
+                signature(begin).bind(self, *args, **named)
+            except TypeError:
+                pass
+            else:
+                raise  # it came from within
+        raise WrongArguments(f"a {kind} is not made so; write {_OPENED[kind]}", option=kind)
+
+    return call
+
+
+def _inside(whole: Any, name: str) -> str | None:
+    """The call for a table or a column that is named like an attribute; None where there is none."""
+    kind = type(whole).__name__
+    with suppress(ElasticScanError, AttributeError):  # a store that is away, an object that is only begun
+        if kind == "Store":
+            names, call = [table.name for table in whole.tables()], "store.table({!r})"
+        elif kind == "Table":
+            names, call = whole.schema.names, "table.scan([{!r}])"
+        else:
+            return None
+        found = name if name in names else _nearest(name, names)
+        return None if found is None else call.format(found)
+    return None
+
+
 def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The name that is the same in other letters (`forName`), or that differs by a slip or so."""
     plain = {each.replace("_", "").lower(): each for each in reversed(names)}
-    near = get_close_matches(name.replace("_", "").lower(), plain, n=1, cutoff=_A_SLIP)
-    return plain[near[0]] if near else None
+    near = nearest(name.replace("_", "").lower(), plain, _A_SLIP)
+    return None if near is None else plain[near]
 
 
 class Named:
@@ -377,6 +426,9 @@ class Named:
             unwrap(function).__qualname__ = f"{shown_as or cls.__name__}.{name}"  # for errors of Python's own
             wrapped = telling_lack(telling_words(function))
             setattr(cls, name, classmethod(wrapped) if isinstance(member, classmethod) else wrapped)
+        known = shown_as or cls.__name__
+        if known in _OPENED and "__init__" in vars(cls):
+            cls.__init__ = _telling_how_it_is_opened(known, vars(cls)["__init__"])  # type: ignore[method-assign]
         for operator, instead in _OPERATORS.get(cls.__name__, {}).items():
             setattr(cls, operator, _refusing(cls.__name__, operator, instead))
 
@@ -394,6 +446,9 @@ class Named:
             hints, own = INSTEAD.get(kind, {}), dir(type(self))
             near = name if name in hints else None
             if not name.startswith("_") and name not in own:  # one that is there has failed within
+                inside = None if near else _inside(self, name)
+                if inside is not None:
+                    raise UnknownName(f"{kind}.{name} does not exist; write {inside}", name=name)
                 near = near or _nearest(name, [*(one for one in own if one[0] != "_"), *hints])
             if near is None:
                 raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)

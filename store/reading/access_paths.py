@@ -54,7 +54,8 @@ class Access:
         if bound is None:
             condition = None if predicate is None else predicate.condition
             return cls(None, predicate, key_sets=column_sets(condition, table.schema))
-        residual = None if bound.residual is None else Predicate(bound.residual)
+        written = "" if predicate is None else predicate.text  # by the user, whose error it may be
+        residual = None if bound.residual is None else Predicate(bound.residual, written)
         if isinstance(bound, KeyCondition):
             return cls(None, residual, keys=bound.keys)
         order = IndexOrder(bound.index.id, bound.ranges, descending)

@@ -9,7 +9,7 @@ if retention ends for the newest snapshot while that is read, the next one is, u
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import SnapshotExpired, TableChanged
+from elasticscan.base.errors import LimitExceeded, SnapshotExpired, TableChanged
+from elasticscan.base.limits import MAX_KEYS
 from elasticscan.catalog import begun_again
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
@@ -50,7 +51,7 @@ def get_rows(
     """
     table, hashing = look.state.table, context.hashing
     names = columns_of(table, columns)
-    asked = pa.concat_batches(conform_keys(arrow_keys(keys, table), table))
+    asked = pa.concat_batches(_bounded(conform_keys(arrow_keys(keys, table), table)))
     slots = hashing.slots_of(asked, table)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(
@@ -70,6 +71,20 @@ def get_rows(
     places = np.empty(len(order), dtype=np.int64)
     places[order], batches = _read(context, look, request, snapshot)
     return _answer(table, names, asked, places, batches, keep_missing)
+
+
+def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of keys, which may come from a range or a stream without end."""
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        if count > MAX_KEYS:
+            raise LimitExceeded(
+                f"get looks up {MAX_KEYS:,} keys at once, and was given more: give them in parts, or "
+                "read what lies between two keys with scan(filter='id BETWEEN 1 AND 1000000000')",
+                limit=MAX_KEYS,
+            )
+        yield batch
 
 
 def _read(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+import re
 from decimal import Decimal
 
 import pyarrow as pa
@@ -352,6 +353,15 @@ def test_an_unknown_column_is_an_error_that_names_the_nearest() -> None:
         Predicate.parse("place.unlike = 'q'", ROWS.schema)
 
 
+def test_a_column_behind_the_name_of_its_table_is_told_without_it() -> None:
+    for text in ("trips.n > 1", "db.trips.N > 1", "t.n IS NULL"):
+        with pytest.raises(ColumnNotFound, match=r"a filter is about one table: write [nN], w") as caught:
+            Predicate.parse(text, ROWS.schema)
+        assert caught.value.fields["nearest"] in (["n"], ["N"])
+    with pytest.raises(ColumnNotFound, match="there is no column trips; there are"):
+        Predicate.parse("trips.nothing > 1", ROWS.schema)
+
+
 def test_a_column_name_that_fits_two_columns_is_an_error() -> None:
     schema = pa.schema([("a", pa.int32()), ("A", pa.int32())])
     with pytest.raises(ColumnNotFound, match="ambiguous"):
@@ -414,7 +424,12 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("n = 1; flag", "more than one expression"),
         ("n IN (SELECT 1)", "subqueries, as in 'SELECT 1'"),
         ("EXISTS (SELECT 1)", "subqueries"),
-        ("sum(n) > 1", r"aggregates, as in 'SUM\(n\)'"),
+        ("sum( n ) > 1", r"aggregates, as in 'sum\( n \)'"),
+        ("n = 1 AND n in 2", r"this form of IN, as in 'n in 2'; write IN \(…\)"),
+        ("name  is 'Oslo'", "IS with a value, as in \"name  is 'Oslo'\"; write = in its place"),
+        ("name SIMILAR TO 'a'", "write RLIKE"),
+        ("n = DATE '2024-99-99'", "in \"n = DATE '2024-99-99'\""),
+        ("  n   =  'one' ", "in \"n   =  'one'\""),
         ("row_number() OVER () = 1", "window functions"),
         ("my_udf(n) = 1", "the function my_udf"),
         ("n = 1 AND Date_Trunc('day', day) = day", "the function Date_Trunc"),
@@ -625,10 +640,19 @@ def test_errors_show_numbers_without_the_suffixes_of_their_types() -> None:
     text = "a * 10000000000 > 5 AND ```5L``` > 10000000000000000000 AND '7L' <> '8D' AND a / 2 > 0.5"
     read = Predicate.parse(text, schema)
     assert "10000000000L" in str(read)
-    shown = read._show()
+    shown = Predicate(read.condition)._show()
     assert shown == (
         "a * 10000000000 > 5 AND ```5L``` > 10000000000000000000.00 AND '7L' <> '8D' AND a / 2.0 > 0.5"
     )
+
+
+def test_an_error_of_a_row_shows_what_the_user_wrote() -> None:
+    for text in ("1/0   > n", "cast(name as bigint)>1", "N * 9223372036854775807 > 1 -- all"):
+        read = Predicate.parse(f" {text}\n", ROWS.schema)
+        for predicate in (read, pickle.loads(pickle.dumps(read)), Predicate(read.condition, read.text)):
+            with pytest.raises(FilterError, match=f"the filter {re.escape(text)}( fails|.$)"):
+                predicate.mask(ROWS)
+        assert Predicate(read.condition) == read  # whoever wrote it, and however
 
 
 def test_a_filter_is_read_once_for_each_schema() -> None:

@@ -33,6 +33,7 @@ from elasticscan.base.errors import (
     TagNotFound,
     UnknownName,
     UsageError,
+    WrongArguments,
 )
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.names import INSTEAD
@@ -703,6 +704,14 @@ def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: 
         (lambda store, table: store["t"], "store[…] does not exist; write store.table(name)"),
         (lambda store, table: "t" in store, "write name in [table.name for table in store.tables()]"),
         (lambda store, table: list(store), "for … in store does not exist; write store.tables()"),
+        (lambda store, table: len(store), "len(store) does not exist; write len(store.tables())"),
+        (lambda store, table: getattr(store, table.name), "write store.table('trips')"),
+        (lambda store, table: store.Trips, "write store.table('trips')"),
+        (lambda store, table: table.km, "Table.km does not exist; write table.scan(['km'])"),
+        (lambda store, table: table.info(), "write table.definition, and store.status()['tables']"),
+        (lambda store, table: table.to_numpy(), "write table.scan().to_pandas().to_numpy()"),
+        (lambda store, table: table.scan()[0], "scan[…] does not exist; write scan.to_table()"),
+        (lambda store, table: len(table.scan()), "len(scan) does not exist; write scan.count()"),
         (lambda store, table: table["km"], "write table.scan(columns).to_table()"),
         (lambda store, table: list(table), "write table.scan().batches()"),
         (lambda store, table: np.array(table), "an array of a table does not exist; write table.to_pandas()"),
@@ -729,6 +738,16 @@ def test_an_operator_or_a_name_that_is_nearly_right_is_told(
 def test_a_name_that_is_only_a_little_like_another_is_not_told_as_that(store: Store, name: str) -> None:
     with pytest.raises(AttributeError, match=f"^'Store' object has no attribute '{name}'$"):
         getattr(store, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Store, "elasticscan.open(uri)"), (Table, "elasticscan.open(uri).table(name)"), (Scan, "table.scan(")],
+)
+def test_a_class_that_is_called_as_those_of_others_tells_how_it_is_opened(kind: Any, told: str) -> None:
+    for call in (lambda: kind("a.store"), kind, lambda: kind(uri="a.store")):
+        with pytest.raises(WrongArguments, match=re.escape(told)):
+            call()
 
 
 def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -> None:

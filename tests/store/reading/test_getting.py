@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from elasticscan.base.errors import (
     ColumnNotFound,
     InvalidKey,
     InvalidOption,
+    LimitExceeded,
     SchemaMismatch,
     SnapshotNotFound,
     TableNotFound,
@@ -165,6 +167,33 @@ def test_many_keys_are_asked_for_in_parts(trips: Table, monkeypatch: pytest.Monk
     kept = trips.get(asked, ["km", "id"], keep_missing=True)
     assert kept.column("id").to_pylist() == [n if n < 100 else None for n in asked]
     assert kept.column("km").to_pylist() == [n * 0.5 if n < 100 else None for n in asked]
+
+
+def test_a_range_is_read_as_it_is_asked_for_and_bounded(
+    trips: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LimitExceeded, match="10,000,000 keys at once, and was given more"):
+        trips.get(range(getting.MAX_KEYS + 1))
+    monkeypatch.setattr(getting, "MAX_KEYS", 200_000)
+    assert trips.get(range(98, 200_098)).num_rows == 2
+    assert trips.get(range(99, 96, -2), ["id"]).column("id").to_pylist() == [99, 97]
+    with pytest.raises(LimitExceeded, match="200,000 keys at once, and was given more"):
+        trips.get(range(10**30))  # it is not made first
+    endless = pa.RecordBatchReader.from_batches(
+        pa.schema([("id", pa.int32())]), (pa.record_batch({"id": pa.array([1], pa.int32())}) for _ in count())
+    )
+    monkeypatch.setattr(getting, "MAX_KEYS", 10)
+    with pytest.raises(LimitExceeded):
+        trips.get(endless)
+    with pytest.raises(SchemaMismatch, match="does not hold 1099511627776 of row 0"):
+        trips.get(range(1 << 40, 1 << 41))
+
+
+def test_a_range_of_keys_is_deleted_in_parts(trips: Table) -> None:
+    trips.delete(range(5, 150_000))
+    assert trips.scan().count() == 5
+    commit = trips.delete(range(0))
+    assert trips.scan().count() == 5 and commit > 0
 
 
 def test_columns_of_the_key_alone_say_which_keys_are_there(place: Place, trips: Table) -> None:
