@@ -62,7 +62,7 @@ The modules, from the bottom up:
 
 options         what users set, checked; option_values: each text of it; options_elsewhere: those of others
 conversion      the types of Arrow and of Spark
-open_stores     stores, kept open where tasks run
+open_stores     stores, kept open where tasks run; workers: the Python that runs them
 spark_tables    tables of Spark's own catalog, and why writes that would make one are refused
 splits          a scan, cut into few and large parts; partitions: what tasks get of them
 partial_rows    what tasks fold, for Spark to add up

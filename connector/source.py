@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
+from elasticscan.base.showing import brief
 from elasticscan.connector.open_stores import store_of_table
 from elasticscan.connector.options import (
     Options,
@@ -30,6 +32,7 @@ from elasticscan.connector.refused_streams import RefusedStream
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
+from elasticscan.connector.workers import check_python_of
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
 from elasticscan.store import telling_words
@@ -86,13 +89,18 @@ def register(spark: SparkSession) -> None:
     """Make `format("elasticscan")` known to a session.
 
     Needed only where Spark's own look-up does not find `pyspark_elasticscan`, as in an editable
-    installation or when another package's source fails to import.
+    installation or when another package's source fails to import. Or to be told which Python to set where
+    `format("elasticscan")` is not found since the workers of the session run another one than this.
+
+    Raises:
+        InvalidOption: they run a Python without this package.
     """
+    check_python_of(spark)
     spark.dataSource.register(ElasticScanSource)
 
 
 @telling_words
-def attach(spark: SparkSession, uri: str = "", prefix: str | None = None) -> AttachedStore:
+def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
@@ -113,6 +121,12 @@ def attach(spark: SparkSession, uri: str = "", prefix: str | None = None) -> Att
     """
     if not uri or isinstance(spark, str):
         raise InvalidOption("attach takes a Spark session and a store: attach(spark, 'uri')", option="uri")
+    if isinstance(uri, os.PathLike):
+        uri = os.fspath(uri)
+    if not isinstance(uri, str):
+        raise InvalidOption(
+            f"uri={brief(uri)} ({type(uri).__name__}) must be text: attach(spark, store.uri)", option="uri"
+        )
     if prefix is not None and not prefix.replace("_", "a").isalnum():
         raise InvalidOption(
             f"prefix={prefix!r} cannot begin the name of a view; use letters, digits and underscores",

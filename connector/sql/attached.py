@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption, TableNotFound, UnknownName
+from elasticscan.base.showing import brief
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
@@ -37,7 +38,7 @@ from elasticscan.connector.sql.foreign import foreign_statement, words_of_others
 from elasticscan.connector.sql.inserting import insert, insertions
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
-from elasticscan.connector.sql.methods import no_such_name
+from elasticscan.connector.sql.methods import TableNames, no_such_name
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
@@ -122,9 +123,9 @@ class AttachedStore(Sequence[str]):
         return repr(list(self))
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """The store's tables as the last statement found them, without a prefix."""
-        return tuple(self._tables.values())
+    def tables(self) -> TableNames:
+        """The store's tables as the last statement found them, without a prefix; a tuple."""
+        return TableNames(self._tables.values())
 
     def table(self, name: str) -> TableRead:
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
@@ -385,7 +386,7 @@ class AttachedStore(Sequence[str]):
                     return self._target(view, live[view].schema, {session.folded(name) for name in names})
 
                 return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
-        except AnalysisException as error:
+        except (AnalysisException, UnsupportedOperationException) as error:
             told = self._told(text, error)
             if told is error:
                 raise
@@ -406,7 +407,7 @@ class AttachedStore(Sequence[str]):
         reader = self._spark.read.format(FORMAT).schema(spark_schema(pa.schema(fields)))
         return reader.options(**options).load()
 
-    def _told(self, text: str, error: AnalysisException) -> Exception:
+    def _told(self, text: str, error: PySparkException) -> Exception:
         """Spark's error, or one that says how its statement is written for tables of the store."""
         session, condition, name = _session(self._spark), error.getCondition() or "", _name_in(error)
         _note_tables(error, self._tables)
@@ -459,11 +460,25 @@ class TableRead:
         Predicate.parse(text, self._schema)
         return replace(self._with_option("filter", text), _conditions=together)
 
-    def select(self, *names: str) -> TableRead:
-        """Read these columns alone. Raises `ColumnNotFound` for one that the table does not have."""
-        columns = {name.lower() for name in self._schema.names}
+    def select(self, *columns: str | Sequence[str]) -> TableRead:
+        """Read these columns alone, named one by one or in a list.
+
+        Raises:
+            ColumnNotFound: the table does not have one of them.
+            InvalidOption: one is no name, but an expression of Spark's.
+        """
+        names: list[Any] = [
+            name for each in columns for name in (each if isinstance(each, list | tuple) else [each])
+        ]
+        known = {name.lower() for name in self._schema.names}
         for name in names:
-            if name.lower() not in columns:
+            if not isinstance(name, str):
+                raise InvalidOption(
+                    f"select({brief(name)}) must be names of columns: select('id', 'km'); what is "
+                    "computed of them is chosen behind load()",
+                    option="columns",
+                )
+            if name.lower() not in known:
                 raise no_such_column(self._table, name, self._schema.names)
         return self.option("columns", ",".join(names))
 
@@ -532,14 +547,14 @@ class TableRead:
         return ending_by_itself(reader.load(), self._most).limit(self._most)
 
 
-def _note_tables(error: AnalysisException, views: Collection[str]) -> None:
+def _note_tables(error: PySparkException, views: Collection[str]) -> None:
     """Note beside Spark's error about a table that is nowhere which tables there are."""
     note = tables_there(error.getCondition() or "", _name_in(error), views)
     if note is not None:
         error.add_note(note)
 
 
-def _name_in(error: AnalysisException) -> str:
+def _name_in(error: PySparkException) -> str:
     """The table, or the kind of source, that Spark's error is about."""
     said = error.getMessageParameters() or {}
     return next((said[name] for name in ("relationName", "relationId", "dataSourceType") if name in said), "")

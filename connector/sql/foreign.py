@@ -24,16 +24,43 @@ _UNCHANGED = (
     "write if_unchanged_since=, or the option 'ifUnchangedSince': it refuses rows that others changed"
 )
 
+_TAG = r"^(?:ALTER TABLE \S+ )?(?:CREATE|REPLACE|DROP|SHOW) (?:TAGS?|BRANCH(?:ES)?)\b"
+
 # Words of no table, then those of one: what is met in a text without its quotes, and what to write.
 _STATEMENTS = (
     (r"^(?:BEGIN|START) (?:UNLOGGED |COUNTER )?BATCH\b|\bAPPLY BATCH\b", _A_COMMIT),
-    (r"^(?:BEGIN|START) TRANSACTION\b|^(?:COMMIT|ROLLBACK|SAVEPOINT)\b", _A_COMMIT),
+    (r"^(?:BEGIN|START) TRANSACTION\b|^BEGIN(?: ;|$)|^(?:COMMIT|ROLLBACK|SAVEPOINT)\b", _A_COMMIT),
+    (r"^(?!BEGIN\b).* ; ", "each call takes one statement: make several calls"),
     (
         r"^(?:CREATE|DROP|ALTER|USE) KEYSPACE\b",
         "a store is one space of tables: elasticscan.create(uri, shards)",
     ),
     (r"^SHOW (?:STREAMS|TOPICS)\b", "streams are in store.status()['streams'], tables in SHOW TABLES"),
     (r"^(?:PRINT|LIST) ", "tables are in SHOW TABLES, rows in SELECT"),
+    (
+        r"^(?:CREATE (?:OR (?:REPLACE|REFRESH) )?|ALTER |DROP |REFRESH |SHOW )MATERIALIZED VIEWS?\b",
+        "there are none: write CREATE TABLE … AS SELECT, and INSERT OVERWRITE or a stream to renew its rows",
+    ),
+    (r"^CREATE (?:OR (?:REPLACE|REFRESH) )?STREAMING (?:LIVE )?TABLE\b|\bEMIT CHANGES\b", _STREAM),
+    (_TAG, "store.table(name).tag(tag) makes one, tags() lists them, and there are no branches"),
+    (r"^UNDROP\b", "a table that was dropped comes back of a backup alone"),
+    (
+        r"^EXPLAIN ANALYZE\b",
+        "catalog.explain(query) says what each table sends, and EXPLAIN query how Spark runs it",
+    ),
+    (r"^(?:PRAGMA|SUMMARIZE)\b", "write DESCRIBE t, DESCRIBE DETAIL t, or SELECT what is to be counted"),
+    (
+        r"^(?:ATTACH|DETACH|INSTALL)\b|^(?:EXPORT|IMPORT) DATABASE\b",
+        "attach(spark, uri, prefix='b_') has the tables of another store; table.export(path) writes files",
+    ),
+    (r"^PIVOT\b", "write SELECT * FROM t PIVOT (sum(km) FOR city IN ('Oslo', 'Lima'))"),
+    (r"\* EXCLUDE \(", "write * EXCEPT (columns)"),
+    (r"\bREAD_(?:PARQUET|CSV|JSON) \(", "write parquet.`path`, csv.`path` or json.`path`"),
+    (r"^(?:OPTIMIZE|VACUUM)$", "name the table, as in VACUUM t"),
+    (
+        r"^CALL\b",
+        "there are no procedures, but OPTIMIZE t, VACUUM t, RESTORE TABLE t TO … and DESCRIBE HISTORY t",
+    ),
     (r"^DB \. ", "write SQL, or store.table(name).scan(filter=…) in Python"),
 )
 _OF_TABLES = (
@@ -51,16 +78,20 @@ _OF_TABLES = (
     (r"\bTOKEN \(", "rows are spread by themselves, and a query is divided into tasks: leave token() out"),
     (r"^INSERT .*\bIF NOT EXISTS\b", _ABSENT),
     (r"^(?:UPDATE|DELETE) .*\bIF (?!\()", _UNCHANGED),
+    (r"^INSERT IGNORE\b", _ABSENT),
+    (r"^INSERT INTO \S+ SET\b", "write INSERT INTO t (id, km) VALUES (1, 2.5)"),
     (r"^INSERT .*\bJSON\b", "hand in rows in Python: table.upsert([{…}])"),
     (r"^TRUNCATE (?!TABLE\b)", "write TRUNCATE TABLE t"),
     (r"^DELETE \S+(?: , \S+)* FROM\b", "write UPDATE t SET column = NULL WHERE …"),
     (r"^COPY\b", "table.export(path) writes files, and store.load(table, files) reads them"),
-    (r"\bEMIT CHANGES\b|^CREATE (?:OR REPLACE )?STREAM\b|\bSTREAM \(?", _STREAM),
-    (r"^CREATE MATERIALIZED VIEW\b", "write a table with CREATE TABLE … AS SELECT, or make an index"),
+    (r"^CREATE (?:OR REPLACE )?STREAM\b|\bSTREAM \(?", _STREAM),
     (r"^CREATE (?:CUSTOM )?INDEX\b", "make it with store.table(name).create_index(index, columns)"),
-    (r"^(?:CREATE|DROP|SHOW) TAGS?\b", "store.table(name).tag(tag) makes one, tags() lists them"),
-    (r"^UNDROP\b", "a table that was dropped comes back of a backup alone"),
     (r"^LOCK\b|\bFOR UPDATE\b", _UNCHANGED),
+    (r"^CREATE .*\bCLONE\b", "write CREATE TABLE … TBLPROPERTIES ('primaryKey' = '…') AS SELECT * FROM t"),
+    (
+        r"^ALTER TABLE \S+ (?:ADD|DROP) (?:CONSTRAINT|CHECK|FOREIGN KEY)\b",
+        "of each key there is one row, and columns of NOT NULL have no null; nothing else is checked",
+    ),
     (r"^ALTER TABLE \S+ ADD (?!COLUMN)", "write ALTER TABLE t ADD COLUMN name type"),
     (r"^ALTER TABLE \S+ DROP (?!COLUMN)", "write ALTER TABLE t DROP COLUMN name"),
     (
@@ -83,6 +114,9 @@ _OF_NEW = (
 )
 
 
+_LASTING_VIEW = re.compile(r"CREATE (?:OR REPLACE )?VIEW ")
+_IN_SCHEMA = re.compile(r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?\S+ \. (\S+)")
+
 # Spark's errors about a name: the statement itself is one that it has.
 _OF_NAMES = ("UNRESOLVED_COLUMN", "TABLE_OR_VIEW_NOT_FOUND", "INSERT_COLUMN")
 
@@ -104,12 +138,25 @@ def foreign_statement(
     """The error of such a statement; `condition` is of Spark's own error about it."""
     if condition.startswith(_OF_NAMES):
         return None
-    told = words_of_others(text, views, session)
-    if told is None:
-        return None
-    first = " ".join(token.word for token in tokens_of(text)[:2])
-    return UnsupportedStatement(
-        f"neither Spark nor elasticscan understands this statement; nothing was done: {told}",
-        statement=first,
-        table="",
-    )
+    words = [token.word for token in tokens_of(text)]
+    why = _why_not_of_a_view(" ".join(words), condition)
+    told = None if why else words_of_others(text, views, session)
+    if told is not None:
+        why = f"neither Spark nor elasticscan understands this statement; nothing was done: {told}"
+    return UnsupportedStatement(why, statement=" ".join(words[:2]), table="") if why else None
+
+
+def _why_not_of_a_view(text: str, condition: str) -> str | None:
+    """The reason why a statement that Spark has cannot be of tables that are temporary views to it."""
+    if condition == "INVALID_TEMP_OBJ_REFERENCE" and _LASTING_VIEW.match(text.upper()):
+        return (
+            "the tables of an elasticscan store are temporary views, so a view of them lasts as long as the "
+            "session; nothing was done: write CREATE TEMPORARY VIEW"
+        )
+    made = _IN_SCHEMA.match(text) or _IN_SCHEMA.match(text.upper())
+    if condition == "UNSUPPORTED_FEATURE.TABLE_OPERATION" and made is not None:
+        return (
+            "Spark makes no such table in a schema of its own; nothing was done: tables of an elasticscan "
+            f"store are in no schema: write CREATE TABLE {made[1]}"
+        )
+    return None

@@ -139,7 +139,7 @@ def _set_properties(table: Table, reader: StatementReader) -> None:
         if name.lower() != COMPRESSION:
             raise NotUnderstoodError(
                 f"there is no property {name} that can be changed; there is compression ('none', 'lz4' or "
-                "'zstd')"
+                "'zstd'), and store.table(name).set_retention('7d') says how long snapshots are kept"
             )
     (form,) = properties.values()
     table.set_compression(form)

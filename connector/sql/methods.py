@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from elasticscan.base.errors import UnknownName
+from elasticscan.base.nearness import nearest
 
 INSTEAD: Mapping[str, str] = MappingProxyType(
     {
@@ -39,14 +39,21 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
 )
 
 
+class TableNames(tuple[str, ...]):
+    """Names of tables. Whoever calls them, since `Store.tables` is a method, gets them, too."""
+
+    def __call__(self) -> TableNames:
+        return self
+
+
 def no_such_name(name: str, own: Collection[str], views: Collection[str]) -> Exception:
     """The error of a name that an attached store does not have; an `AttributeError` in any case."""
     told = INSTEAD.get(name)
     if told is None and name in views:
         told = f"catalog.table({name!r})"
     if told is None and not name.startswith("_"):
-        near = get_close_matches(name, own, n=1, cutoff=0.8)
-        told = f"catalog.{near[0]}" if near else None
+        near = nearest(name, own, 0.8)
+        told = f"catalog.{near}" if near else None
     if told is None:
         return AttributeError(f"'AttachedStore' object has no attribute {name!r}", name=name)
     return UnknownName(f"an attached store has no {name}; write {told}", name=name)

@@ -6,7 +6,6 @@ query unless something was committed since.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from weakref import WeakKeyDictionary
@@ -14,32 +13,16 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import InvalidOption, UnsupportedType
+from elasticscan.base.errors import UnsupportedType
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.sql.tokens import quoted
+from elasticscan.connector.workers import python_of, wrong_python
 from elasticscan.metadata import TableInfo
 
 FORMAT = "elasticscan"
 # The (store, table) that each view shows which was made here, of every session.
 _made: WeakKeyDictionary[SparkSession, dict[str, tuple[str, str]]] = WeakKeyDictionary()
-
-
-def wrong_python(said: str, python: str | None) -> InvalidOption | None:
-    """The error of a session whose workers run another Python than this one, without this package."""
-    if "No module named 'elasticscan'" not in said:
-        return None
-    return InvalidOption(
-        f"Spark runs {python or 'another Python'} for its workers, where elasticscan is not installed: stop "
-        f"the session, set PYSPARK_PYTHON={sys.executable} in the environment (or activate the one that "
-        "elasticscan is in), and begin a new one",
-        option="PYSPARK_PYTHON",
-    )
-
-
-def _python_of(spark: SparkSession) -> str | None:
-    """The Python of a session's workers; None where only a server knows it."""
-    return getattr(getattr(spark, "sparkContext", None), "pythonExec", None)
 
 
 class TableViews:
@@ -118,7 +101,7 @@ class TableViews:
             try:
                 reader.load().createOrReplaceTempView(f"`{view}`")
             except PySparkException as error:
-                wrong = wrong_python(str(error), _python_of(self._spark))
+                wrong = wrong_python(str(error), python_of(self._spark))
                 if wrong is None:
                     raise
                 raise wrong from None

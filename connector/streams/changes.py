@@ -185,7 +185,11 @@ class ChangeFeedReader(DataSourceReader):
 
 
 def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -> int:
-    """The last commit that the options name; `after` is the one before the first."""
+    """The last commit that the options name; `after` is the one before the first.
+
+    A commit or time that is still to come is refused: the next read would begin behind it, and what is
+    committed until then would never be read.
+    """
     for name, number in (("startingVersion", options.start), ("endingVersion", options.end)):
         if isinstance(number, int) and number > state.newest:
             raise SnapshotNotFound(
@@ -196,7 +200,7 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
             )
     upto = state.newest if options.end is None else options.end
     if options.end_time is not None:
-        upto = store.context.commit_before(options.end_time)
+        upto = store.context.commit_at(options.end_time)
     if after >= upto and not (options.end is None and options.end_time is None):
         raise InvalidOption(
             f"the change feed would begin with commit {after + 1} and end with {upto}; let it end later",
@@ -206,8 +210,13 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
 
 
 def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) -> int:
-    """The last commit before those that the options ask for."""
+    """The last commit before those that the options ask for.
+
+    Raises:
+        SnapshotNotFound: they ask for those of a time that is still to come.
+    """
     if options.start_time is not None:
+        store.context.commit_at(options.start_time)  # else a slip of a year would be a feed without changes
         return store.context.commit_before(math.nextafter(options.start_time, -math.inf))
     if options.start == EARLIEST:
         return table.oldest_snapshot

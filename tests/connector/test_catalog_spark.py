@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from elasticscan.base.errors import (
     ColumnNotFound,
@@ -563,6 +563,10 @@ def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:
         read.where("nothing = 1")
     with pytest.raises(ColumnNotFound, match="nothing"):
         read.select("id", "nothing")
+    for wrong in (functions.col("id"), 5, [functions.col("id")]):
+        with pytest.raises(InvalidOption, match=r"must be names of columns: select\('id', 'km'\)"):
+            read.select(wrong)
+    assert read.select(["id", "note"]).options == read.select("id", "note").options
     for wrong in (lambda: read.as_of(-1), lambda: read.option("colour", "red"), lambda: read.index(" ")):
         with pytest.raises(InvalidOption):
             wrong()

@@ -6,7 +6,7 @@ import pytest
 
 from elasticscan.base.errors import UnknownName
 from elasticscan.connector.sql.attached import AttachedStore
-from elasticscan.connector.sql.methods import INSTEAD, no_such_name
+from elasticscan.connector.sql.methods import INSTEAD, TableNames, no_such_name
 
 OWN = [name for name in dir(AttachedStore) if name[0] != "_"]
 
@@ -44,3 +44,8 @@ def test_an_attached_store_that_is_only_begun_has_the_same_errors() -> None:
     with pytest.raises(UnknownName, match=r"catalog.table\('t'\)"):
         begun["t"]  # type: ignore[call-overload]
     assert not hasattr(begun, "_views")
+
+
+def test_names_of_tables_are_a_tuple_that_may_be_called_as_the_method_of_a_store() -> None:
+    names = TableNames(["cities", "trips"])
+    assert names == ("cities", "trips") == names()

@@ -502,6 +502,25 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
             catalog.sql(wrong)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("CREATE MATERIALIZED VIEW mv AS SELECT * FROM t", "there are none: write CREATE TABLE"),
+        ("CREATE VIEW lasting AS SELECT * FROM t", "write CREATE TEMPORARY VIEW"),
+        ("CREATE TABLE db.u (id INT PRIMARY KEY)", "in no schema: write CREATE TABLE u"),
+        ("SELECT * FROM t; SELECT 2", "each call takes one statement"),
+    ],
+)
+def test_what_spark_cannot_make_of_its_views_is_refused_in_words_of_tables(
+    spark: SparkSession, catalog: AttachedStore, text: str, told: str
+) -> None:
+    spark.sql("CREATE SCHEMA IF NOT EXISTS db")
+    with pytest.raises(UnsupportedStatement, match=told) as refused:
+        catalog.sql(text)
+    assert "nothing was done" in refused.value.message
+    assert catalog.tables == catalog.tables()
+
+
 def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     catalog = attach(spark, store.uri, "my_")
     text = (

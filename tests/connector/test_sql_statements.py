@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from elasticscan.base.errors import UnsupportedStatement
@@ -20,7 +18,6 @@ from elasticscan.connector.sql.statements import (
     unknown_table,
 )
 from elasticscan.connector.sql.tokens import NotUnderstoodError
-from elasticscan.connector.sql.views import wrong_python
 
 VIEWS = ["trips", "odd`name", "update"]
 
@@ -303,13 +300,6 @@ def test_a_table_of_a_format_that_is_not_there_is_told_of_ours() -> None:
     assert other_format("CREATE TABLE t (id INT) USING delta", "something else") is None
 
 
-def test_a_session_with_another_python_is_told_which_to_name() -> None:
-    told = wrong_python("ModuleNotFoundError: No module named 'elasticscan'", "python3")
-    assert told is not None and f"PYSPARK_PYTHON={sys.executable}" in told.message
-    assert "Spark runs python3 for its workers" in told.message
-    assert wrong_python("No module named 'numpy'", "python3") is None
-
-
 def test_a_name_that_is_nowhere_is_told_with_the_tables_that_there_are() -> None:
     missing = "TABLE_OR_VIEW_NOT_FOUND"
     listed = "The store has the tables odd`name, trips, update"
@@ -398,6 +388,27 @@ def test_a_change_is_not_explained_as_one_that_cannot_be_done(text: str) -> None
         ("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy'}", "one space of tables"),
         ("TRUNCATE trips", "write TRUNCATE TABLE t"),
         ("COPY trips TO 'f.csv'", "table.export(path)"),
+        ("BEGIN; INSERT INTO trips VALUES (1); COMMIT", "each statement is one commit"),
+        ("INSERT IGNORE INTO trips VALUES (1)", "'insertOnly'"),
+        ("INSERT INTO trips SET id = 1", "(id, km) VALUES"),
+        ("SELECT 1; SELECT 2", "each call takes one statement"),
+        ("CREATE MATERIALIZED VIEW mv AS SELECT 1", "CREATE TABLE … AS SELECT"),
+        ("create or replace materialized view mv as select * from trips", "CREATE TABLE … AS SELECT"),
+        ("REFRESH MATERIALIZED VIEW mv", "CREATE TABLE … AS SELECT"),
+        ("DROP MATERIALIZED VIEW mv", "CREATE TABLE … AS SELECT"),
+        ("CREATE STREAMING TABLE st AS SELECT * FROM STREAM x", "spark.readStream"),
+        ("CREATE TAG v1", "store.table(name).tag(tag)"),
+        ("ALTER TABLE trips CREATE BRANCH b", "there are no branches"),
+        ("ALTER TABLE trips ADD CONSTRAINT c CHECK (id > 0)", "nothing else is checked"),
+        ("CREATE TABLE u SHALLOW CLONE trips", "AS SELECT * FROM t"),
+        ("EXPLAIN ANALYZE SELECT 1", "catalog.explain(query)"),
+        ("PRAGMA table_info('trips')", "write DESCRIBE t"),
+        ("ATTACH 'x.db'", "prefix='b_'"),
+        ("SELECT * EXCLUDE (km) FROM trips", "write * EXCEPT (columns)"),
+        ("SELECT * FROM read_parquet('x.parquet')", "parquet.`path`"),
+        ("VACUUM", "VACUUM t"),
+        ("CALL system.remove_orphan_files('x')", "there are no procedures"),
+        ("PIVOT trips ON city", "PIVOT (sum(km) FOR city"),
         ("SELECT * FROM trips EMIT CHANGES", "spark.readStream"),
         ("SELECT * FROM STREAM trips", "spark.readStream"),
         ("CREATE CUSTOM INDEX i ON trips (city)", "create_index(index, columns)"),
@@ -414,6 +425,19 @@ def test_a_refused_statement_of_another_database_is_told_with_what_to_write(text
     error = foreign_statement(text, "PARSE_SYNTAX_ERROR", VIEWS, Session())
     assert error is not None and told in error.message
     assert foreign_statement(text, "UNRESOLVED_COLUMN.WITH_SUGGESTION", VIEWS, Session()) is None
+
+
+def test_what_cannot_be_of_a_temporary_view_is_told_with_what_to_write() -> None:
+    lasting = "create view v as select * from trips"
+    for text, condition, told in (
+        (lasting, "INVALID_TEMP_OBJ_REFERENCE", "write CREATE TEMPORARY VIEW"),
+        ("CREATE TABLE db.u (id INT PRIMARY KEY)", "UNSUPPORTED_FEATURE.TABLE_OPERATION", "CREATE TABLE u"),
+    ):
+        error = foreign_statement(text, condition, VIEWS, Session())
+        assert error is not None and told in error.message
+        assert "nothing was done" in error.message
+        assert foreign_statement(text, "SOMETHING_ELSE", VIEWS, Session()) is None
+        assert foreign_statement("SELECT 1", condition, VIEWS, Session()) is None
 
 
 def test_a_statement_about_other_tables_or_with_such_words_in_quotes_is_spark_s_to_refuse() -> None:

@@ -177,6 +177,12 @@ def test_a_beginning_that_is_still_to_come_is_refused(history: History) -> None:
         query(history, startingTimestamp=soon.isoformat()).step()
     with pytest.raises(SnapshotNotFound, match="newest"):
         query(history, startingVersion="99").step()
+    with pytest.raises(SnapshotNotFound, match="still to come"):
+        batch(history, startingTimestamp=soon.isoformat())
+    with pytest.raises(SnapshotNotFound, match="still to come"):
+        batch(history, startingVersion="1", endingTimestamp=soon.isoformat())
+    now = datetime.now(UTC).isoformat()
+    assert batch(history, startingTimestamp=now) == []  # nothing was done since
 
 
 def test_the_time_that_a_change_tells_finds_its_commit_again(history: History) -> None:
