@@ -19,6 +19,7 @@ permissions  Modes of files, of the directories that they are made in.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
+interrupted  What a thread has begun, to be ended where a signal's handler raises amid it.
 resources   What a process has no more of, told as such.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
 showing     Values of callers inside of messages, cut short.

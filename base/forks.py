@@ -11,13 +11,14 @@ opens it again on both sides. Work that calls a user's code, which may fork, rem
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock, get_ident
 from time import monotonic
 from weakref import WeakSet
 
 from elasticscan.base.errors import UnsafeFork
+from elasticscan.base.interrupted import forget, note
 
 
 class ChildSafeLock:
@@ -27,11 +28,15 @@ class ChildSafeLock:
         self._lock = Lock()
         _LOCKS.add(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    # `with` calls the inner lock's own methods. In one of Python's the handler of a signal may raise
+    # before the first step or behind the last one, and the lock would stay shut for ever.
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        return self._lock.__enter__
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - a property
+        return self._lock.__exit__
 
     def _renew(self) -> None:
         self._lock = Lock()
@@ -72,52 +77,58 @@ class ForkGate:
     """Lets threads in to work, and keeps them out while the process forks."""
 
     def __init__(self) -> None:
-        self._changed = Condition(Lock())
-        self._inside: dict[int, int] = {}  # thread -> how often it came in
-        self._shut = False
+        self.renew()
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Hold off forks for the length of a block. A thread may enter again, also while a fork waits."""
-        me = get_ident()
-        with self._changed:
-            while self._shut and me not in self._inside:
-                self._changed.wait()
-            self._inside[me] = self._inside.get(me, 0) + 1
-        try:
+        with self._entry() as (me, entry):
+            with self._lock:
+                while self._shut and me not in self._inside:
+                    self._changed.wait()
+                self._inside.setdefault(me, set()).add(entry)
             yield
-        finally:
-            self._leave(me)
 
     @contextmanager
     def inside_at_once(self) -> Iterator[bool]:
         """The same without waiting: False where a fork is under way, or the gate just changes.
 
-        For whoever holds what a fork waits for, and for finalizers, which may run amid anything.
+        For whoever holds what a fork waits for, and for finalizers, which may run amid anything, and so
+        in the thread that changes the gate.
         """
-        me = get_ident()
-        entered = self._changed.acquire(blocking=False)
-        if entered:
-            try:
-                entered = not self._shut or me in self._inside
-                if entered:
-                    self._inside[me] = self._inside.get(me, 0) + 1
-            finally:
-                self._changed.release()
-        try:
+        entered = False
+        with self._entry() as (me, entry):
+            if not self._lock.locked():
+                with self._lock:
+                    entered = not self._shut or me in self._inside
+                    if entered:
+                        self._inside.setdefault(me, set()).add(entry)
             yield entered
-        finally:
-            if entered:
-                self._leave(me)
 
-    def _leave(self, me: int) -> None:
-        with self._changed:
-            left = self._inside.get(me, 1) - 1
-            if left:
-                self._inside[me] = left
-            else:
-                self._inside.pop(me, None)  # a child that was forked inside has no entry
-                self._changed.notify_all()
+    @contextmanager
+    def _entry(self) -> Iterator[tuple[int, object]]:
+        """This thread and a new entry, which is taken out in the end, whatever comes between."""
+        me, entry = get_ident(), object()
+
+        def leave() -> None:
+            with self._lock:
+                entries = self._inside.get(me, set())
+                entries.discard(entry)  # it may not be there yet, nor any more in a child
+                if not entries:
+                    self._inside.pop(me, None)
+                    self._changed.notify_all()
+
+        try:
+            note(leave)
+            yield me, entry
+        finally:
+            try:
+                leave()
+            except BaseException:  # of a signal's handler
+                leave()
+                raise
+            finally:
+                forget(leave)
 
     def is_inside(self) -> bool:
         """True if this thread is at work."""
@@ -129,7 +140,7 @@ class ForkGate:
         A thread that forks while it is inside would wait for itself for ever, so it does not wait.
         """
         end = monotonic() + seconds
-        with self._changed:
+        with self._lock:
             self._shut = get_ident() not in self._inside
             while self._shut and self._inside:
                 left = end - monotonic()
@@ -141,12 +152,13 @@ class ForkGate:
             return self._shut
 
     def open(self) -> None:
-        with self._changed:
+        with self._lock:
             self._shut = False
             self._changed.notify_all()
 
     def renew(self) -> None:
         """Begin anew in a forked child: no thread is inside there, and none waits."""
-        self._changed = Condition(Lock())
-        self._inside = {}
+        self._lock = Lock()  # entered by itself: Condition's own way in is not proof against signals
+        self._changed = Condition(self._lock)
+        self._inside: dict[int, set[object]] = {}  # thread -> its entries
         self._shut = False

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from elasticscan.base.errors import ElasticScanError, OutOfResources
+from elasticscan.base.interrupted import begun, end_left
 
 Asked = ParamSpec("Asked")
 Given = TypeVar("Given")
@@ -66,13 +67,13 @@ def telling_lack(function: Callable[Asked, Given]) -> Callable[Asked, Given]:
 
     @wraps(function)
     def call(*args: Asked.args, **named: Asked.kwargs) -> Given:
+        before = begun()
         try:
             return function(*args, **named)
-        except ElasticScanError:
-            raise
-        except Exception as error:
-            lacking = lack_in(error)
-            if lacking is None:
+        except BaseException as error:
+            end_left(before)
+            lacking = lack_in(error) if isinstance(error, Exception) else None
+            if lacking is None or isinstance(error, ElasticScanError):
                 raise
             raise lacking from error
 

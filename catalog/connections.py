@@ -27,9 +27,11 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy import Connection, Engine, Select, event
+from sqlalchemy.exc import SQLAlchemyError
 
-from elasticscan.base.errors import UnsafeFork
+from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.base.forks import ForkGate
+from elasticscan.base.interrupted import forget, note
 from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
@@ -39,6 +41,8 @@ from elasticscan.catalog.waiting import ask
 # Parameters of statements are secrets and rows' values: errors do not tell them.
 POOL: Final = {"pool_size": 8, "max_overflow": 32, "hide_parameters": True}
 _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps beside it
+# What a watch's question may raise beside the driver's errors.
+_TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
 WATCHERS = 4  # at most so many connections for each Watch
 
 _GATE = ForkGate()
@@ -62,6 +66,13 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     """
     _FORKS.check(engine)
     with ExitStack() as stack:
+
+        def end() -> None:
+            with suppress(Interrupted), stack.pop_all():
+                raise replaced_file()
+
+        stack.callback(forget, end)
+        note(end)
         connection = _enter(engine, stack, options)
         if options.get("writing"):
             stack.enter_context(_still_in_place(engine))
@@ -128,19 +139,17 @@ class Watch:
         """The row, or None when it could not be had this way: then ask in a transaction."""
         _FORKS.check(self.engine)
         _FORKS.follow_file(self.engine)
-        slot = self._take()
-        try:
-            if slot.connection is None and not self._connect(slot):
-                return None
-            row = self._ask(slot.connection)
-        except BaseException as error:
-            slot.close()
-            if not isinstance(error, Exception):
-                raise
-            return None  # whatever the driver raises, the slow way will say what is wrong
-        finally:
-            slot.lock.release()
-        return row
+        slot = self._free()
+        with slot.lock:
+            try:
+                if slot.connection is None and not self._connect(slot):
+                    return None
+                return self._ask(slot.connection)
+            except BaseException as error:
+                slot.close()
+                if not isinstance(error, (*_TROUBLE, self.engine.dialect.loaded_dbapi.Error)):
+                    raise  # it is of a signal's handler
+                return None  # the slow way will say what is wrong
 
     def _ask(self, connection: Any) -> tuple[Any, ...] | None:
         if is_postgres(self.engine):
@@ -165,14 +174,16 @@ class Watch:
                 slot.connection = _connect(self.engine)
             return entered
 
-    def _take(self) -> _Slot:
-        """The first free slot, so that no more connections are opened than are in use at once."""
+    def _free(self) -> _Slot:
+        """The first free slot, so that no more connections are opened than are in use at once.
+
+        Another thread may take it first, and is waited for: to try a lock, and to release it only if it was
+        had, would leave it shut where a signal's handler raises between two steps.
+        """
         for slot in self._slots:
-            if slot.lock.acquire(blocking=False):
+            if not slot.lock.locked():
                 return slot
-        slot = self._slots[next(self._turns) % WATCHERS]
-        slot.lock.acquire()
-        return slot
+        return self._slots[next(self._turns) % WATCHERS]
 
     def close(self) -> None:
         """Let go of the connections; the next question opens one again."""
@@ -365,6 +376,8 @@ os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.in_parent, afte
 def follow_forks(engine: Engine) -> None:
     """To be called once for each engine; it is forgotten with the engine."""
     _FORKS.engines.add(engine)
+    if is_sqlite(engine):
+        _end_what_is_interrupted(engine)
 
     @event.listens_for(engine, "connect")
     def note_process(_connection: Any, record: Any) -> None:
@@ -373,6 +386,26 @@ def follow_forks(engine: Engine) -> None:
     @event.listens_for(engine, "before_cursor_execute")
     def check_process(connection: Connection, *_: Any) -> None:
         check_own(connection)
+
+
+def _end_what_is_interrupted(engine: Engine) -> None:
+    """Let no connection to SQLite keep a transaction that the handler of a signal broke off.
+
+    What it holds is the lock that all writers of all processes wait for.
+    """
+
+    @event.listens_for(engine, "reset")
+    def roll_back(connection: Any, *_: Any) -> None:
+        # SQLAlchemy takes a COMMIT that was broken off before it was sent for one that was done.
+        if connection.in_transaction:
+            connection.rollback()
+
+    @event.listens_for(engine, "handle_error")
+    def keep_open(context: Any) -> None:
+        # Ctrl-C makes it close the connection, but SQLite leaves its transaction open for as long as
+        # there is a cursor, which the traceback has. Rolling back ends it.
+        if not isinstance(context.original_exception, Exception):
+            context.is_disconnect = False
 
 
 def check_own(connection: Connection) -> None:

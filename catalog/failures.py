@@ -25,8 +25,9 @@ from sqlalchemy.exc import (
     NoResultFound,
     OperationalError,
     SQLAlchemyError,
-    TimeoutError,  # noqa: A004 - of waiting for a connection
+    StatementError,
 )
+from sqlalchemy.exc import TimeoutError as NoFreeConnection
 
 from elasticscan.base.errors import (
     RESTORE,
@@ -88,7 +89,9 @@ def translate_errors(engine: Engine) -> Iterator[None]:
         raise damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
         raise damaged(error) from error
-    except TimeoutError as error:
+    except StatementError as error:  # raised amid a statement, by the handler of a signal
+        raise (error.orig or error) from error.__cause__
+    except NoFreeConnection as error:
         raise CatalogUnavailable(
             f"too many threads of this process use the catalog at once ({error}); try again",
             detail=str(error),
@@ -152,7 +155,8 @@ def committing(connection: Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        transaction.rollback()
+        if transaction.is_active:  # its connection may be closed, where a generator is ended late
+            transaction.rollback()
         raise
     try:
         transaction.commit()
@@ -208,6 +212,8 @@ def decoding(subject: str) -> Iterator[None]:
     """Raise `StoreDamaged` where a stored value cannot be decoded."""
     try:
         yield
+    except TimeoutError:  # no bytes are so: it is of the handler of a signal
+        raise
     except (
         ValueError,
         TypeError,

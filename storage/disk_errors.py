@@ -15,7 +15,7 @@ A directory for temporary files is no shard: there all but the first two is `Inv
 from __future__ import annotations
 
 import errno
-from pathlib import Path
+import os
 
 from elasticscan.base.errors import (
     RESTORE,
@@ -85,7 +85,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
         return out_of_files(where)
     if number in _NO_MEMORY:
         return out_of_memory(where)
-    if number == errno.ENOENT and path is not None and ("://" in root or Path(root).is_dir()):
+    if number == errno.ENOENT and path is not None and ("://" in root or os.path.isdir(root)):  # noqa: PTH112
         return _swept(where) if writing else missing_file(where)
     if number == errno.ENOENT:
         return missing_root(root, writing)

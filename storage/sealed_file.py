@@ -219,6 +219,8 @@ class SealedFile:
         self.layouts: dict[int, BatchLayout] = {}  # of record batches, by number, as far as readers asked
 
     def damaged(self, why: object) -> FragmentDamaged:
+        if isinstance(why, TimeoutError):  # no bytes are so: it is of the handler of a signal
+            raise why
         return FragmentDamaged(
             f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` tells what else is "
             f"damaged: {RESTORE}",

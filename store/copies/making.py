@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elasticscan.base.clock import Clock
@@ -99,6 +99,7 @@ def take_back_on_error(location: Location, roots: Sequence[str], catalog: bool) 
         yield
     except BaseException:
         if location.directory in made:
-            location.remove_catalog()
+            with suppress(OSError):  # the error that led here says what is the matter
+                location.remove_catalog()
         remove_directories(made)
         raise

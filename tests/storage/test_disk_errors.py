@@ -83,3 +83,16 @@ def test_errors_without_a_number_keep_their_text_and_their_kind(tmp_path: Path) 
     assert "AWS Error SLOW_DOWN" in str(disk_error(OSError("AWS Error SLOW_DOWN"), "s3://bucket", "a", False))
     assert "permission" in str(disk_error(PermissionError("ACCESS_DENIED"), "s3://bucket", "a", True))
     assert type(disk_error(FileNotFoundError("no such key"), "s3://bucket", "a", False)) is FragmentMissing
+
+
+def test_a_root_that_cannot_be_looked_at_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look tells whether a file that is not there is missing, or all of its disk."""
+
+    def fail(*_: object, **__: object) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        told = disk_error(gone, str(tmp_path), "t1/a.arrow", writing=False)
+    assert type(told) is ShardUnavailable

@@ -5,6 +5,7 @@ What is told is `DiskFull`, nothing is lost, reads go on, and once there is room
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from elasticscan.base.errors import DiskFull
 from elasticscan.store import Store
+from elasticscan.store.roots import markers
 from tests.base.postgres import Server
 from tests.base.small_disks import fill, free, small_disk
 
@@ -151,3 +153,19 @@ def test_a_merge_on_a_full_disk_changes_nothing(tmp_path: Path, disk: Path) -> N
         store.compact()
         assert keys(store) == done
         assert store.verify() == []
+
+
+def test_a_store_that_cannot_be_made_tells_why_where_its_catalog_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def refuse(*_: object) -> None:
+        raise DiskFull("the disk of markers is full: free some space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(markers, "write_marker", refuse)
+        patch.setattr(Path, "unlink", fail)
+        with pytest.raises(DiskFull, match="of markers"):
+            Store.create(tmp_path / "store", ["a"])

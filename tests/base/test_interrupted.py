@@ -1,0 +1,185 @@
+"""What the handler of a signal raises amid a step, simulated at every step, shuts and keeps nothing."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.engine.default import DefaultExecutionContext
+
+import elasticscan.catalog.connections as connections
+from elasticscan.base import interrupted
+from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.forks import ChildSafeLock, ForkGate
+from elasticscan.base.resources import telling_lack
+from elasticscan.catalog import Catalog
+from elasticscan.catalog.failures import decoding
+from elasticscan.catalog.tables import store_state
+from elasticscan.storage.sealed_file import SealedFile
+from tests.base.manual_clock import ManualClock
+from tests.catalog.test_transactions import add_table, make
+
+
+class Alarm(Exception):
+    """What a handler raises."""
+
+
+def interrupted_everywhere(
+    work: Callable[[], object], files: Collection[str], kind: type[BaseException] = Alarm
+) -> Iterator[BaseException]:
+    """Do some work again and again, each time with an error at a later step of the given files.
+
+    Steps are where Python runs handlers of signals: at the beginning of a function, and behind a call of one
+    that is not written in Python. The errors are handed out with their tracebacks, as notebooks keep them.
+    Ends when the work came to its end.
+    """
+    for at in range(100_000):
+        left = at
+
+        def step(frame: FrameType, event: str, _: object) -> None:
+            nonlocal left
+            if event in ("call", "c_return") and Path(frame.f_code.co_filename).name in files:
+                left -= 1
+                if left < 0:
+                    sys.setprofile(None)
+                    raise kind
+
+        sys.setprofile(step)
+        try:
+            work()
+            return
+        except (kind, AssertionError) as error:  # SQLAlchemy asserts that what it did is done
+            sys.setprofile(None)
+            yield error if isinstance(error, kind) else error.__context__
+        finally:
+            sys.setprofile(None)
+
+
+def elsewhere(work: Callable[[], object]) -> None:
+    """Do some work in another thread, which is not the one that may enter again."""
+    failed: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive() and not failed, failed
+
+
+def test_a_lock_is_open_after_an_interruption_at_any_step() -> None:
+    lock = ChildSafeLock()
+
+    def use() -> None:
+        with lock:
+            pass
+
+    steps = 0
+    for error in interrupted_everywhere(use, {"forks.py"}):
+        assert not lock._lock.locked(), error
+        steps += 1
+    assert steps
+
+
+def check_empty(gate: ForkGate) -> None:
+    assert gate.shut(0.0)
+    gate.open()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_nobody_stays_inside_of_a_gate_after_an_interruption_at_any_step(at_once: bool) -> None:
+    gate, steps = ForkGate(), 0
+
+    def use() -> None:
+        with gate.inside_at_once() if at_once else gate.inside():
+            pass
+
+    for _ in interrupted_everywhere(use, {"forks.py", "threading.py"}):
+        elsewhere(lambda: check_empty(gate))
+        steps += 1
+    assert steps > 10
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    with closing(make(tmp_path / "catalog.db", ManualClock(1_000.0))) as made:
+        yield made
+    gc.collect()  # what errors have held is let go with them
+    assert not connections._GATE._inside and not interrupted._BEGUN
+
+
+@pytest.mark.parametrize(
+    ("writes", "kind"),
+    [(False, Alarm), (True, Alarm), pytest.param(True, KeyboardInterrupt, marks=pytest.mark.long)],
+)
+def test_others_write_on_after_an_interruption_at_any_step_of_a_transaction(
+    catalog: Catalog, writes: bool, kind: type[BaseException]
+) -> None:
+    add_table(catalog)
+
+    @telling_lack
+    def use() -> None:
+        with catalog.writing() if writes else catalog.reading() as tx:
+            assert tx.table("t").name == "t"
+
+    def write() -> None:
+        with catalog.leasing(at_once=True) as tx:
+            tx.table("t")
+
+    kept, steps = None, 0
+    files = {"connections.py", "contextlib.py", "base.py", "default.py"}  # the last two are SQLAlchemy's
+    for error in interrupted_everywhere(use, files, kind):
+        kept = error  # the newest, as notebooks do; each may hold a connection
+        elsewhere(write)
+        steps += 1
+    assert kept is not None
+    assert steps > 100
+    assert not interrupted._BEGUN
+
+
+def test_questions_of_a_watch_are_answered_after_an_interruption_at_any_step(catalog: Catalog) -> None:
+    watch = connections.Watch(catalog._engine, select(store_state.c.layout))
+    kept = list[BaseException]()
+    for error in interrupted_everywhere(watch.row, {"connections.py", "forks.py"}):
+        kept.append(error)
+        assert not any(slot.lock.locked() for slot in watch._slots)
+        elsewhere(watch.row)
+    watch.close()
+    assert len(kept) > 10
+
+
+def test_an_error_of_a_handler_amid_a_statement_is_told_as_it_is(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_table(catalog)
+
+    def interrupt(*_: object) -> None:
+        raise Alarm
+
+    def use() -> None:
+        with catalog.writing() as tx:
+            monkeypatch.setattr(DefaultExecutionContext, "create_cursor", interrupt)
+            tx.table("t")
+
+    with pytest.raises(Alarm):
+        use()
+
+
+def test_a_timeout_of_a_handler_is_no_damage() -> None:
+    with pytest.raises(TimeoutError), decoding("something"):
+        raise TimeoutError
+    with pytest.raises(TimeoutError):
+        SealedFile.damaged(None, TimeoutError())
+    with pytest.raises(StoreDamaged), decoding("something"):
+        raise OSError("Invalid flatbuffers message.")
