@@ -218,9 +218,10 @@ class CheckTx(CommitTx):
         self.newest_topology()
         if not set(placement.shards) <= {shard.id for shard in self.shards()}:
             raise damaged("a tablet lies at a shard that is not there")
+        self.indexes()
+        tags = self.tags_by_table()
         for table in self.tables():
-            self.indexes(table.id)
-            for tag in self.tags(table.id):
+            for tag in tags.get(table.id, ()):
                 if not table.oldest_snapshot <= tag.snapshot <= self.versions()[1]:
                     raise damaged(
                         f"snapshot {tag.snapshot} of table {table.name!r} is not kept, as its tag says"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam
+from sqlalchemy import bindparam, func, select
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -56,6 +56,9 @@ class Commit:
 _NEWEST = RowQuery(
     commits, commits.c.table_id == bindparam("table"), order_by=commits.c.number.desc(), limit=1
 )
+_OF_ONE = commits.alias()
+_OF_EACH = select(func.max(_OF_ONE.c.number)).where(_OF_ONE.c.table_id == tables.c.id).scalar_subquery()
+_NEWEST_OF_EACH = RowQuery(commits, commits.c.number.in_(select(_OF_EACH).select_from(tables)))
 _MADE_BEFORE = RowQuery(
     commits,
     commits.c.created_at <= bindparam("timestamp"),
@@ -303,10 +306,17 @@ class CommitTx(TagTx):
             raise damaged(f"the newest commit of table {table} is not there")
         return rows[0] if rows else None
 
-    def rows_written(self, table: int, since: int) -> int:
-        """Count the rows that commits of a table wrote, from one on; deletions, too."""
-        newest = self._newest(table)
-        return 0 if newest is None else int(newest.rows_upto - self._totals_upto(table, since - 1)[1])
+    def written(self) -> dict[int, tuple[int, int]]:
+        """(rows, bytes) that the commits of each table wrote, deletions included; one question for all."""
+        newest = {row.table_id: row for row in self._rows.ask(_NEWEST_OF_EACH)}
+        for (kind, table, _), (count, _) in self._rows.all_groups().items():
+            if kind == COMMITS.kind and (table not in newest or newest[table].ordinal != count):
+                raise damaged(f"the newest commit of table {table} is not there")
+        return {table: (int(row.rows_upto), int(row.bytes_upto)) for table, row in newest.items()}
+
+    def rows_upto(self, table: int, upto: int) -> int:
+        """Count the rows that commits of a table wrote, up to one; deletions, too."""
+        return self._totals_upto(table, upto)[1] if upto > 0 else 0
 
     def committed_bytes(self, table: int) -> int:
         """Return how many bytes the commits of a table brought."""
@@ -373,6 +383,11 @@ class CommitTx(TagTx):
         """
         rows = self._rows.group(commits, {"table_id": table}, OVERWRITES, commits.c.number)
         return tuple(row.number for row in rows)
+
+    def floors(self) -> dict[int, int]:
+        """The newest overwrite of each table that has one."""
+        rows = self._rows.group(commits, {}, OVERWRITES, commits.c.number)
+        return {row.table_id: row.number for row in rows}
 
     def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
         """Raises unless the snapshot exists and is still kept."""
@@ -513,6 +528,15 @@ class CommitTx(TagTx):
         )
         held = self.oldest_held(table)
         return oldest if held is None else min(oldest, held)
+
+    def oldest_needed_of(self, retention_seconds: Mapping[int, float]) -> list[int]:
+        """The oldest snapshot that may still be asked for of any of some tables, as `oldest_needed`."""
+        now, held = self.times.expiry, [tag.snapshot for tag in self.tags()]
+        lasting = (row for row in self._rows.all(leases) if row.expires_at >= now)
+        held += [row.snapshot for row in lasting if not row.purpose.startswith(REPORT)]
+        for seconds in set(retention_seconds.values()):
+            held.append(self.versions()[1] if seconds <= 0 else self.commit_before(now - seconds))
+        return [min(held)] if held else []
 
     def horizon(self, table: int, retention_seconds: float) -> int:
         """As `oldest_needed`, or the oldest snapshot with the same rows: the table's own commit before it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -163,11 +164,12 @@ class FragmentTx(IndexTx):
         files += [DroppedFile(r.shard_id, r.path, r.fragment_id, r.id, r.dropped_at) for r in runs]
         return tuple(files)
 
-    def dropped_bytes(self, table: int) -> int:
-        """The bytes of a table's files that were dropped and not forgotten yet."""
-        kinds = (fragments, index_runs)
-        gone = ((kind, kind.c.table_id == table, kind.c.dropped_at.is_not(None)) for kind in kinds)
-        return sum(self._rows.total(kind, "bytes", *where) for kind, *where in gone)
+    def dropped_bytes(self) -> Counter[int]:
+        """The bytes of each table's files that were dropped and not forgotten yet."""
+        size = Counter[int]()
+        for kind in (fragments, index_runs):
+            size.update(self._rows.totals(kind, "bytes", "table_id", kind.c.dropped_at.is_not(None)))
+        return size
 
     def forget_dropped(self, files: Iterable[DroppedFile]) -> None:
         """Forget files that are gone from their disks."""

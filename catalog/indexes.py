@@ -76,9 +76,10 @@ class IndexTx(TopologyTx):
         self.bump_layout()
         return after
 
-    def runs(self, table: int) -> tuple[IndexRun, ...]:
-        """The runs of a table's fragments that serve slots now."""
-        rows = self._rows.group(index_runs, {"table_id": table}, order_by=index_runs.c.id)
+    def runs(self, table: int | None = None) -> tuple[IndexRun, ...]:
+        """The runs of a table's fragments that serve slots now, or of all."""
+        part = {} if table is None else {"table_id": table}
+        rows = self._rows.group(index_runs, part, order_by=index_runs.c.id)
         return tuple(map(_run, rows))
 
     def _insert_runs(self, table: int, runs: Iterable[tuple[int, int, StagedRun]]) -> bool:

@@ -382,10 +382,11 @@ class SealedRows:
         counted = self._sums_now(_sums_with(tuple(which)), which, lambda group: group[:2] == mine, mine)
         return {group[2]: rows for group, (rows, _) in counted.items()}
 
-    def total(self, table: Table, column: str, *where: ColumnElement[bool]) -> int:
-        """The sum of a column, for people alone: the rows are not checked."""
+    def totals(self, table: Table, column: str, by: str, *where: ColumnElement[bool]) -> dict[int, int]:
+        """The sums of a column by another, for people alone: the rows are not checked."""
+        query = select(table.c[by], func.sum(table.c[column])).where(*where).group_by(table.c[by])
         with decoding(f"table {table.name!r}"):
-            return int(self._sql.execute(select(func.sum(table.c[column])).where(*where)).scalar() or 0)
+            return {int(of): int(total) for of, total in self._sql.execute(query)}
 
     # Changing
 

@@ -38,6 +38,13 @@ class TagTx(FragmentTx):
         rows = self._tag_rows(table)
         return tuple(sorted(map(_tag, rows), key=lambda tag: (tag.snapshot, tag.name)))
 
+    def tags_by_table(self) -> dict[int, list[Tag]]:
+        """The tags of each table that has some, as `tags`."""
+        tagged: dict[int, list[Tag]] = {}
+        for row in sorted(self._tag_rows(None), key=lambda row: (row.snapshot, row.name)):
+            tagged.setdefault(row.table_id, []).append(_tag(row))
+        return tagged
+
     def tag(self, table: TableInfo, name: str) -> Tag:
         """A tag by its name. Raises `TagNotFound`, naming the nearest."""
         return _tag(self._tag_row(table, name))

@@ -7,9 +7,13 @@ changed nothing, or all that it was to change.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import bindparam
+
+from elasticscan.catalog.sealed import RowQuery
 from elasticscan.catalog.state import StateTx
 from elasticscan.catalog.tables import upkeep_done, upkeep_steps
 
@@ -45,6 +49,10 @@ class StepsDone:
     bytes_read: int
     bytes_written: int
     newest_at: float
+
+
+_AT_ONCE = 500
+_DONE_AT = RowQuery(upkeep_done, upkeep_done.c.target.in_(bindparam("some", expanding=True)))
 
 
 class UpkeepTx(StateTx):
@@ -95,9 +103,14 @@ class UpkeepTx(StateTx):
         else:
             self._rows.update(upkeep_done, [(row, {n: getattr(row, n) + more[n] for n in more} | at)])
 
-    def done(self) -> tuple[StepsDone, ...]:
-        """All that was done, by target."""
-        rows = self._rows.all(upkeep_done, order_by=upkeep_done.c.target)
+    def done(self, targets: Collection[str] | None = None) -> tuple[StepsDone, ...]:
+        """All that was done, by target; or at some targets alone, of which damage may hide some."""
+        if targets is None:
+            rows = self._rows.all(upkeep_done, order_by=upkeep_done.c.target)
+        else:
+            named = sorted(targets)
+            parts = (named[at : at + _AT_ONCE] for at in range(0, len(named), _AT_ONCE))
+            rows = [row for some in parts for row in self._rows.ask(_DONE_AT, some=some)]
         return tuple(
             StepsDone(r.target, r.steps, r.pieces, r.bytes_read, r.bytes_written, r.newest_at) for r in rows
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.catalog import OwnedMove, Tx, begun_again
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
@@ -19,21 +20,22 @@ from elasticscan.topology import Placement, Shard
 from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
 
-def _size(tx: Tx, table: TableInfo, newest: int, fragments: Sequence[Fragment]) -> dict[str, Any]:
+def _size(
+    tx: Tx, table: TableInfo, newest: int, fragments: Sequence[Fragment], floor: int, wrote: int
+) -> dict[str, Any]:
     """The size of a table by the catalog alone: the most rows that it can have, and whether just so many.
 
     Two bounds: what its files hold, where a row may have several versions, and rows of slots that moved away
-    are left; and what its commits wrote since the last overwrite.
+    are left; and what its commits wrote since the last overwrite, `floor`, of the rows that all of them did.
     """
     by_shard: dict[int, list[Fragment]] = {}
     for fragment in fragments:
         by_shard.setdefault(fragment.shard, []).append(fragment)
-    floor = max(tx.overwrites(table.id), default=0)
     bounds = Bounds(floor, newest, since=newest)
     held = [most_rows(View(own), bounds) for own in by_shard.values()]
     most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
     return {
-        "rows": most if exact else min(most, tx.rows_written(table.id, floor)),
+        "rows": most if exact else min(most, wrote - tx.rows_upto(table.id, floor - 1)),
         "rows_exact": exact,
         "bytes": sum(fragment.serving_bytes for fragment in fragments),
         "fragments": len(fragments),
@@ -49,24 +51,53 @@ def _why_outdated(context: Context) -> str | None:
     return None
 
 
-def _shard(shard: Shard, placement: Placement, fragments: Iterable[Fragment]) -> dict[str, Any]:
+def _shards(
+    shards: Sequence[Shard], placement: Placement, fragments: Iterable[Fragment]
+) -> list[dict[str, Any]]:
+    tablets, size = Counter(tablet.shard for tablet in placement.tablets), Counter[int]()
+    for fragment in fragments:
+        size[fragment.shard] += fragment.serving_bytes
+    return [_shard(shard, tablets[shard.id], size[shard.id]) for shard in shards]
+
+
+def _shard(shard: Shard, tablets: int, size: int) -> dict[str, Any]:
     return {
         "name": shard.name,
         "root": shown(shard.root),
         "draining": shard.draining,
-        "tablets": sum(t.shard == shard.id for t in placement.tablets),
-        "bytes": sum(f.serving_bytes for f in fragments if f.shard == shard.id),
+        "tablets": tablets,
+        "bytes": size,
     }
 
 
-def _index(index: IndexInfo, runs: Iterable[IndexRun]) -> dict[str, Any]:
+def _index(index: IndexInfo, size: int) -> dict[str, Any]:
     return {
         "name": index.name,
         "kind": index.kind,
         "columns": list(index.columns),
         "include": list(index.include),
         "ready": index.ready,
-        "bytes": sum(run.bytes for run in runs if run.index == index.id),
+        "bytes": size,
+    }
+
+
+def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
+    """What is told of indexes, by their tables."""
+    size, told = Counter[int](), dict[int, list[dict[str, Any]]]()
+    for run in runs:
+        size[run.index] += run.bytes
+    for index in indexes:
+        told.setdefault(index.table, []).append(_index(index, size[index.id]))
+    return told
+
+
+def _move(move: OwnedMove, names: Mapping[int, str]) -> dict[str, Any]:
+    return {
+        "tablet": move.tablet,
+        "from": names.get(move.source, str(move.source)),
+        "to": names.get(move.target, str(move.target)),
+        "phase": str(move.phase),
+        "started_at": move.started_at,
     }
 
 
@@ -79,26 +110,32 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
-        tags = {table.id: tx.tags(table.id) for table in tables}
-        indexes, streams, scans = tx.indexes(), streams_in(tx), scans_in(tx)
-        runs = {table.id: tx.runs(table.id) for table in tables}
+        tags, runs, floors, wrote = tx.tags_by_table(), tx.runs(), tx.floors(), tx.written()
+        indexes, streams, scans = _indexes(tx.indexes(), runs), streams_in(tx), scans_in(tx)
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
         told = [table for table in tables if only in (None, table.name)]
-        sized = {table.id: _size(tx, table, snapshot, own.get(table.id, [])) for table in told}
+        sized = {
+            table.id: _size(
+                *(tx, table, snapshot, own.get(table.id, [])),
+                floor=floors.get(table.id, 0),
+                wrote=wrote.get(table.id, (0, 0))[0],
+            )
+            for table in told
+        }
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
-        upkeep, steps = upkeep_of(tx, tables, fragments, runs, Policy()), steps_of(tx, tables, names)
+        upkeep, steps = upkeep_of(tx, told, fragments, runs, wrote, Policy()), steps_of(tx, tables, names)
     described = [
         {
             "name": table.name,
             **sized[table.id],
             "retention_seconds": context.retention_of(table),
-            "indexes": [_index(index, runs[table.id]) for index in indexes if index.table == table.id],
-            "tags": [asdict(tag) for tag in tags[table.id]],
+            "indexes": indexes.get(table.id, []),
+            "tags": [asdict(tag) for tag in tags.get(table.id, ())],
             "primary_key": list(table.primary_key),
             "compression": table.compression,
             "upkeep": upkeep[table.name],
@@ -113,7 +150,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         "topology": topology,
         "snapshot": snapshot,
         "outdated": _why_outdated(context),
-        "shards": [_shard(shard, placement, fragments) for shard in shards],
+        "shards": _shards(shards, placement, fragments),
         "tablets": [
             {
                 "id": t.id,
@@ -126,16 +163,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             for t in placement.tablets
         ],
         "tables": described,
-        "moves": [
-            {
-                "tablet": move.tablet,
-                "from": names.get(move.source, str(move.source)),
-                "to": names.get(move.target, str(move.target)),
-                "phase": str(move.phase),
-                "started_at": move.started_at,
-            }
-            for move in moves
-        ],
+        "moves": [_move(move, names) for move in moves],
         "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
         "leases": [lease | {"snapshot_at": made.get(lease["snapshot"])} for lease in leases],
         "streams": streams,

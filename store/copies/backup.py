@@ -188,7 +188,7 @@ def _look(context: Context) -> tuple[str, _Backup]:
     with context.catalog.reading() as tx:
         dump, now, snapshot = tx.dump(), tx.times.stamp, tx.versions()[1]
         fragments = {fragment.id: fragment for fragment in tx.fragments()}
-        runs = [run for table in tx.tables() for run in tx.runs(table.id)]
+        runs = tx.runs()
         names = {shard.id: shard.name for shard in tx.shards()}
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
     files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in runs]

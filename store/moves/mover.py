@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, begun_again
-from elasticscan.metadata import Bounds, floor_at
+from elasticscan.metadata import Bounds, Fragment, floor_at
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.writing.indexing import with_runs
@@ -279,11 +279,12 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
     """The source's rows of the tablet, table by table, of commits not copied yet."""
     slots: SlotSet = progress.tablet.slots
-    sources = []
-    for table in tx.tables():
+    sources, here = [], dict[int, list[Fragment]]()
+    for fragment in tx.fragments(shard=progress.move.source):
+        here.setdefault(fragment.table, []).append(fragment)
+    for table in tx.tables() if here else ():
         bounds = Bounds(progress.copied_to + 1, upto, since=table.oldest_snapshot)
-        here = tx.fragments(table=table.id, shard=progress.move.source)
-        fragments = [f for f in here if bounds.touch(f) and f.slots & slots]
+        fragments = [f for f in here.get(table.id, ()) if bounds.touch(f) and f.slots & slots]
         if fragments:
             floor = floor_at(tx.overwrites(table.id), upto)
             whole = table.with_dropped(table.oldest_snapshot)

@@ -9,15 +9,16 @@ from typing import Any
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Fragment, IndexRun, TableInfo
 from elasticscan.store.moves.owners import owner_is_gone
-from elasticscan.store.upkeep.steps import written_of
-from elasticscan.upkeep import Part, Policy, debt_of, parts_of
+from elasticscan.store.upkeep.steps import merged_by_table
+from elasticscan.upkeep import Part, Policy, Written, debt_of, parts_of
 
 
 def upkeep_of(
     tx: Tx,
     tables: Sequence[TableInfo],
     fragments: Sequence[Fragment],
-    runs: Mapping[int, Sequence[IndexRun]],
+    runs: Sequence[IndexRun],
+    written: Mapping[int, tuple[int, int]],
     policy: Policy,
 ) -> dict[str, dict[str, Any]]:
     """Describe the upkeep of each table, by its name.
@@ -29,21 +30,32 @@ def upkeep_of(
     `bytes` divides the bytes of all files, indexes included: `live` ones are of fragments that the newest
     rows are read from, `old` ones of history, which snapshots, tags or leases still keep, and `garbage` waits
     to be collected or merged away: files that were dropped, and rows of slots that live elsewhere now.
+
+    `written` is what the transaction tells of commits. No question is asked for one table alone.
     """
-    described = {}
+    described, dropped = {}, tx.dropped_bytes()
+    merged, of_table = merged_by_table(tx), dict[int, list[Fragment]]()
+    for fragment in fragments:
+        of_table.setdefault(fragment.table, []).append(fragment)
+    beside: dict[int, list[IndexRun]] = {}
+    for run in runs:
+        beside.setdefault(run.fragment, []).append(run)
     for table in tables:
-        own = [fragment for fragment in fragments if fragment.table == table.id]
-        by_shard: dict[int, list[Fragment]] = {}
-        for fragment in own:
-            if fragment.superseded_at is None:  # history costs space alone
-                by_shard.setdefault(fragment.shard, []).append(fragment)
-        parts: list[Sequence[Part]] = [parts_of(here, runs[table.id]) for here in by_shard.values()]
-        debt, written = debt_of(parts, policy), written_of(tx, table.id)
-        read = sum(part.bytes for here in parts for part in here)
-        serving = sum(fragment.bytes for fragment in own) + sum(run.bytes for run in runs[table.id])
-        files = serving + tx.dropped_bytes(table.id)
-        history = [fragment for fragment in own if fragment.superseded_at is not None]
-        old = sum(part.bytes for part in parts_of(history, runs[table.id]))
+        own = of_table.get(table.id, [])
+        with_runs = [(fragment, beside.get(fragment.id, [])) for fragment in own]
+        by_shard: dict[int, list[Part]] = {}
+        old = 0
+        for fragment, own_runs in with_runs:
+            (part,) = parts_of([fragment], own_runs)
+            if fragment.superseded_at is None:
+                by_shard.setdefault(fragment.shard, []).append(part)
+            else:  # history costs space alone
+                old += part.bytes
+        debt = debt_of(by_shard.values(), policy)
+        wrote = Written(written.get(table.id, (0, 0))[1], merged[table.id])
+        read = sum(part.bytes for here in by_shard.values() for part in here)
+        serving = sum(fragment.bytes + sum(run.bytes for run in some) for fragment, some in with_runs)
+        files = serving + dropped[table.id]
         described[table.name] = {
             "bytes": {"live": read, "old": old, "garbage": max(files - read - old, 0)},
             "merges_due": debt.merges,
@@ -51,7 +63,7 @@ def upkeep_of(
             "slot_fragments": debt.slot_fragments,
             "amplification": {
                 "reads": round(debt.reads, 2),
-                "writes": round(written.amplification, 2),
+                "writes": round(wrote.amplification, 2),
                 "space": round(files / read, 2) if read else 1.0,
             },
         }

@@ -7,6 +7,7 @@ garbage                 a collection of garbage
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,10 +56,17 @@ def claim(tx: Tx, target: str, owner: str) -> bool:
 
 def written_of(tx: Tx, table: int) -> Written:
     """Return the bytes that a table's commits brought, and those that its merges wrote."""
-    sites = ((site_of(done.target), done.bytes_written) for done in tx.done())
-    return Written(
-        tx.committed_bytes(table), sum(size for site, size in sites if site and site.table == table)
-    )
+    done = tx.done([Site(table, shard).target for shard in tx.shard_roots()])
+    return Written(tx.committed_bytes(table), sum(at.bytes_written for at in done))
+
+
+def merged_by_table(tx: Tx) -> Counter[int]:
+    """Return the bytes that the merges of each table wrote."""
+    size = Counter[int]()
+    for done in tx.done():
+        if (site := site_of(done.target)) is not None:
+            size[site.table] += done.bytes_written
+    return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from elasticscan.catalog import Tx, sealed
 from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
+from elasticscan.store.upkeep.steps import written_of
+from elasticscan.upkeep import Written
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int8()), ("b", pa.string())])
 
@@ -36,6 +40,85 @@ def steps(tx: Tx, work: Callable[[], object]) -> int:
     work()
     tx._sql._driver.set_progress_handler(None, 0)
     return made[0]
+
+
+class Count:
+    """Counts the statements that a store's catalog is sent, and the rows that it reads there."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.statements = self.rows = 0
+        ask, checked = NearTransaction._ask, sealed.SealedRows._checked
+
+        def counted_ask(near: NearTransaction, *said: Any) -> Any:
+            self.statements += 1
+            return ask(near, *said)
+
+        def counted_rows(of: sealed.SealedRows, form: Any, read: list[Any]) -> list[Any]:
+            self.rows += len(read)
+            return checked(of, form, read)
+
+        def count(*_: object) -> None:
+            self.statements += 1
+
+        monkeypatch.setattr(NearTransaction, "_ask", counted_ask)
+        monkeypatch.setattr(sealed.SealedRows, "_checked", counted_rows)
+        event.listen(store.context.catalog._engine, "before_cursor_execute", count)
+
+    def of(self, work: Callable[[], object]) -> tuple[int, int]:
+        """(statements, rows) of some work, which was done once before."""
+        work()
+        statements, read = self.statements, self.rows
+        work()
+        return self.statements - statements, self.rows - read
+
+
+def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
+        count, asked, places = Count(store, monkeypatch), list[dict[str, int]](), itertools.cycle("ba")
+        for tables in (2, 6):
+            for number in range(len(store.tables()), tables):
+                store.create_table(f"t{number}", SCHEMA, ["id"]).create_index("by_a", ["a"])
+                store.table(f"t{number}").upsert(rows(0, 20))
+                store.table(f"t{number}").tag("first")
+            works: dict[str, Callable[[], object]] = {
+                "status": store.status,
+                "gc": lambda: store.collect_garbage(dry_run=True),
+                "backup": lambda: store.backup(tmp_path / "backups", keep=1),
+            }
+            asked.append({name: count.of(work)[0] for name, work in works.items()})
+        assert asked[0] == asked[1]
+        assert [table["rows"] for table in store.status()["tables"]] == [20] * 6
+        assert [table["tags"][0]["name"] for table in store.status()["tables"]] == ["first"] * 6
+        # A move asks for the tables that have rows in its tablet.
+        for name in store.tables()[1:]:
+            name.overwrite(rows(0, 0))
+        store.compact()
+        moved = count.of(lambda: store.move(1, next(places)))[0]
+        for number in range(10):
+            store.create_table(f"empty{number}", SCHEMA, ["id"])
+        assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
+
+
+def test_a_merge_reads_nothing_of_what_was_merged_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(0, 20))
+        count, read = Count(store, monkeypatch), list[int]()
+        for others in (0, 50):
+            with store.context.catalog.writing() as tx:
+                tx.add_done("merge/1/1", 1, 2, 3)
+                for other in range(others):
+                    tx.add_done(f"merge/1{other}/1", 1, 2, 3)
+
+            def look() -> None:
+                with store.context.catalog.reading() as tx:
+                    written = written_of(tx, 1)
+                    assert written == Written(tx.committed_bytes(1), 3 * (1 + len(read)))
+
+            read.append(count.of(look)[1])
+        assert read[0] == read[1]
 
 
 @pytest.mark.parametrize("has_index", [True, False])
