@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,8 @@ class Placement:
     starts: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
     epochs: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     _by_shard: dict[int, SlotSet] = field(init=False, repr=False, compare=False)
+    # The shard of each tablet; one more for ranges that end with the last.
+    _shards: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert len({t.id for t in self.tablets}) == len(self.tablets), "tablet ids must differ"
@@ -72,7 +75,9 @@ class Placement:
             start = epochs.pop()[0] if epochs and epochs[-1][2] == tablet.epoch else tablet.start
             epochs.append((start, at, tablet.epoch))
         starts = np.fromiter((t.start for t in self.tablets), np.int64, len(self.tablets))
+        shards = np.fromiter((*(t.shard for t in self.tablets), 0), np.int64, len(self.tablets) + 1)
         object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "_shards", shards)
         object.__setattr__(self, "epochs", tuple(epochs))
         object.__setattr__(self, "_by_shard", {s: SlotSet(tuple(r)) for s, r in by_shard.items()})
 
@@ -125,7 +130,12 @@ class Placement:
     def first_shard(self, slots: SlotSet) -> int:
         """The lowest shard at which any of some slots live; others need not be split for it."""
         assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
-        return min(shard for shard, here in self._by_shard.items() if not here.isdisjoint(slots))
+        # For each page of a scan, so not shard by shard: tablets [a, b) of each range, and the lowest there.
+        bounds = np.fromiter(chain.from_iterable(slots.ranges), np.int64, 2 * len(slots.ranges))
+        pairs = np.empty_like(bounds)
+        pairs[::2] = np.searchsorted(self.starts, bounds[::2], "right") - 1
+        pairs[1::2] = np.searchsorted(self.starts, bounds[1::2], "left")
+        return int(np.minimum.reduceat(self._shards, pairs)[::2].min())
 
     def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
         """The part of `slots` whose (shard, epoch) is not what it was in `earlier`."""

@@ -47,6 +47,8 @@ from elasticscan.store.context import Context
 OnIndexed = Callable[[int, int], None]
 
 BUILDERS = 2
+# The most fragments whose runs are entered together, and their rows if they are several.
+TOGETHER, TOGETHER_ROWS = 64, 1 << 20
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
@@ -201,43 +203,79 @@ def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
 
 
 def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: OnIndexed) -> None:
-    """Runs for the fragments that have none; several at a time, each entered when it is built."""
+    """Runs for the fragments that have none; several at a time, each entered when it is built.
+
+    Those of many are entered some together: a transaction looks at all shards, however few it is about.
+    """
     with context.catalog.reading() as tx:
         waiting = sorted(tx.without_runs(index), key=lambda fragment: -fragment.rows)
         total = sum(fragment.rows for fragment in tx.fragments(table=table.id))
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
-    with side_by_side(lambda f: _build_one(context, table, index, f), waiting, BUILDERS) as built:
+    groups = _grouped(waiting)
+    with side_by_side(lambda some: _build_some(context, table, index, some), groups, BUILDERS) as built:
         for outcome in built:
-            done += outcome.result().rows
+            done += sum(fragment.rows for fragment in outcome.result())
             on_progress(done, total)
 
 
-def _build_one(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> Fragment:
-    with context.unless_left(fragment.shard):  # then others are there for it, and are looked for again
-        _enter_runs(context, table, index, fragment)
-    return fragment
+def _grouped(fragments: Sequence[Fragment]) -> list[list[Fragment]]:
+    """Fragments whose runs are entered together: so few that a build which is cut off loses little."""
+    most = min(TOGETHER, len(fragments) // (4 * BUILDERS))
+    groups: list[list[Fragment]] = []
+    rows = 0
+    for fragment in fragments:
+        if not groups or len(groups[-1]) >= most or rows + fragment.rows > TOGETHER_ROWS:
+            groups.append([])
+            rows = 0
+        groups[-1].append(fragment)
+        rows += fragment.rows
+    return groups
 
 
 @begun_again
-def _enter_runs(context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment) -> None:
-    disk = context.writable_disk(fragment.shard)
+def _build_some(
+    context: Context, table: TableInfo, index: IndexInfo, fragments: Sequence[Fragment]
+) -> Sequence[Fragment]:
+    """Build the runs of some fragments, and enter them; returns the fragments.
+
+    Of a shard that left the store others are there for them, and are looked for again.
+    """
+    built: list[tuple[Fragment, Disk, Sequence[StagedRun]]] = []
+    for fragment in fragments:
+        with context.unless_left(fragment.shard):
+            disk = context.writable_disk(fragment.shard)
+            runs = _runs_of(context, table, index, fragment, disk)
+            if runs is not None:
+                built.append((fragment, disk, runs))
+    refused: list[tuple[Disk, Sequence[StagedRun]]] = []
+    if built:
+        with context.catalog.writing() as tx:
+            refused.clear()
+            for fragment, disk, runs in built:
+                with context.unless_left(fragment.shard):
+                    # Collecting without grace takes runs that nothing refers to yet; they are built again.
+                    is_there = _are_there(context.writable_disk(fragment.shard), runs)
+                    if not (is_there and tx.add_runs(index, fragment.id, runs)):
+                        refused.append((disk, runs))
+    for disk, runs in refused:
+        for run in runs:
+            disk.delete(run.path)
+    return fragments
+
+
+def _runs_of(
+    context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment, disk: Disk
+) -> Sequence[StagedRun] | None:
+    """The runs of a fragment, built; None where it was replaced and collected meanwhile."""
     try:
-        runs = build_runs(disk, table, index, fragment, context.origin("index"))
+        return build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
         with context.catalog.reading() as tx:
             live = tx.fragments(table=fragment.table, shard=fragment.shard)
             if any(other.id == fragment.id for other in live):
                 raise
-        return  # it was replaced and collected meanwhile
-    with context.catalog.writing() as tx:
-        # Collecting garbage without grace takes runs that nothing refers to yet; they are built again.
-        entered = _are_there(context.writable_disk(fragment.shard), runs) and tx.add_runs(
-            index, fragment.id, runs
-        )
-    if not entered:
-        for run in runs:
-            disk.delete(run.path)
+        return None
 
 
 def _are_there(disk: Disk, runs: Iterable[StagedRun]) -> bool:

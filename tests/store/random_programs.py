@@ -165,11 +165,11 @@ class Programs:
         return self
 
     def _let_others_into_builds(self) -> None:
-        build_one, build_runs = indexing._build_one, storage.build_runs
+        build_some, build_runs = indexing._build_some, storage.build_runs
 
         def as_builder(*args: Any) -> Any:
             with self._built(True):
-                return build_one(*args)
+                return build_some(*args)
 
         def before_entering(*args: Any) -> Any:
             runs = build_runs(*args)
@@ -182,7 +182,7 @@ class Programs:
 
         alone = partial(side_by_side, most=0)  # without threads, so that one seed gives one schedule
         self._patch.setattr(indexing, "side_by_side", lambda work, each, _most: alone(work, each))
-        self._patch.setattr(indexing, "_build_one", as_builder)
+        self._patch.setattr(indexing, "_build_some", as_builder)
         self._patch.setattr(indexing, "build_runs", before_entering)
 
     @contextmanager

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event, text
 
-from elasticscan.catalog import Tx, sealed
+from elasticscan.catalog import Catalog, Tx, sealed
 from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
@@ -97,6 +97,27 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.M
         for number in range(10):
             store.create_table(f"empty{number}", SCHEMA, ["id"])
         assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
+
+
+def test_an_index_of_many_fragments_is_entered_in_few_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8, upkeep="off") as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        for number in range(32):
+            table.upsert(rows(number, 2))
+        begun, writing = [0], Catalog.writing
+
+        def counted(catalog: Catalog, *ahead: Any) -> Any:
+            begun[0] += 1
+            return writing(catalog, *ahead)
+
+        monkeypatch.setattr(Catalog, "writing", counted)
+        table.create_index("by_a", ["a"])
+        assert (
+            begun[0] <= 3 + 8
+        )  # to begin, to look twice whether all have their runs, and those of four each
+        assert table.scan(filter="a = 1", index="by_a").count() == 33
 
 
 def test_a_merge_reads_nothing_of_what_was_merged_elsewhere(
