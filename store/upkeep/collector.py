@@ -9,9 +9,10 @@ next collection takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import (
@@ -86,6 +87,15 @@ class _Look:
         return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The files that the catalog knows, by shard: all, dropped ones, and what time it was then."""
+
+    paths: Mapping[int, Set[str]]
+    dropped: Mapping[int, Sequence[DroppedFile]]
+    now: float
+
+
 class _Collection:
     def __init__(self, context: Context, rules: GarbageRules, dry_run: bool = False) -> None:
         self._context, self._rules, self._dry_run = context, rules, dry_run
@@ -116,6 +126,7 @@ class _Collection:
         by_place: dict[Place, list[Shard]] = {}
         for shard in every:
             by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
+        known = self._known()
         looks = []
         for shards in by_place.values():
             owner = next((shard for shard in shards if shard.id in active), shards[-1])
@@ -124,7 +135,7 @@ class _Collection:
             for shard in (owner, *(shard for shard in shards if shard != owner and shard.id not in former)):
                 ids = former | {owner.id} if shard == owner else frozenset({shard.id})
                 try:
-                    looks.append(self._look(shard, ids))
+                    looks.append(self._look(shard, ids, known))
                 except OperatorNeeded as error:
                     self._skip(shard, error, shard.id in active)
         return looks
@@ -140,7 +151,23 @@ class _Collection:
         self.skipped.append((shard.name, str(error)))
 
     @begun_again
-    def _look(self, shard: Shard, ids: frozenset[int]) -> _Look:
+    def _known(self) -> _Known:
+        """Read all files of the catalog, once for all roots and before any of them is listed.
+
+        What is committed from then on is unknown here, and younger than the grace period, or spared when it
+        would be condemned.
+        """
+        with self._context.catalog.reading() as tx:
+            every, gone, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
+        paths, dropped = dict[int, set[str]](), dict[int, list[DroppedFile]]()
+        for shard, path in every:
+            paths.setdefault(shard, set()).add(path)
+        for file in gone:
+            dropped.setdefault(file.shard, []).append(file)
+        return _Known(paths, dropped, now)
+
+    @begun_again
+    def _look(self, shard: Shard, ids: frozenset[int], known: _Known) -> _Look:
         disk = self._context.check_root(shard.id)
         if not self._dry_run:
             # The mark's file is written anew, for its time says what time it is at the shard now.
@@ -149,15 +176,13 @@ class _Collection:
         marked = mark is not None and (
             not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
         )
-        with self._context.catalog.reading() as tx:
-            paths, dropped, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
         files = dict(disk.list())
         of_path: dict[str, list[DroppedFile]] = {}
-        for file in dropped:
-            if file.shard in ids:
-                of_path.setdefault(file.path, []).append(file)
-        live = frozenset(path for at, path in paths if at in ids) - of_path.keys()
-        seconds = {path: now - min(file.dropped_at for file in drops) for path, drops in of_path.items()}
+        for file in chain.from_iterable(known.dropped.get(at, ()) for at in ids):
+            of_path.setdefault(file.path, []).append(file)
+        live = frozenset(chain.from_iterable(known.paths.get(at, ()) for at in ids)) - of_path.keys()
+        dropped_at = {path: min(file.dropped_at for file in drops) for path, drops in of_path.items()}
+        seconds = {path: known.now - at for path, at in dropped_at.items()}
         seen_at = files.get(MARK, 0.0)
         if self._dry_run:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())

@@ -99,6 +99,22 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.M
         assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
 
 
+def test_garbage_collection_reads_the_catalogs_files_once_for_all_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a", "b", "c"], tablets=3, slots=9) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 50))
+        read, known_paths = [0], Tx.known_paths
+
+        def counted(tx: Tx) -> Any:
+            read[0] += 1
+            return known_paths(tx)
+
+        monkeypatch.setattr(Tx, "known_paths", counted)
+        assert store.collect_garbage(dry_run=True).decisions == ()
+        assert read[0] == 1
+
+
 def test_an_index_of_many_fragments_is_entered_in_few_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
