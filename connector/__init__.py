@@ -82,10 +82,17 @@ from typing import TYPE_CHECKING, Any
 from elasticscan.connector.source import ElasticScanSource, attach, register
 
 if TYPE_CHECKING:  # tasks read and write without it
-    from elasticscan.connector.sql.attached import AttachedStore, TableRead
+    from elasticscan.connector.sql.attached import AttachedStore
+    from elasticscan.connector.sql.table_read import TableRead
 
 # The name under which Spark looks for a source in modules called `pyspark_...`.
 DefaultSource = ElasticScanSource
+
+# What is imported when it is asked for, and from where.
+_LATE = {
+    "AttachedStore": "elasticscan.connector.sql.attached",
+    "TableRead": "elasticscan.connector.sql.table_read",
+}
 
 __all__ = ["AttachedStore", "DefaultSource", "ElasticScanSource", "TableRead", "attach", "register"]
 
@@ -93,6 +100,6 @@ __all__ = ["AttachedStore", "DefaultSource", "ElasticScanSource", "TableRead", "
 if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
 
     def __getattr__(name: str) -> Any:
-        if name not in ("AttachedStore", "TableRead"):
+        if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-        return getattr(import_module("elasticscan.connector.sql.attached"), name)
+        return getattr(import_module(_LATE[name]), name)

@@ -1,6 +1,6 @@
 """`attach` and its SQL: conditions and columns taken out of queries, so that Spark reads less.
 
-attached     what users hold: `sql`, `table`, `explain`
+attached     what users hold: `sql`, `table`, `explain`; table_read: a read that is put together without SQL
 views        the temporary views of a session, as tables come and go
 tokens       words of a statement, and a reader that cuts it at some of them
 changing     DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes: carried out

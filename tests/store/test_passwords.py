@@ -18,7 +18,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavai
 from elasticscan.base.redaction import redact, shown
 from elasticscan.catalog import engine
 from elasticscan.cli.upkeep import adopt
-from elasticscan.connector.sql.attached import TableRead
+from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.aliases import whole_uri

@@ -1,0 +1,156 @@
+"""A read of one table, put together without SQL.
+
+shop.table("flights").where("dep_delay > 60").select("origin", "dest").load()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from elasticscan.base.clock import zoned
+from elasticscan.base.errors import InvalidOption, UnknownName
+from elasticscan.base.showing import brief
+from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.option_values import is_iso_time
+from elasticscan.connector.options import parse_options
+from elasticscan.connector.sql.few_rows import ending_by_itself, few_as_relation, read_few
+from elasticscan.connector.sql.limits import RowLimit
+from elasticscan.connector.sql.views import FORMAT
+from elasticscan.filters import Predicate
+from elasticscan.metadata import no_such_column
+from elasticscan.store import telling_words_of
+
+_SNAPSHOTS = ("versionasof", "timestampasof")
+
+
+@telling_words_of
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """A read of one table, put together step by step. Every step returns a new one.
+
+    Attributes:
+        options: those of the source that were set.
+    """
+
+    _spark: SparkSession = field(repr=False)
+    _uri: str = field(repr=False)
+    _table: str
+    _schema: pa.Schema = field(repr=False)
+    _conditions: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    _most: int | None = None
+
+    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_") or not hasattr(DataFrame, name):
+                raise AttributeError(f"'TableRead' object has no attribute {name!r}", name=name, obj=self)
+            instead = f"where(condition), or load().{name}" if name == "filter" else f"load().{name}"
+            raise UnknownName(f"a read is no DataFrame yet, and has no {name}; write {instead}", name=name)
+
+    def where(self, condition: str) -> TableRead:
+        """Keep rows that meet a condition (and all that were given before).
+
+        It means what it means in a Spark session in ANSI mode with the time zone UTC.
+
+        Raises:
+            FilterError: it is not supported, or does not go with the columns' types.
+            ColumnNotFound: it names a column that the table does not have.
+        """
+        checked = str(Predicate.parse(condition, self._schema))
+        together = (*self._conditions, checked)
+        text = checked if len(together) == 1 else " AND ".join(f"({part})" for part in together)
+        Predicate.parse(text, self._schema)
+        return replace(self._with_option("filter", text), _conditions=together)
+
+    def select(self, *columns: str | Sequence[str]) -> TableRead:
+        """Read these columns alone, named one by one or in a list.
+
+        Raises:
+            ColumnNotFound: the table does not have one of them.
+            InvalidOption: one is no name, but an expression of Spark's.
+        """
+        names: list[Any] = [
+            name for each in columns for name in (each if isinstance(each, list | tuple) else [each])
+        ]
+        known = {name.lower() for name in self._schema.names}
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidOption(
+                    f"select({brief(name)}) must be names of columns: select('id', 'km'); what is "
+                    "computed of them is chosen behind load()",
+                    option="columns",
+                )
+            if name.lower() not in known:
+                raise no_such_column(self._table, name, self._schema.names)
+        return self.option("columns", ",".join(names))
+
+    def index(self, name: str) -> TableRead:
+        """Choose how rows are found: as the option `index`."""
+        return self.option("index", name)
+
+    def as_of(self, snapshot: int | str | date) -> TableRead:
+        """Read a snapshot: by its commit number, by a tag, or as of a time, the last commit up to then.
+
+        A time is a datetime with its zone, or a date or an ISO text, which go into the option
+        `timestampAsOf` and are in UTC where they have no zone. The last choice counts.
+        """
+        if isinstance(snapshot, datetime):
+            zoned("snapshot", snapshot)
+        kept = {name: text for name, text in self.options.items() if name.lower() not in _SNAPSHOTS}
+        is_time = isinstance(snapshot, date) or is_iso_time(str(snapshot))
+        text = snapshot.isoformat() if isinstance(snapshot, date) else str(snapshot)
+        return replace(self, options=kept).option("timestampAsOf" if is_time else "versionAsOf", text)
+
+    def option(self, name: str, value: Any) -> TableRead:
+        """Set an option of the source; `filter` is the same as `where`.
+
+        Raises:
+            InvalidOption: there is no such option, or it cannot have this value.
+        """
+        if name.lower() == "filter":
+            return self.where(str(value))
+        if name.lower() in ("store", "url", "table", "path"):
+            raise InvalidOption(
+                f"option {name!r} is set already, by the table that the read began with", option=name
+            )
+        return self._with_option(name, str(value).lower() if isinstance(value, bool) else str(value))
+
+    def _with_option(self, name: str, text: str) -> TableRead:
+        same = [option for option in self.options if option.lower() == name.lower()]
+        options = {option: value for option, value in self.options.items() if option not in same} | {
+            name: text
+        }
+        parse_options({"store": self._uri, "table": self._table, **options})
+        return replace(self, options=options)
+
+    def limit(self, rows: int) -> TableRead:
+        """Read so many rows at most, any of those that there are; the smallest limit counts."""
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
+            raise InvalidOption(f"limit({rows!r}) must be a whole number of rows, 0 or more", option="limit")
+        return replace(self, _most=rows if self._most is None else min(rows, self._most))
+
+    def load(self) -> DataFrame:
+        """The DataFrame: a snapshot, the newest at this moment unless `as_of` chose one."""
+        options = dict(self.options)
+        is_feed = parse_options({"store": self._uri, "table": self._table, **options}).changes.feed
+        if not is_feed and not any(name.lower() in _SNAPSHOTS for name in options):
+            context = open_store(self._uri).context
+            context.check_newest()
+            options["versionAsOf"] = str(context.versions()[1])
+        limit = None if self._most is None else RowLimit(self._most)
+        few = read_few(parse_options({"store": self._uri, "table": self._table, **options}), limit)
+        if few is not None:
+            return few_as_relation(self._spark, few)
+        reader = self._spark.read.format(FORMAT).options(url=self._uri, table=self._table, **options)
+        if self._most is None:
+            return reader.load()
+        if not is_feed:
+            reader = reader.option("maxRowsPerTask", self._most)
+        return ending_by_itself(reader.load(), self._most).limit(self._most)
