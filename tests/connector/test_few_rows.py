@@ -82,7 +82,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         noted.append(few is not None)
         return few
 
-    for module in ("reads", "attached"):
+    for module in ("reads", "table_read"):
         monkeypatch.setattr(f"elasticscan.connector.sql.{module}.read_few", noting)
     return noted
 
