@@ -44,16 +44,16 @@ def partitions_of(
     store: Store, scan: Scan, parts: Sequence[ScanPart], places: SlotPlaces
 ) -> list[ScanPartition]:
     """The partitions of a scan that was cut into parts."""
-    names = places.shard_names
+    names, keys = places.shard_names, scan.parts([part.slots for part in parts])
     return [
         ScanPartition(
-            scan.part(part.slots),
+            key,
             store.context.info.store_id,
             part.kind,
             ", ".join(names.get(shard, str(shard)) for shard in part.shards),
             str(part.slots),
         )
-        for part in parts
+        for part, key in zip(parts, keys, strict=True)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -392,7 +392,13 @@ class Scan(Named, Iterator[Page]):
             self._lease_end = self._context.clock.now() + LEASE_SECONDS
 
     def part(self, slots: SlotSet) -> str:
-        """A key of this scan over some of its slots alone: how it is divided among tasks.
+        """A key of this scan over some of its slots alone, as from `parts`."""
+        return self.parts([slots])[0]
+
+    def parts(self, slots: Sequence[SlotSet]) -> list[str]:
+        """Keys of this scan over some of its slots each: how it is divided among tasks.
+
+        The catalog is asked once, however many there are.
 
         Raises:
             InvalidOption: the scan has a limit, which no part could keep alone.
@@ -415,7 +421,8 @@ class Scan(Named, Iterator[Page]):
                 "only before its first; begin another one with Table.changes",
                 table=self._table.name,
             )
-        return self._context.seal(state.restrict_to(slots))
+        sealer = self._context.sealer
+        return [sealer.seal(state.restrict_to(some)) for some in slots]
 
     @begun_again
     def _is_leased(self) -> bool:

@@ -17,6 +17,7 @@ from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
 from elasticscan.store.upkeep.steps import written_of
+from elasticscan.topology import SlotSet
 from elasticscan.upkeep import Written
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int8()), ("b", pa.string())])
@@ -97,6 +98,22 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.M
         for number in range(10):
             store.create_table(f"empty{number}", SCHEMA, ["id"])
         assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
+
+
+def test_questions_do_not_grow_with_the_tasks_of_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=8, slots=64) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 50))
+        count = Count(store, monkeypatch)
+
+        def keys(tasks: int) -> list[str]:
+            width = 64 // tasks
+            with store.table("t").scan() as scan:
+                return scan.parts([SlotSet.span(at, at + width) for at in range(0, 64, width)])
+
+        assert count.of(lambda: keys(64)) == count.of(lambda: keys(2))
+        assert sum(store.resume(key).count() for key in keys(16)) == 50
 
 
 def test_garbage_collection_reads_the_catalogs_files_once_for_all_shards(
