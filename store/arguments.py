@@ -170,7 +170,8 @@ def place(option: str, value: Any) -> str:
 def names(option: str, value: Any, allowed: str = "a list of names") -> list[str]:
     """A list of names; one text, or a mapping, is none."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        raise _refusal(option, value, allowed)
+        listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else None
+        raise _refusal(option, value, allowed if listed is None else f"{allowed}: {brief(listed)}")
     items = list(islice(value, MAX_COLUMNS + 1))  # no more, for an endless iterable never ends
     if len(items) > MAX_COLUMNS:
         raise _refusal(option, value, f"a list of at most {MAX_COLUMNS} names")
@@ -230,7 +231,7 @@ def shards(value: Any) -> tuple[list[str], dict[str, str]]:
         listed = names("shards", list(value))
         roots = {name: place(f"shards[{name!r}]", value[name]) for name in listed}
     else:
-        listed, roots = names("shards", value), {}
+        listed, roots = names("shards", value, "a list of names, such as ['s1', 's2']"), {}
     if not listed:
         raise _refusal("shards", value, "a list of at least one name, or a mapping of names to roots")
     twice = [name for name, times in Counter(listed).items() if times > 1]
@@ -295,7 +296,9 @@ def transaction(value: Any) -> IdempotencyKey | None:
     if value is None:
         return None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise _refusal("txn", value, "a pair: the application's name and a version")
+        is_condition = isinstance(value, str) and any(sign in value for sign in "<>=")
+        told = "; a condition is given as where='…'" if is_condition else ""
+        raise _refusal("txn", value, f"a pair, an application's name and a version: ('nightly', 7){told}")
     application = text("txn[0]", value[0])
     if not application or "\0" in application:  # PostgreSQL would refuse it amid the commit
         raise _refusal("txn[0]", application, "the application's name, not empty and without a zero byte")

@@ -301,3 +301,22 @@ def test_the_oldest_changes_have_no_name(store: Store) -> None:
     with pytest.raises(TagNotFound, match="no tag 'earliest'; the oldest changes that are kept are read"):
         store.table("t").changes("earliest")
     assert store.table("t").changes().count() == 2
+
+
+def test_a_text_in_place_of_names_and_a_condition_in_place_of_a_transaction_tell_what_to_write(
+    tmp_path: Path,
+) -> None:
+    for given, told in (
+        ("s1, s2", r": \['s1', 's2'\]$"),
+        ("s1", r": \['s1'\]$"),
+        (2, r"such as \['s1', 's2'\]$"),
+    ):
+        with pytest.raises(InvalidOption, match=told):
+            Store.create(tmp_path / "a.store", given)
+    store = Store.create(tmp_path / "a.store", ["s1"])
+    table = store.create_table("t", {"id": [1]}, primary_key="id")
+    with pytest.raises(InvalidOption, match=r"\('nightly', 7\); a condition is given as where="):
+        table.overwrite([{"id": 5}], "id < 10")
+    with pytest.raises(InvalidOption, match=r"\('nightly', 7\)$"):
+        table.upsert([{"id": 5}], "nightly")
+    store.close()
