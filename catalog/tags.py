@@ -108,7 +108,7 @@ class TagTx(FragmentTx):
             f"table {table.name!r} has no tag {name!r}; {hint}",
             table=table.name,
             tag=name,
-            nearest=near[0] if near else None,
+            nearest=near,
         )
 
 

@@ -443,9 +443,10 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
     if not store or not table:
         name = "table" if store else "store"
         raise InvalidOption(
-            f"no {name} is given: set the options 'store' and 'table', or load('uri/table'). Spark does not "
-            "hand over the options of CREATE TABLE later: read such a table WITH (store = '...', "
-            "table = '...'), or make a TEMPORARY VIEW",
+            f"no {name} is given: set the options 'store' and 'table', or load('uri/table') and "
+            "save('uri/table'): saveAsTable and writeTo name no store. Nor does Spark hand over the options "
+            "of CREATE TABLE later: read such a table WITH (store = '...', table = '...'), or make a "
+            "TEMPORARY VIEW",
             option=name,
         )
     return _absolute(store), table
