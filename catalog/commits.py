@@ -314,10 +314,6 @@ class CommitTx(TagTx):
                 raise damaged(f"the newest commit of table {table} is not there")
         return {table: (int(row.rows_upto), int(row.bytes_upto)) for table, row in newest.items()}
 
-    def rows_upto(self, table: int, upto: int) -> int:
-        """Count the rows that commits of a table wrote, up to one; deletions, too."""
-        return self._totals_upto(table, upto)[1] if upto > 0 else 0
-
     def committed_bytes(self, table: int) -> int:
         """Return how many bytes the commits of a table brought."""
         newest = self._newest(table)
@@ -384,10 +380,10 @@ class CommitTx(TagTx):
         rows = self._rows.group(commits, {"table_id": table}, OVERWRITES, commits.c.number)
         return tuple(row.number for row in rows)
 
-    def floors(self) -> dict[int, int]:
-        """The newest overwrite of each table that has one."""
+    def floors(self) -> dict[int, tuple[int, int]]:
+        """(commit, rows written before it) of the newest overwrite of each table that has one."""
         rows = self._rows.group(commits, {}, OVERWRITES, commits.c.number)
-        return {row.table_id: row.number for row in rows}
+        return {row.table_id: (row.number, row.rows_upto - row.rows) for row in rows}
 
     def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
         """Raises unless the snapshot exists and is still kept."""

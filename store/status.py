@@ -9,8 +9,8 @@ from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import OwnedMove, Tx, begun_again
-from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun, TableInfo
+from elasticscan.catalog import OwnedMove, begun_again
+from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.reading.progress import scans_in
@@ -20,13 +20,11 @@ from elasticscan.topology import Placement, Shard
 from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
 
-def _size(
-    tx: Tx, table: TableInfo, newest: int, fragments: Sequence[Fragment], floor: int, wrote: int
-) -> dict[str, Any]:
+def _size(fragments: Sequence[Fragment], newest: int, floor: int, wrote: int) -> dict[str, Any]:
     """The size of a table by the catalog alone: the most rows that it can have, and whether just so many.
 
     Two bounds: what its files hold, where a row may have several versions, and rows of slots that moved away
-    are left; and what its commits wrote since the last overwrite, `floor`, of the rows that all of them did.
+    are left; and what its commits wrote since the last overwrite, `floor`.
     """
     by_shard: dict[int, list[Fragment]] = {}
     for fragment in fragments:
@@ -35,7 +33,7 @@ def _size(
     held = [most_rows(View(own), bounds) for own in by_shard.values()]
     most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
     return {
-        "rows": most if exact else min(most, wrote - tx.rows_upto(table.id, floor - 1)),
+        "rows": most if exact else min(most, wrote),
         "rows_exact": exact,
         "bytes": sum(fragment.serving_bytes for fragment in fragments),
         "fragments": len(fragments),
@@ -117,14 +115,11 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
         told = [table for table in tables if only in (None, table.name)]
-        sized = {
-            table.id: _size(
-                *(tx, table, snapshot, own.get(table.id, [])),
-                floor=floors.get(table.id, 0),
-                wrote=wrote.get(table.id, (0, 0))[0],
-            )
-            for table in told
-        }
+        sized = dict[int, dict[str, Any]]()
+        for table in told:
+            floor, before = floors.get(table.id, (0, 0))
+            since = wrote.get(table.id, (0, 0))[0] - before
+            sized[table.id] = _size(own.get(table.id, []), snapshot, floor, since)
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
