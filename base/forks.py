@@ -86,7 +86,7 @@ class ForkGate:
             with self._lock:
                 while self._shut and me not in self._inside:
                     self._changed.wait()
-                self._inside.setdefault(me, set()).add(entry)
+                self._add(me, entry)
             yield
 
     @contextmanager
@@ -102,7 +102,7 @@ class ForkGate:
                 with self._lock:
                     entered = not self._shut or me in self._inside
                     if entered:
-                        self._inside.setdefault(me, set()).add(entry)
+                        self._add(me, entry)
             yield entered
 
     @contextmanager
@@ -111,12 +111,15 @@ class ForkGate:
         me, entry = get_ident(), object()
 
         def leave() -> None:
+            if entry not in self._inside.get(me, ()):
+                return  # not yet, or in a child; and a finalizer may run where this thread has the lock
             with self._lock:
-                entries = self._inside.get(me, set())
-                entries.discard(entry)  # it may not be there yet, nor any more in a child
-                if not entries:
-                    self._inside.pop(me, None)
-                    self._changed.notify_all()
+                self._changed.notify_all()  # before the last step, behind which nothing is done again
+                left = self._inside[me] - {entry}
+                if left:
+                    self._inside[me] = left
+                else:
+                    del self._inside[me]
 
         try:
             note(leave)
@@ -129,6 +132,9 @@ class ForkGate:
                 raise
             finally:
                 forget(leave)
+
+    def _add(self, thread: int, entry: object) -> None:
+        self._inside[thread] = self._inside.get(thread, frozenset()) | {entry}  # whole, or not at all
 
     def is_inside(self) -> bool:
         """True if this thread is at work."""
@@ -160,5 +166,5 @@ class ForkGate:
         """Begin anew in a forked child: no thread is inside there, and none waits."""
         self._lock = Lock()  # entered by itself: Condition's own way in is not proof against signals
         self._changed = Condition(self._lock)
-        self._inside: dict[int, set[object]] = {}  # thread -> its entries
+        self._inside: dict[int, frozenset[object]] = {}  # thread -> its entries
         self._shut = False

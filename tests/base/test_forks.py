@@ -85,3 +85,19 @@ def test_a_gate_cannot_be_shut_from_inside_nor_for_ever_while_somebody_stays_ins
         leave.set()
     thread.join()
     assert gate.shut(60)
+
+
+def test_a_finalizer_that_runs_amid_a_change_of_the_gate_does_not_wait_for_its_own_thread() -> None:
+    gate, entered = ForkGate(), list[bool]()
+
+    def change() -> None:
+        with gate._lock, gate.inside_at_once() as inside:
+            entered.append(inside)
+
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert entered == [False] and not thread.is_alive()
+    with gate.inside():
+        pass
+    assert gate.shut(0.0)
