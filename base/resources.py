@@ -41,14 +41,20 @@ def lack_in(error: Exception) -> OutOfResources | None:
         found = _NUMBERS.get(error.errno or 0)
     if found is None and any(words in str(error) for words in _THREAD_WORDS):
         found = _THREADS
-    if found is None:
-        return None
-    what, refused, allow = found
+    return None if found is None else _lack(*found)
+
+
+def _lack(what: str, refused: str, allow: str) -> OutOfResources:
     return OutOfResources(
         f"{refused}: the process, its user or its container has as much as it may. Nothing is wrong with the "
         f"store; allow more ({allow}), or run less at once, and try again",
         what=what,
     )
+
+
+def lack_of_memory() -> OutOfResources:
+    """The error for a library that says in words of its own that it got no memory."""
+    return _lack(*_MEMORY)
 
 
 def lack_of_files(needed: int) -> OutOfResources | None:

@@ -39,6 +39,7 @@ from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
     check_format,
     file_of,
+    is_there,
     make_engine,
     make_file,
     reading,
@@ -131,7 +132,7 @@ class Catalog:
     def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
         file = file_of(url)
         self.read_only = "it was opened with read_only=True" if read_only else None
-        if file is not None and file.exists():
+        if file is not None and is_there(file):
             self.read_only = self.read_only or why_not_writable(file)
         self._file = file
         self._engine = make_engine(url, self.read_only is not None)

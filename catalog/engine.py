@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insp
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
+from elasticscan.base.errors import CatalogUnavailable, InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, hides, shown, without
@@ -205,12 +205,24 @@ def _prepare_postgres(engine: Engine) -> None:
         return connection_type().connect(*arguments, **options)
 
 
+def is_there(file: Path) -> bool:
+    """True if there is a catalog's file; raises `CatalogUnavailable` where nobody can tell."""
+    try:
+        return file.exists()
+    except OSError as error:
+        raise CatalogUnavailable(
+            f"the catalog {file} could not be looked at: {error.strerror}; check that its disk is mounted "
+            "and well, then try again",
+            detail=str(error),
+        ) from error
+
+
 def holds_store(url: str | Path) -> bool:
     """True if there is a store's catalog; makes nothing, not even an empty file."""
     engine = make_engine(url)
     try:
         path = engine.url.database
-        if engine.dialect.name == "sqlite" and not (path and Path(path).exists()):
+        if engine.dialect.name == "sqlite" and not (path and is_there(Path(path))):
             return False
 
         def look(connection: Connection) -> bool:

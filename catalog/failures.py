@@ -40,7 +40,7 @@ from elasticscan.base.errors import (
     StoreDamaged,
 )
 from elasticscan.base.redaction import as_cause, without
-from elasticscan.base.resources import lack_of_files
+from elasticscan.base.resources import lack_of_files, lack_of_memory
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
 _NO_SENSE = (
@@ -59,6 +59,8 @@ _NO_SENSE = (
     "no such collation",
     "too big",
 )
+# SQLite's names of errors of which its messages say less: the index of a log is mapped into memory.
+_NO_MEMORY = ("SQLITE_NOMEM", "SQLITE_IOERR_NOMEM", "SQLITE_IOERR_SHMMAP")
 _SQLITE_FILES = 3  # the database, its log, and the index of that
 _FULL = ("is full", "no space left", "could not write init file")  # the last: of a new connection
 _NOT_DONE = ("locked", "busy")  # said by a commit that was refused
@@ -124,6 +126,8 @@ def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
     lacking = lack_of_files(_SQLITE_FILES) if "unable to open" in words else None
     if lacking is not None:
         return lacking
+    if getattr(error.orig, "sqlite_errorname", "") in _NO_MEMORY:
+        return lack_of_memory()
     lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
     if any(word in words for word in _NO_SENSE):
         return damaged(said)

@@ -62,7 +62,7 @@ class Location:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = whole_uri(text)
         text = local_directory(text) or with_home(text)
-        return cls(text, None if "://" in text else Path(text).absolute())
+        return cls(text, None if "://" in text else _absolute(text))
 
     @property
     def catalog_url(self) -> str | Path:
@@ -78,11 +78,17 @@ class Location:
         """
         if self.directory is None:
             return True
-        try:
+        with self._looking():
             there = (self.directory / CATALOG_FILE).is_file()
             if there and not _may_read(self.directory / CATALOG_FILE):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return there
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look at the store's directory and at its own files; errors are those of `exists`."""
+        try:
+            yield
         except PermissionError as error:
             raise StoreNotFound(
                 f"{self.directory} holds no elasticscan store that this user may read ({error.strerror}); "
@@ -114,10 +120,12 @@ class Location:
                     f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
                     uri=self.uri,
                 )
-        if any(
-            next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
-            for pattern in (MARKER, "t[0-9]*/*.arrow")
-        ):
+        with self._looking():
+            is_bereft = any(
+                next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
+                for pattern in (MARKER, "t[0-9]*/*.arrow")
+            )
+        if is_bereft:
             lost = (
                 f"its catalog ({CATALOG_FILE}) has lost its tables"
                 if self.exists()
@@ -140,7 +148,11 @@ class Location:
 
     def check_not_empty(self) -> None:
         """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
-        if self.directory is not None and (self.directory / CATALOG_FILE).stat().st_size == 0:
+        if self.directory is None:
+            return
+        with self._looking():
+            size = (self.directory / CATALOG_FILE).stat().st_size
+        if size == 0:
             raise StoreDamaged(
                 f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store "
                 f"with {repairing(self.directory)} (or, if a store was never made here, remove it)",
@@ -166,10 +178,11 @@ class Location:
     def warn_of_readers(self) -> None:
         """Say once that every user of the machine can read the store, to those who can mend it."""
         if self.directory is not None:
-            _warn_of_readers(
-                self.directory / CATALOG_FILE,
-                f"the catalog of {self.directory}, and with it the secret that seals continuation keys",
-            )
+            with suppress(OSError):  # opening it tells what is wrong with it
+                _warn_of_readers(
+                    self.directory / CATALOG_FILE,
+                    f"the catalog of {self.directory}, and with it the secret that seals continuation keys",
+                )
 
     def remove_catalog(self) -> None:
         """Remove the catalog of a directory that was just made, and holds no store after all."""
@@ -182,7 +195,7 @@ class Location:
         if root is not None:
             root = whole_uri(root)
             if "://" not in root:
-                return str(Path(with_home(root)).absolute())
+                return str(_absolute(with_home(root)))
             return local_directory(root) or root
         if self.directory is None:
             raise InvalidOption(
@@ -213,6 +226,18 @@ class Location:
             raise ShardUnavailable(
                 f"the shard's storage {root} cannot be made: {error}", root=root
             ) from error
+
+
+def _absolute(text: str) -> Path:
+    """The whole path of one that begins, it may be, at the current directory."""
+    try:
+        return Path(text).absolute()
+    except FileNotFoundError as error:
+        raise InvalidOption(
+            f"{brief(text, 200)} begins at the current directory, which is gone; name the whole path, or "
+            "change to a directory that is there",
+            option="uri",
+        ) from error
 
 
 def warn_of_readers_of(root: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -24,6 +25,7 @@ from elasticscan.base.errors import (
     CatalogUnavailable,
     DiskFull,
     InvalidOption,
+    OutOfResources,
     ReadOnlyStore,
     StoreDamaged,
     StoreNotFound,
@@ -459,3 +461,26 @@ def test_a_server_that_cannot_greet_for_want_of_room_has_a_full_disk(tmp_path: P
     said = OperationalError("connect", {}, RuntimeError("FATAL:  could not write init file"))
     with pytest.raises(DiskFull, match="free some space"), translate_errors(engine):
         raise said
+
+
+def test_a_log_whose_index_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) -> None:
+    engine = engine_module.make_engine(tmp_path / "c.db")
+    said = sqlite3.OperationalError("disk I/O error")
+    said.sqlite_errorname = "SQLITE_IOERR_SHMMAP"
+    with pytest.raises(OutOfResources, match="memory"), translate_errors(engine):
+        raise OperationalError("BEGIN", {}, said)
+
+
+def test_a_file_that_cannot_be_looked_at_is_out_of_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path / "catalog.db")
+
+    def fail(*_: object, **__: object) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for look in (engine_module.holds_store, lambda file: Catalog(file, CLOCK, "here")):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", fail)
+            with pytest.raises(CatalogUnavailable, match="could not be looked at"):
+                look(tmp_path / "catalog.db")

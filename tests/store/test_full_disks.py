@@ -8,12 +8,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull
+from elasticscan.base.errors import DiskFull, ElasticScanError, InvalidOption
 from elasticscan.store import Store
 from elasticscan.store.roots import markers
 from tests.base.postgres import Server
@@ -169,3 +170,40 @@ def test_a_store_that_cannot_be_made_tells_why_where_its_catalog_cannot_be_remov
         patch.setattr(Path, "unlink", fail)
         with pytest.raises(DiskFull, match="of markers"):
             Store.create(tmp_path / "store", ["a"])
+
+
+def failing_at(place: Path, call: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    """Make the system's looks at a path fail, as those at a device do that reports errors."""
+
+    def look(path: str | Path, **how: bool) -> os.stat_result:
+        if str(path) == str(place):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
+        return call(path, **how)
+
+    return look
+
+
+@pytest.mark.parametrize("name", ["", "catalog.db"])
+def test_a_store_that_cannot_be_looked_at_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place = tmp_path / "store"
+    Store.create(place, ["a"], tablets=2, slots=8).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing_at(place / name, os.stat))
+        with suppress(ElasticScanError):
+            Store.open(place).close()
+        with suppress(ElasticScanError):
+            Store.create(place, ["a"])
+    Store.open(place).close()
+
+
+@pytest.mark.parametrize("make", [Store.open, lambda uri: Store.create(uri, ["a"])])
+def test_a_path_below_a_directory_that_is_gone_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Store]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InvalidOption, match="name the whole path"):
+        make("store")
