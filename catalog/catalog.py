@@ -39,14 +39,13 @@ from elasticscan.catalog.dump import Dump, DumpTx
 from elasticscan.catalog.engine import (
     check_format,
     file_of,
-    is_there,
     make_engine,
     make_file,
     reading,
     why_read_only,
     writing,
 )
-from elasticscan.catalog.failures import damaged, decoding, translate_errors
+from elasticscan.catalog.failures import damaged, decoding, is_there, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.kept_logs import holds_anything, keep_log, kept_logs, log_of
 from elasticscan.catalog.moves import MoveTx

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insp
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from elasticscan.base.errors import CatalogUnavailable, InvalidOption, StoreNotFound, StoreTooNew
+from elasticscan.base.errors import InvalidOption, StoreNotFound, StoreTooNew
 from elasticscan.base.limits import BUSY_SECONDS, FIRST_CONNECT_SECONDS
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, hides, shown, without
@@ -29,7 +29,7 @@ from elasticscan.catalog.connections import (
     opens,
     transaction,
 )
-from elasticscan.catalog.failures import damaged, replaced_file, translate_errors
+from elasticscan.catalog.failures import damaged, is_there, replaced_file, translate_errors
 from elasticscan.catalog.near import AnyTransaction, NearTransaction
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.readonly import read_only_engine
@@ -203,18 +203,6 @@ def _prepare_postgres(engine: Engine) -> None:
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
         return connection_type().connect(*arguments, **options)
-
-
-def is_there(file: Path) -> bool:
-    """True if there is a catalog's file; raises `CatalogUnavailable` where nobody can tell."""
-    try:
-        return file.exists()
-    except OSError as error:
-        raise CatalogUnavailable(
-            f"the catalog {file} could not be looked at: {error.strerror}; check that its disk is mounted "
-            "and well, then try again",
-            detail=str(error),
-        ) from error
 
 
 def holds_store(url: str | Path) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -150,6 +151,18 @@ def _unavailable(said: str) -> CatalogUnavailable:
         f"the catalog could not be used: {said}; check that it is reachable and writable, then try again",
         detail=said,
     )
+
+
+def is_there(file: Path) -> bool:
+    """True if there is a file of a catalog; raises `CatalogUnavailable` where nobody can tell."""
+    try:
+        return file.exists()
+    except OSError as error:
+        raise CatalogUnavailable(
+            f"the catalog {file} could not be looked at: {error.strerror}; check that its disk is mounted "
+            "and well, then try again",
+            detail=str(error),
+        ) from error
 
 
 @contextmanager

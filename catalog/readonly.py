@@ -29,6 +29,7 @@ from elasticscan.base.errors import CatalogUnavailable, DiskFull
 from elasticscan.base.resources import lack_in
 from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import POOL, closed_on_error
+from elasticscan.catalog.failures import is_there
 
 _TRIES, _PAUSE_SECONDS = 50, 0.02
 _SETTLED_NS = 2_000_000_000  # two changes within a tick of the disk's clock look like one
@@ -44,7 +45,7 @@ Seen = tuple[tuple[int, int, int, int] | None, ...]
 def why_not_writable(path: Path) -> str | None:
     """The reason why the catalog in a file cannot be written here; None when it can."""
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
-    needed = [path.parent, path, *(file for file in beside if file.exists())]
+    needed = [path.parent, path, *(file for file in beside if is_there(file))]
     effective = os.access in os.supports_effective_ids
     barred = [place for place in needed if not os.access(place, os.W_OK, effective_ids=effective)]
     if not barred:
@@ -129,7 +130,7 @@ class _Source:
     def _connect_shared(self) -> _Connection | None:
         """A connection through the log that writers share; None where this user can read none."""
         log = _stat(self._wal)
-        if log is None or not self._shm.exists():
+        if log is None or not is_there(self._shm):
             return None
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         made = sqlite3.connect(uri, uri=True, factory=_Connection, check_same_thread=False, timeout=120)

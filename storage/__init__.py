@@ -52,6 +52,7 @@ else that `pyarrow.fs` has a URI for, or memory. The file format is in `docs/for
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
+together     files that end side by side: one flush is waited for, not one after another
 spool        batches that wait to be read again, in a temporary file where they are many
 parts        the parts of a file that a scan of few columns reads
 objects      files in object storage; places: which disk a root asks for

@@ -471,16 +471,21 @@ def test_a_log_whose_index_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) 
         raise OperationalError("BEGIN", {}, said)
 
 
+@pytest.mark.parametrize("name", ["catalog.db", "catalog.db-shm"])
 def test_a_file_that_cannot_be_looked_at_is_out_of_reach(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     create(tmp_path / "catalog.db")
+    look_there = os.stat
 
-    def fail(*_: object, **__: object) -> os.stat_result:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def look(path: Any, **how: Any) -> os.stat_result:
+        if str(path) == str(tmp_path / name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return look_there(path, **how)
 
-    for look in (engine_module.holds_store, lambda file: Catalog(file, CLOCK, "here")):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "stat", fail)
-            with pytest.raises(CatalogUnavailable, match="could not be looked at"):
-                look(tmp_path / "catalog.db")
+    monkeypatch.setattr(os, "stat", look)
+    with pytest.raises(CatalogUnavailable, match="could not be looked at"):
+        Catalog(tmp_path / "catalog.db", CLOCK, "here")
+    if name == "catalog.db":
+        with pytest.raises(CatalogUnavailable, match="could not be looked at"):
+            engine_module.holds_store(tmp_path / name)
