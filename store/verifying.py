@@ -71,7 +71,7 @@ def verify(context: Context) -> Iterator[Finding]:
             shards = tx.shards()
             names = {table.id: table.name for table in tx.tables()}
             fragments = {fragment.id: fragment for fragment in tx.fragments()}
-            runs = [run for table in names for run in tx.runs(table)]
+            runs = tx.runs()
             indexes = {index.id: index.name for index in tx.indexes()}
     except OperatorNeeded as error:
         yield Finding(str(error))

@@ -85,6 +85,7 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.M
                 store.table(f"t{number}").upsert(rows(5, 5))  # so many rows at most, and perhaps fewer
             works: dict[str, Callable[[], object]] = {
                 "status": store.status,
+                "verify": store.verify,
                 "gc": lambda: store.collect_garbage(dry_run=True),
                 "backup": lambda: store.backup(tmp_path / "backups", keep=1),
             }
