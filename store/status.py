@@ -80,7 +80,7 @@ def _index(index: IndexInfo, size: int) -> dict[str, Any]:
 
 
 def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
-    """What is told of indexes, by their tables."""
+    """The facts that are told of indexes, by their tables."""
     size, told = Counter[int](), dict[int, list[dict[str, Any]]]()
     for run in runs:
         size[run.index] += run.bytes
