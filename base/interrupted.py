@@ -1,4 +1,4 @@
-"""What a thread has begun, so that it can be ended where an exception met it between two steps.
+"""The things that a thread has begun, so that it can be ended where an exception met it between two steps.
 
 Python runs the handler of a signal (of Ctrl-C, of an alarm) between any two steps of the main thread. What
 the handler raises may come up where no block is there yet to end what was begun, or in the first step of
