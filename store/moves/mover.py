@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, begun_again
-from elasticscan.metadata import Bounds, Fragment, floor_at
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.writing.indexing import with_runs
@@ -147,7 +147,10 @@ class Mover:
     def _due(self, progress: _Progress) -> tuple[_Sources, int]:
         with self._context.catalog.reading() as tx:
             upto = tx.versions()[1]
-            return _sources(self._context, tx, progress, upto), upto
+            sources = _sources(self._context, tx, progress, upto)
+            for source, _ in sources:  # the copies need them next, else each in a transaction of its own
+                self._context.indexes_in(tx, source.table.id)
+            return sources, upto
 
     def _destination(self, progress: _Progress) -> Destination:
         target = progress.move.target
@@ -206,11 +209,12 @@ class Mover:
             placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)
             tx.replace_placement(before, placement)
             tx.strike_slots(move.source, slots)
+            tables, indexes = {table.id: table for table in tx.tables()}, tx.indexes()
             for table_id, copied in progress.copies:
-                table = tx.table_by_id(table_id)
-                if table is not None:
+                if (table := tables.get(table_id)) is not None:
                     # An index may have been made since the copy; then its runs are still missing.
-                    staged = with_runs(self._context, table, tx.indexes(table_id), [copied.staged])
+                    own = [index for index in indexes if index.table == table_id]
+                    staged = with_runs(self._context, table, own, [copied.staged])
                     tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
             tx.append_topology(reason, False, placement, last)
@@ -277,16 +281,17 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 
 
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
-    """The source's rows of the tablet, table by table, of commits not copied yet."""
+    """The source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
     slots: SlotSet = progress.tablet.slots
     sources, here = [], dict[int, list[Fragment]]()
     for fragment in tx.fragments(shard=progress.move.source):
         here.setdefault(fragment.table, []).append(fragment)
+    floors = tx.floors() if here else {}
     for table in tx.tables() if here else ():
         bounds = Bounds(progress.copied_to + 1, upto, since=table.oldest_snapshot)
         fragments = [f for f in here.get(table.id, ()) if bounds.touch(f) and f.slots & slots]
         if fragments:
-            floor = floor_at(tx.overwrites(table.id), upto)
+            floor = floors.get(table.id, (0, 0))[0]
             whole = table.with_dropped(table.oldest_snapshot)
             source = PageSource(
                 whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect

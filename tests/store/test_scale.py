@@ -103,6 +103,27 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.M
         assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
 
 
+def test_a_move_begins_no_transaction_for_each_table_that_it_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
+        begun, reading, took, places = [0], Catalog.reading, list[int](), itertools.cycle("ba")
+
+        def counted(catalog: Catalog, *ahead: Any) -> Any:
+            begun[0] += 1
+            return reading(catalog, *ahead)
+
+        monkeypatch.setattr(Catalog, "reading", counted)
+        for tables in (1, 5):
+            for number in range(len(store.tables()), tables):
+                store.create_table(f"t{number}", SCHEMA, ["id"]).overwrite(rows(0, 20))
+            before = begun[0]
+            store.move(1, next(places))
+            took.append(begun[0] - before)
+        assert took[0] == took[1]
+        assert [table.scan().count() for table in store.tables()] == [20] * 5
+
+
 def test_questions_do_not_grow_with_the_tasks_of_a_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
