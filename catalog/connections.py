@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
-from threading import Lock
+from threading import Condition, Lock
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
-from sqlalchemy import Connection, Engine, Select, event
+from sqlalchemy import Connection, Engine, QueuePool, Select, event
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.util.queue import Queue
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.base.forks import ForkGate
@@ -38,8 +39,39 @@ from elasticscan.catalog.failures import Interrupted, commit_unknown, committing
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import ask
 
+
+class _Condition(Condition):
+    """A condition that is entered by its lock's own steps, which no handler of a signal breaks off."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self._own = lock
+
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        return self._own.__enter__  # type: ignore[no-any-return]
+
+    @property
+    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - a property
+        return self._own.__exit__  # type: ignore[no-any-return]
+
+
+class _FreeConnections(Queue[Any]):
+    """The free connections of a pool, whose lock nobody leaves shut to other threads."""
+
+    def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
+        super().__init__(maxsize, use_lifo)
+        self.not_empty, self.not_full = _Condition(self.mutex), _Condition(self.mutex)
+
+
+class ConnectionPool(QueuePool):
+    """SQLAlchemy's own pool, proof against signals."""
+
+    _queue_class = _FreeConnections
+
+
 # Parameters of statements are secrets and rows' values: errors do not tell them.
-POOL: Final = {"pool_size": 8, "max_overflow": 32, "hide_parameters": True}
+POOL: Final = {"poolclass": ConnectionPool, "pool_size": 8, "max_overflow": 32, "hide_parameters": True}
 _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps beside it
 # What a watch's question may raise beside the driver's errors.
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DisconnectionError
 
 from elasticscan.base.errors import CatalogUnavailable, DiskFull
@@ -61,7 +61,6 @@ def read_only_engine(path: Path) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # for whoever asks where the file lies
         creator=source.connect,
-        poolclass=QueuePool,
         **POOL,
     )
     share_compiled(engine)

@@ -74,7 +74,7 @@ def elsewhere(work: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(20)
     assert not thread.is_alive() and not failed, failed
 
 
@@ -146,6 +146,25 @@ def test_others_write_on_after_an_interruption_at_any_step_of_a_transaction(
     assert kept is not None
     assert steps > 100
     assert not interrupted._BEGUN
+
+
+def test_connections_are_given_to_others_after_an_interruption_at_any_step(catalog: Catalog) -> None:
+    pool = catalog._engine.pool
+    assert isinstance(pool, connections.ConnectionPool)
+
+    def use() -> None:
+        pool._pool.put(pool._pool.get(False), False)
+
+    with closing(pool.connect()):
+        pass
+    steps = 0
+    for _ in interrupted_everywhere(use, {"queue.py", "threading.py", "connections.py"}):
+        elsewhere(pool._pool.qsize)
+        steps += 1
+        if not pool._pool.qsize():  # it was lost between two steps, and closed
+            with closing(pool.connect()):
+                pass
+    assert steps > 5
 
 
 def test_questions_of_a_watch_are_answered_after_an_interruption_at_any_step(catalog: Catalog) -> None:
