@@ -514,9 +514,12 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
 def test_what_spark_cannot_make_of_its_views_is_refused_in_words_of_tables(
     spark: SparkSession, catalog: AttachedStore, text: str, told: str
 ) -> None:
-    spark.sql("CREATE SCHEMA IF NOT EXISTS db")
-    with pytest.raises(UnsupportedStatement, match=told) as refused:
-        catalog.sql(text)
+    spark.sql("CREATE SCHEMA db")
+    try:
+        with pytest.raises(UnsupportedStatement, match=told) as refused:
+            catalog.sql(text)
+    finally:
+        spark.sql("DROP SCHEMA db")
     assert "nothing was done" in refused.value.message
     assert catalog.tables == catalog.tables()
 
