@@ -26,6 +26,12 @@ from elasticscan.storage.sealed_file import SealedFile
 from tests.base.manual_clock import ManualClock
 from tests.catalog.test_transactions import add_table, make
 
+# A connection that was lost between two steps is closed when it is collected, which Python 3.13 tells of.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 
 class Alarm(Exception):
     """What a handler raises."""
