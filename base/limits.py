@@ -127,6 +127,9 @@ MAX_INDEXES: Final = 64  # of a table: each is written with every write
 # What a writer may say of its commit: a small dict of texts, as JSON.
 MAX_USER_METADATA_BYTES: Final = 4 << 10
 
+# The name in `txn`, `txnAppId` and a load's `job`: it is in an index, where PostgreSQL takes some 2.7 KB.
+MAX_APPLICATION_BYTES: Final = 1 << 10
+
 MAX_TAGS: Final = 1_024  # of a table: each merge looks at all of them
 
 # How large a filter may be: a continuation key repeats it.

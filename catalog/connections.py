@@ -40,7 +40,7 @@ from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import ask
 
 
-class _Condition(Condition):
+class _ProofCondition(Condition):
     """A condition that is entered by its lock's own steps, which no handler of a signal breaks off."""
 
     def __init__(self, lock: Any) -> None:
@@ -61,7 +61,7 @@ class _FreeConnections(Queue[Any]):
 
     def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
         super().__init__(maxsize, use_lifo)
-        self.not_empty, self.not_full = _Condition(self.mutex), _Condition(self.mutex)
+        self.not_empty, self.not_full = _ProofCondition(self.mutex), _ProofCondition(self.mutex)
 
 
 class ConnectionPool(QueuePool):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from elasticscan.base.errors import InvalidName, InvalidOption, LimitExceeded
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.base.showing import brief
-from elasticscan.store import check_tag_name, user_metadata
+from elasticscan.store import application, check_tag_name, user_metadata
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -30,6 +30,10 @@ def some_text(name: str, text: str) -> str:
     if not text.strip():
         raise bad_value(name, text, "some text; leave it out for none")
     return text
+
+
+def application_name(name: str, text: str) -> str:
+    return application(name, some_text(name, text))
 
 
 def column_list(name: str, text: str) -> tuple[str, ...]:

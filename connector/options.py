@@ -19,6 +19,7 @@ from elasticscan.base.showing import is_whole
 from elasticscan.connector.option_values import (
     LATEST,
     PartialAggregates,
+    application_name,
     bad_value,
     byte_count,
     column_list,
@@ -166,7 +167,7 @@ class Options:
         "aggregates and groups")
     metadata: bool = _option("includeMetadata", flag, False, (READ,),
         "adds `_shard` and `_slot`")
-    app_id: str | None = _option("txnAppId", some_text, None, _WRITES,
+    app_id: str | None = _option("txnAppId", application_name, None, _WRITES,
         "with `txnVersion`: a write that was committed under this pair is not done again; a stream counts "
         "its batches itself")
     txn_version: int | None = _option("txnVersion", whole(0, MAX_NUMBER), None, (WRITE,),

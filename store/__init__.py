@@ -45,7 +45,7 @@ notebooks  what tables and explanations look like in a notebook
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
-from elasticscan.store.arguments import file_form, period, user_metadata
+from elasticscan.store.arguments import application, file_form, period, user_metadata
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.store.context.lookups import SlotPlaces
@@ -132,6 +132,7 @@ __all__ = [
     "Table",
     "Tag",
     "absent",
+    "application",
     "begin_scan",
     "can_be_sorted",
     "check_condition",

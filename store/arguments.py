@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from elasticscan.base.clock import Clock, SystemClock, zoned
 from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import (
+    MAX_APPLICATION_BYTES,
     MAX_COLUMNS,
     MAX_ID,
     MAX_NUMBER,
@@ -299,10 +300,16 @@ def transaction(value: Any) -> IdempotencyKey | None:
         is_condition = isinstance(value, str) and any(sign in value for sign in "<>=")
         told = "; a condition is given as where='…'" if is_condition else ""
         raise _refusal("txn", value, f"a pair, an application's name and a version: ('nightly', 7){told}")
-    application = text("txn[0]", value[0])
-    if not application or "\0" in application:  # PostgreSQL would refuse it amid the commit
-        raise _refusal("txn[0]", application, "the application's name, not empty and without a zero byte")
-    return IdempotencyKey(application, whole_number("txn[1]", value[1], 0, MAX_NUMBER))
+    return IdempotencyKey(application("txn[0]", value[0]), whole_number("txn[1]", value[1], 0, MAX_NUMBER))
+
+
+def application(option: str, value: Any) -> str:
+    """The name under which writes are done once; PostgreSQL would refuse others amid the commit."""
+    name = text(option, value)
+    if not name or "\0" in name or len(name.encode()) > MAX_APPLICATION_BYTES:
+        said = f"a name of 1 to {MAX_APPLICATION_BYTES:,} bytes, without a zero byte"
+        raise _refusal(option, value, said)
+    return name
 
 
 def past(option: str, value: Any) -> int | str | datetime:

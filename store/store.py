@@ -312,7 +312,7 @@ class Store(Named):
             None if format is None else arguments.choice("format", format, FORMATS),
             arguments.or_none(arguments.whole_number, "version", version, 0, MAX_NUMBER),
             TextRules.of(nulls, types, delimiter, column_names),
-            arguments.or_none(arguments.text, "job", job),
+            arguments.or_none(arguments.application, "job", job),
             arguments.or_none(
                 arguments.whole_number, "if_unchanged_since", if_unchanged_since, 0, MAX_NUMBER
             ),

@@ -299,6 +299,7 @@ def test_milliseconds_are_no_seconds_of_a_time_far_away(name: str) -> None:
         ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "'versionAsOf' and 'timestampAsOf'"),
         ({"minPartitions": "4", "numPartitions": "3"}, "more than 'numPartitions'=3"),
         ({"txnAppId": "app"}, "option 'txnAppId' needs the other"),
+        ({"txnAppId": "a" * 1_025, "txnVersion": "1"}, "must be a name of 1 to 1,024 bytes"),
         ({"txnVersion": "1"}, "option 'txnVersion' needs the other"),
         ({"shardKey": "id"}, "'primaryKey'"),
         ({"compression": "zstd"}, "'primaryKey'"),

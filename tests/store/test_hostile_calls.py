@@ -350,6 +350,10 @@ def test_a_staged_file_that_was_damaged_is_told_as_damage_and_not_as_garbage(sto
 def test_texts_of_a_commit_hold_no_zero_which_postgresql_would_refuse_amid_it(tmp_path: Path) -> None:
     with Store.create(tmp_path / "s", shards=["a"]) as store:
         table = store.create_table("t", pa.table({"id": [1]}), "id")
-        with pytest.raises(InvalidOption, match="txn"):
-            table.upsert(pa.table({"id": [2]}), txn=("a\0b", 1))
+        for name in ("a\0b", "", "é" * 513):
+            with pytest.raises(InvalidOption, match=r"txn.* must be a name of 1 to 1,024 bytes"):
+                table.upsert(pa.table({"id": [2]}), txn=(name, 1))
+            with pytest.raises(InvalidOption, match=r"job.* must be a name of 1 to 1,024 bytes"):
+                store.load("t", tmp_path, job=name)
         assert table.scan().count() == 1
+        table.upsert(pa.table({"id": [2]}), txn=("é" * 512, 1))
