@@ -45,7 +45,7 @@ from tests.connector.catalog_queries import BY_HAND, KEYS, SHAPES, generated, ta
 pytestmark = pytest.mark.spark
 
 # Each takes about a second; ELASTICSCAN_QUERIES=600 runs more of them.
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "10"))
+QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 
 
 @pytest.fixture(scope="module")

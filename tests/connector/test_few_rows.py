@@ -31,7 +31,7 @@ from tests.connector.test_catalog_spark import plain, rows_of, setting, tablets_
 
 pytestmark = pytest.mark.spark
 
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "10"))
+QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from tests.connector.test_catalog_spark import (  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
 
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "10"))
+QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 KINDS = [
     "JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", "CROSS JOIN",
 ]  # fmt: skip

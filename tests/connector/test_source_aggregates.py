@@ -24,7 +24,7 @@ from tests.connector.test_catalog_spark import plain, setting, tablets_moving
 
 pytestmark = pytest.mark.spark
 
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "10"))
+QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 SHAPES = {"wide": TableShape(SCHEMA, "id")}
 
 
