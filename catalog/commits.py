@@ -495,11 +495,18 @@ class CommitTx(TagTx):
 
     def oldest_held(self, table: int) -> int | None:
         """The oldest snapshot of a table that some lease or tag holds."""
-        rows = self._rows.group(leases, {"table_id": table})
-        lasting = (row for row in rows if row.expires_at >= self.times.expiry)
-        held = [row.snapshot for row in lasting if not row.purpose.startswith(REPORT)]
+        held = self._leased(self._rows.group(leases, {"table_id": table}))
         tagged = self._oldest_tagged(table)
         return min(held if tagged is None else [*held, tagged], default=None)
+
+    def _leased(self, rows: Iterable[Any]) -> list[int]:
+        """The snapshots that leases hold, of those that last."""
+        lasting = (row for row in rows if row.expires_at >= self.times.expiry)
+        return [row.snapshot for row in lasting if not row.purpose.startswith(REPORT)]
+
+    def _retained(self, seconds: float) -> int:
+        """The oldest snapshot that a retention period keeps by itself."""
+        return self.versions()[1] if seconds <= 0 else self.commit_before(self.times.expiry - seconds)
 
     def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
         """For how much longer the retention period alone keeps a snapshot readable."""
@@ -518,21 +525,13 @@ class CommitTx(TagTx):
 
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
         """The oldest snapshot that a lease, a tag or the retention period may still ask for."""
-        newest = self.versions()[1]
-        oldest = (
-            newest if retention_seconds <= 0 else self.commit_before(self.times.expiry - retention_seconds)
-        )
-        held = self.oldest_held(table)
+        oldest, held = self._retained(retention_seconds), self.oldest_held(table)
         return oldest if held is None else min(oldest, held)
 
-    def oldest_needed_of(self, retention_seconds: Mapping[int, float]) -> list[int]:
-        """The oldest snapshot that may still be asked for of any of some tables, as `oldest_needed`."""
-        now, held = self.times.expiry, [tag.snapshot for tag in self.tags()]
-        lasting = (row for row in self._rows.all(leases) if row.expires_at >= now)
-        held += [row.snapshot for row in lasting if not row.purpose.startswith(REPORT)]
-        for seconds in set(retention_seconds.values()):
-            held.append(self.versions()[1] if seconds <= 0 else self.commit_before(now - seconds))
-        return [min(held)] if held else []
+    def oldest_needed_of_all(self, retention_seconds: Iterable[float]) -> int | None:
+        """As `oldest_needed`, of all tables, whose retention periods are given; None if nothing is needed."""
+        held = [tag.snapshot for tag in self.tags()] + self._leased(self._rows.all(leases))
+        return min([*held, *map(self._retained, set(retention_seconds))], default=None)
 
     def horizon(self, table: int, retention_seconds: float) -> int:
         """As `oldest_needed`, or the oldest snapshot with the same rows: the table's own commit before it.

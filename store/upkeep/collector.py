@@ -336,8 +336,9 @@ _SLACK_SECONDS = 60.0
 def _forget_topologies(context: Context) -> None:
     """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
     with context.catalog.reading() as tx:
-        needed = tx.oldest_needed_of({table.id: context.retention_of(table) for table in tx.tables()})
-        began = [tx.times.expiry - context.info.retention_seconds, *map(tx.made_at, needed)]
+        needed = tx.oldest_needed_of_all(map(context.retention_of, tx.tables()))
+        began = [tx.times.expiry - context.info.retention_seconds]
+        began += [] if needed is None else [tx.made_at(needed)]
         first = tx.first_topology_since(min(began) - _SLACK_SECONDS)
         if first == tx.oldest_topology():
             return
