@@ -39,7 +39,7 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2
+	ELASTICSCAN_THOROUGH=1 $(BIN)/python -m pytest -n 2
 
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
 STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile history index_changes scenarios \

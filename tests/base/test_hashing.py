@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from elasticscan.base import hashing
 from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
 from elasticscan.base.hashing import java_hash, slots_of, spark_hash
+from tests.base.examples import examples
 
 NAN = float("nan")
 LONG_TEXT = "x" * 37
@@ -250,7 +251,7 @@ def test_columns_without_rows_have_no_hashes() -> None:
 # -------------------------------------------------------------------------------------- properties
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(BINARIES, max_size=25), st.integers(0, 5), st.integers(-(2**31), 2**31 - 1))
 def test_binaries_hash_as_the_reference_whatever_their_lengths(
     values: list[bytes | None], start: int, seed: int
@@ -261,7 +262,7 @@ def test_binaries_hash_as_the_reference_whatever_their_lengths(
         assert spark_hash([pa.array(values, pa.binary())[start:]], seed).tolist() == expected
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.integers(0, 400), max_size=60), st.booleans(), st.integers(0, 99))
 def test_long_binaries_hash_as_the_reference_be_they_few_or_many(
     lengths: list[int], equal: bool, seed: int
@@ -272,7 +273,7 @@ def test_long_binaries_hash_as_the_reference_be_they_few_or_many(
     assert spark_hash([pa.array(values, pa.binary())]).tolist() == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(LONGS, TEXTS), max_size=20), st.integers(0, 5))
 def test_several_columns_hash_as_the_reference(rows: list[tuple[int | None, str | None]], start: int) -> None:
     expected = []
@@ -287,7 +288,7 @@ def test_several_columns_hash_as_the_reference(rows: list[tuple[int | None, str 
         assert spark_hash([numbers[start:], texts[start:]]).tolist() == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(WIDE_DECIMALS, max_size=20))
 def test_wide_decimals_hash_as_their_fewest_bytes(values: list[int | None]) -> None:
     def fewest(value: int) -> bytes:
@@ -299,7 +300,7 @@ def test_wide_decimals_hash_as_their_fewest_bytes(values: list[int | None]) -> N
     assert spark_hash([column]).tolist() == expected
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(TEXTS, max_size=25), st.integers(0, 5), st.booleans())
 def test_java_strings_hash_as_the_reference(texts: list[str | None], start: int, large: bool) -> None:
     column = pa.array(texts, pa.large_string() if large else pa.string())
@@ -381,7 +382,7 @@ def test_what_lies_below_a_null_is_never_looked_at() -> None:
 # ------------------------------------------------------------------------------------------- slots
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(LONGS, max_size=20), st.one_of(st.integers(1, 65_536), st.integers(0, 16).map(lambda n: 2**n))
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import ContinuationKeyError, InvalidKey, UnsupportedType
 from elasticscan.base.order_keys import check_key_type, decode, encode_row, sort_codes
+from tests.base.examples import examples
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:
@@ -90,7 +91,7 @@ def key_of(*cells: tuple[Any, pa.DataType]) -> bytes:
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_keys_of_one_column_are_ordered_and_equal_as_its_values(kind: pa.DataType) -> None:
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     @given(st.lists(VALUES[kind], min_size=2, max_size=12))
     def check(values: list[Any]) -> None:
         column = array_of(values, kind)
@@ -106,7 +107,7 @@ def test_keys_of_one_column_are_ordered_and_equal_as_its_values(kind: pa.DataTyp
     check()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(tables(list(VALUES)))
 def test_keys_of_several_columns_are_ordered_as_tuples_and_decode_and_none_begins_another(
     table: tuple[list[pa.Array], list[tuple[Any, ...]]],
@@ -125,7 +126,7 @@ def test_keys_of_several_columns_are_ordered_as_tuples_and_decode_and_none_begin
     assert by_codes.tolist() == sorted(range(len(rows)), key=keys.__getitem__)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(tables(list(VALUES)), st.data())
 def test_a_key_cut_short_or_with_bytes_behind_it_is_refused(
     table: tuple[list[pa.Array], list[tuple[Any, ...]]], data: st.DataObject
@@ -139,7 +140,7 @@ def test_a_key_cut_short_or_with_bytes_behind_it_is_refused(
         decode(key + data.draw(st.binary(min_size=1, max_size=3)), kinds)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=24), st.lists(st.sampled_from(list(VALUES)), max_size=3))
 def test_any_bytes_are_refused_or_are_the_key_of_what_they_decode_to(
     key: bytes, kinds: list[pa.DataType]

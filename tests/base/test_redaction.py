@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import ColumnNotFound, ElasticScanError, StoreNotFound
 from elasticscan.base.redaction import as_cause, hides, redact, redacted, shown, without
+from tests.base.examples import examples
 
 HARMLESS = [
     "/data/flights.store",
@@ -70,7 +71,7 @@ def test_no_secret_is_shown(shape: str, secret: str) -> None:
     assert shown(shown(uri)) == shown(uri)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.text(st.characters(codec="ascii", exclude_characters="\n"), min_size=1, max_size=12))
 def test_no_password_is_shown_whatever_is_in_it(text: str) -> None:
     password = f"hunter2{text}hunter2"
@@ -79,6 +80,7 @@ def test_no_password_is_shown_whatever_is_in_it(text: str) -> None:
         assert "hunter2" not in redact(f"at postgresql://ann:{password}@db/x it is")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", ["a:", "pg:x ", "token", "x=", "a://b ", "pwd='", "a:b:c ", "\\", "@", "."])
 def test_a_text_of_a_million_characters_is_looked_at_once(part: str) -> None:
     """And not once more for each place in it where a URI might begin: that would take hours."""

@@ -199,6 +199,7 @@ CREATOR = """
 """
 
 
+@pytest.mark.long
 def test_of_processes_that_create_one_store_at_once_one_succeeds(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(CREATOR), str(tmp_path / "catalog.db")]
     creators = [

@@ -170,6 +170,7 @@ WRITER = """
 """
 
 
+@pytest.mark.long
 def test_commit_numbers_of_many_processes_are_consecutive(catalog: Catalog, catalog_url: Path | str) -> None:
     add_table(catalog)
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(catalog_url)]

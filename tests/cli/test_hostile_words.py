@@ -31,6 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "FIRST_CONNECT_SECONDS", 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_hostile_words_are_refused(shell: Shell, uri: str, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

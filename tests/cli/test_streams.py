@@ -59,6 +59,7 @@ def test_commits_of_other_tables_do_not_put_a_stream_behind(
     ]
 
 
+@pytest.mark.long
 def test_scans_and_ended_leases_are_no_streams(shell: Shell, uri: str) -> None:
     shell.run("scan", uri, "t", "--pages", 1)
     with Store.open(uri) as store:

@@ -7,7 +7,6 @@ files with the same rows. Others, by hand, have what a generator would rarely me
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,12 +39,10 @@ from elasticscan.connector.sql import query as sql_query
 from elasticscan.connector.sql.plan import plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
+from tests.base.examples import QUERIES
 from tests.connector.catalog_queries import BY_HAND, KEYS, SHAPES, generated, tables
 
 pytestmark = pytest.mark.spark
-
-# Each takes about a second; ELASTICSCAN_QUERIES=600 runs more of them.
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +307,7 @@ def test_a_planted_fault_is_found(
 # Settings, snapshots and names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -24,14 +24,13 @@ from elasticscan.connector.sql import conditions, few_rows, limits
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.reads import options_of
 from elasticscan.store import Scan, Store
+from tests.base.examples import QUERIES
 from tests.connector import conftest
 from tests.connector.catalog_queries import KEYS, tables
 from tests.connector.limit_queries import LimitedQuery, limited
 from tests.connector.test_catalog_spark import plain, rows_of, setting, tablets_moving
 
 pytestmark = pytest.mark.spark
-
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 
 
 @pytest.fixture(scope="module")
@@ -458,6 +457,7 @@ def test_tasks_give_no_more_rows_than_they_are_asked_for(
     assert shop.sql("SELECT id FROM some_t LIMIT 30").count() == 30
 
 
+@pytest.mark.long
 def test_both_ways_give_the_same_types_nulls_and_values(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

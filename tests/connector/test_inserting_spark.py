@@ -80,6 +80,7 @@ def test_an_insert_of_some_columns_is_wrong_in_sparks_words(store: Store, catalo
     assert store.table("t").history()[-1].number == before
 
 
+@pytest.mark.long
 def test_an_insert_of_some_columns_beside_a_writer_of_its_keys_is_done_again(
     spark: SparkSession, store: Store, catalog: AttachedStore, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_an_insert_of_a_table_into_itself_reads_the_newest_rows(
     assert rows(store, 3, 4) == [(4, "n4", 3.0)]
 
 
+@pytest.mark.long
 def test_a_plain_view_brings_back_what_it_was_first_read_with(
     spark: SparkSession, store: Store, catalog: AttachedStore
 ) -> None:

@@ -169,6 +169,7 @@ def test_partitions_are_exact_and_the_same_again_beside_moves(
     assert read.rows(partitions) == read.rows(read.partitions()) == read.expected
 
 
+@pytest.mark.long
 @every_read
 @pytest.mark.parametrize("shape", [{}, {"numPartitions": "1"}, {"minPartitions": "5"}])
 def test_a_bound_on_tasks_never_mixes_kinds(

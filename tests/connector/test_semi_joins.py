@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from elasticscan.connector.sql import below_joins, conditions, few_rows, reads, 
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
+from tests.base.examples import QUERIES
 from tests.connector.catalog_queries import SHAPES, tables
 from tests.connector.test_below_joins import STAR, summed
 from tests.connector.test_catalog_spark import (  # noqa: F401 - fixtures
@@ -31,7 +31,6 @@ from tests.connector.test_catalog_spark import (  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
 
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 KINDS = [
     "JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", "CROSS JOIN",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,12 @@ from elasticscan.connector.sql import aggregates, conditions, few_rows, reads
 from elasticscan.connector.sql.plan import TableShape, plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
+from tests.base.examples import QUERIES
 from tests.connector.aggregate_queries import BY_HAND, SCHEMA, aggregated, some_rows
 from tests.connector.test_catalog_spark import plain, setting, tablets_moving
 
 pytestmark = pytest.mark.spark
 
-QUERIES = int(os.environ.get("ELASTICSCAN_QUERIES", "8"))
 SHAPES = {"wide": TableShape(SCHEMA, "id")}
 
 
@@ -233,6 +232,7 @@ def test_a_number_that_overflows_is_sparks_error_unless_nobody_asks_for_it(
         assert len(catalog.sql(one).collect()) == 1
 
 
+@pytest.mark.long
 def test_a_sum_that_overflows_is_sparks_error(spark: SparkSession, tmp_path: Path) -> None:
     most = (1 << 63) - 1
     made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=64)
@@ -323,6 +323,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", WHOLE)
 def test_spark_does_not_group_again_what_one_reader_folded(
     catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, text: str
@@ -336,6 +337,7 @@ def test_spark_does_not_group_again_what_one_reader_folded(
         assert answer(catalog.sql(text + more)) == answer(parquet.sql(text + more))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

@@ -92,6 +92,7 @@ def test_columns_filter_and_schema_narrow_a_read(spark: SparkSession, store: Sto
     assert shown(subset) == sorted((name, i) for i, name, _ in rows(range(1_000)))
 
 
+@pytest.mark.long
 def test_a_limit_stops_early_and_leaves_the_frame_whole(spark: SparkSession, store: Store) -> None:
     frame = reader(spark, store, batchSize="10").load()
     assert len(frame.limit(3).collect()) == 3
@@ -108,6 +109,7 @@ def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, sto
     assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
 
 
+@pytest.mark.long
 def test_a_tag_is_read_and_what_is_said_of_a_write_is_kept(spark: SparkSession, store: Store) -> None:
     store.table("t").tag("before")
     writer(expected(spark, range(5)), store, "overwrite").option("userMetadata", '{"job": "nightly"}').save()
@@ -201,6 +203,7 @@ def test_a_temporary_view_can_be_queried_and_inserted_into(spark: SparkSession, 
     assert shown(reader(spark, store).load()) == rows(range(5))
 
 
+@pytest.mark.long
 def test_attach_makes_a_view_of_every_table_and_again_shows_what_came_since(
     spark: SparkSession, store: Store
 ) -> None:

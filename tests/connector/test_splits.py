@@ -17,6 +17,7 @@ from elasticscan.connector.splits import (
 )
 from elasticscan.metadata import StagedFragment
 from elasticscan.topology import Placement, SlotSet, Tablet, initial_placement
+from tests.base.examples import examples
 
 MB = 1 << 20
 
@@ -108,7 +109,7 @@ def test_an_index_scan_gets_a_task_for_every_so_many_entries_and_at_most_one_a_s
     assert [most_index_parts(3, 10 * ENTRIES_PER_TASK, most) for most in (1, 2, 9)] == [1, 2, 3]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     now=st.lists(st.integers(1, 4), min_size=1, max_size=8),
     base=st.lists(st.integers(1, 4), min_size=8, max_size=8),

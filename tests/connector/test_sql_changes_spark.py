@@ -235,6 +235,7 @@ def test_what_others_write_meanwhile_is_read_again(
     assert counts(catalog.sql("DELETE FROM t WHERE abs(id) = 8")) == (1,)
 
 
+@pytest.mark.long
 def test_a_merge_inserts_no_key_that_is_there(store: Store, catalog: AttachedStore) -> None:
     before = rows_in(store)
     source = "(SELECT 3L AS id, 'x' AS name, 1 AS n, 0D AS v)"
@@ -370,6 +371,7 @@ def test_a_query_names_snapshots_of_its_tables(
         catalog.sql("SELECT * FROM t TIMESTAMP AS OF '2026-01-01'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "condition"),
     [
@@ -416,6 +418,7 @@ def test_a_refused_query_makes_no_view_that_it_does_not_name(
         assert made == remade
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "arguments"),
     [
@@ -469,6 +472,7 @@ def test_sums_of_the_widest_decimals_overflow_in_other_words(spark: SparkSession
     assert (refused.value.getCondition() or "").startswith("NUMERIC_VALUE_OUT_OF_RANGE")
 
 
+@pytest.mark.long
 def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: AttachedStore) -> None:
     table = store.table("t")
     version = table.history()[-1].number
@@ -649,6 +653,7 @@ def test_no_place_in_a_text_that_nobody_wrote_is_told(catalog: AttachedStore) ->
     assert any("the tables t" in note for note in refused.value.__notes__)
 
 
+@pytest.mark.long
 def test_an_insert_that_is_refused_is_told_without_a_traceback(store: Store, catalog: AttachedStore) -> None:
     before = rows_in(store)
     for text, error in (

@@ -24,6 +24,7 @@ from elasticscan.connector.streams.offsets import (
     segments,
 )
 from elasticscan.protocol import Macs, Segment
+from tests.base.examples import examples
 
 SLOTS = 64
 SECRETS = {1: b"a" * 32}
@@ -73,7 +74,7 @@ def test_an_offset_has_the_documented_fields() -> None:
 
 
 @given(OFFSETS, st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_whatever_is_altered_is_refused(offset: Offset, data: st.DataObject) -> None:
     written = form().write(offset)
     name = data.draw(st.sampled_from([*written, "more"]))
@@ -220,7 +221,7 @@ def test_commits_are_read_in_as_few_ranges_as_slots_and_unwanted_commits_allow()
 
 
 @given(st.sets(st.integers(1, 12)), st.sets(st.integers(1, 12)), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_ranges_cover_every_wanted_change_once_and_nothing_unwanted(
     wanted: set[int], others: set[int], data: st.DataObject
 ) -> None:
@@ -247,7 +248,7 @@ def test_ranges_cover_every_wanted_change_once_and_nothing_unwanted(
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 12), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_a_cut_holds_what_it_may_and_always_gets_on(
     counts: list[int], most: int, data: st.DataObject
 ) -> None:

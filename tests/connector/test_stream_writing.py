@@ -32,6 +32,7 @@ from elasticscan.connector.stream_writing import ElasticScanStreamWriter, Stream
 from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
 from elasticscan.storage import spool
 from elasticscan.store import Store
+from tests.base.examples import examples
 from tests.connector.conftest import SCHEMA, contents, files, kinds
 from tests.connector.conftest import batch as rows
 
@@ -569,7 +570,7 @@ def test_words_that_no_change_feed_has_are_refused_rather_than_guessed(store: St
 # The newest of each key
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     changes=st.lists(st.tuples(st.integers(0, 6), st.sampled_from("ab"), st.integers(0, 5)), max_size=40),
     cut=st.integers(1, 7),

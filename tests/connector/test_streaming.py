@@ -541,6 +541,7 @@ FILTERS: list[tuple[str, Callable[[int], bool]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_changes_of_some_keys_are_read_once_through_moves_restarts_and_replays(
     tmp_path: Path, seed: int

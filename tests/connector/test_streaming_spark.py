@@ -179,6 +179,7 @@ def forget_last(checkpoint: Path, sink: Sink) -> tuple[int, list[Row]]:
     return last, sink.batches.pop(last)
 
 
+@pytest.mark.long
 def test_a_change_feed_is_told_by_streams_and_batches_alike(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.filters import Predicate, sql_of_expression
+from tests.base.examples import examples
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "null": (pa.int64(), [None, 0, 1, -5, 2**53 + 1]),
@@ -63,7 +64,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(condition=CONDITIONS)
 def test_an_expression_keeps_the_rows_that_arrow_keeps(condition: pc.Expression) -> None:
     predicate = Predicate.parse(sql_of_expression(condition, SCHEMA), SCHEMA)

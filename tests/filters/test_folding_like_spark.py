@@ -92,6 +92,7 @@ def comparable(table: pa.Table, groups: int) -> dict[str, dict[str, str]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(8, short=3))
 def test_random_aggregates_are_those_of_spark(ansi: SparkSession, seed: int) -> None:
     draw = random.Random(seed)

@@ -561,6 +561,7 @@ WORDS = sorted(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(26), ids=lambda at: chr(65 + at))
 def test_a_column_may_have_any_word_of_sql_as_its_name(first: int) -> None:
     for word in (word.lower() for word in WORDS if ord(word[0].upper()) == 65 + first):

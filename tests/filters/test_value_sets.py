@@ -18,6 +18,7 @@ from elasticscan.filters.key_sets import EVERYTHING, NOTHING, NULLS, Interval, K
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import ColumnDomain, value_set
+from tests.base.examples import examples
 
 NAN, INF = math.nan, math.inf
 DAY = 86_400_000_000
@@ -197,7 +198,7 @@ def check(text: str, batch: pa.RecordBatch) -> None:
             assert not found.exact or inside == (keep is True), (text, field.name, key)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(text=CONDITIONS, seeds=ROW_PICKS, stride=st.integers(1, 7))
 def test_every_row_that_a_filter_keeps_has_its_key_in_the_set_of_each_column(
     text: str, seeds: list[int | None], stride: int
@@ -209,7 +210,7 @@ def test_every_row_that_a_filter_keeps_has_its_key_in_the_set_of_each_column(
     check(text, pa.record_batch(columns, schema=SCHEMA))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(text=conditions_on_a_column())
 def test_a_test_of_one_column_is_right_for_every_one_of_its_values(text: str) -> None:
     picks: list[int | None] = [None, *range(10)]
@@ -341,7 +342,7 @@ SETS = st.lists(BOUNDS.map(lambda two: Interval(*two)), max_size=4).map(KeySet.o
 PROBES = st.binary(min_size=1, max_size=2)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(one=SETS, two=SETS, key=PROBES, other=PROBES)
 def test_sets_obey_the_laws_of_sets(one: KeySet, two: KeySet, key: bytes, other: bytes) -> None:
     assert (one | two).contains(key) == (one.contains(key) or two.contains(key))

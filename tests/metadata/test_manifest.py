@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from elasticscan.metadata import Origin
 from elasticscan.topology import Placement, SlotSet, Tablet
+from tests.base.examples import examples
 
 epochs = st.lists(st.integers(1, 3), min_size=1, max_size=12)
 ranges = st.lists(st.tuples(st.integers(0, 36), st.integers(0, 36)), max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(epochs, ranges)
 def test_the_epochs_of_some_slots_are_those_of_their_tablets(
     of_tablets: list[int], some: list[tuple[int, int]]

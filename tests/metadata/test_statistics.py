@@ -21,6 +21,7 @@ from elasticscan.metadata import (
     unpack_histogram,
     unpack_statistics,
 )
+from tests.base.examples import examples
 
 
 def key(value: int | None) -> bytes:
@@ -90,7 +91,7 @@ def test_nothing_is_expected_of_no_rows() -> None:
     assert one.rows_between(key(1), key(2)) == 5
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     values=st.lists(st.one_of(st.none(), st.integers(-40, 40), st.just(7)), min_size=1, max_size=300),
     ends=st.lists(st.integers(-45, 45), min_size=2, max_size=5),

@@ -39,6 +39,7 @@ from elasticscan.optimizer.choice import Choice, choose
 from elasticscan.optimizer.estimates import rows_to_read
 from elasticscan.optimizer.keys import bind_key
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -196,7 +197,7 @@ INFOS = st.tuples(
 ).map(lambda two: index(*two[0], kind=two[1]))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(rows=st.lists(VALUES_OF_A_ROW, min_size=1, max_size=12), parts=CONJUNCTS, info=INFOS)
 def test_ranges_and_remainder_together_keep_just_the_rows_of_the_condition(
     rows: list[tuple[int | None, ...]], parts: list[str], info: IndexInfo

@@ -19,6 +19,7 @@ from elasticscan.optimizer.binding import MAX_RANGES
 from elasticscan.optimizer.keys import KeyCondition, bind_key
 from elasticscan.protocol import KeyList, KeyRanges
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.filters.test_value_sets import COLUMNS, CONDITIONS, ROW_PICKS, column_of
 
 SLOTS = 64
@@ -148,7 +149,7 @@ def test_slots_are_those_of_the_hash_of_the_store(hash_name: str) -> None:
 KEY_COLUMNS = [name for name in COLUMNS if name not in ("f", "d", "u", "named", "seen")]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     text=CONDITIONS,
     key=st.lists(st.sampled_from(KEY_COLUMNS), min_size=1, max_size=3, unique=True),

@@ -18,6 +18,7 @@ from elasticscan.base.limits import MAX_KEY_BYTES, MAX_KEY_CHARS
 from elasticscan.protocol import Cursor, keys
 from elasticscan.protocol.keys import KEY_VERSION, ContinuationKey, Sealer, pack, unpack
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 
 NOW, END = 1_000.0, 2_000
 SECRET, OTHER_SECRET = bytes(range(32)), bytes(range(1, 33))
@@ -57,7 +58,7 @@ ANY_KEY = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(ANY_KEY)
 def test_a_key_opens_to_what_was_sealed(key: ContinuationKey) -> None:
     assert SEALER.open(SEALER.seal(key, END), NOW) == key
@@ -103,7 +104,7 @@ def test_what_is_no_key_at_all_is_refused(text: Any) -> None:
     refused(text)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.text() | st.binary(max_size=200).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
 def test_any_text_is_refused_and_never_fails_otherwise(text: str) -> None:
     refused(text)
@@ -151,7 +152,7 @@ def test_the_secret_of_a_key_is_known_before_it_is_opened() -> None:
     assert SEALER.knows("no key at all")  # looking for more secrets would not help
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(
     cursors=st.integers(1, 1_500),
     columns=st.integers(1, 20_000),
@@ -243,7 +244,7 @@ def test_a_content_of_another_form_is_refused_though_it_is_sealed_rightly(conten
     refused(sealed(content))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_a_content_with_any_bytes_altered_opens_to_a_key_or_is_refused(data: st.DataObject) -> None:
     content = bytearray(pack(KEY, END))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from elasticscan.protocol import RowRequest
 from elasticscan.reader import by_key, read_by_key
 from elasticscan.topology import initial_placement
+from tests.base.examples import examples
 from tests.reader.memory import MemoryCluster
 
 SLOTS, SHARDS = 16, 3
@@ -35,7 +36,7 @@ def got(cluster: MemoryCluster, keys: list[int], snapshot: int) -> dict[int, int
     return {key: row["value"] for key, row in here}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_each_key_gets_its_row_whatever_moves_meanwhile(seed: int) -> None:
     chance = random.Random(seed)

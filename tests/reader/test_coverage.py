@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import CoverageBroken
 from elasticscan.reader.coverage import Coverage
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 
 
 def slots(*chosen: int) -> SlotSet:
     return SlotSet.of((slot, slot + 1) for slot in chosen)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.integers(0, 4), min_size=20, max_size=20))
 def test_slots_finished_in_any_portions_cover_the_scan(portion_of: list[int]) -> None:
     coverage = Coverage(SlotSet.span(0, 20), SlotSet.span(0, 20))
@@ -24,7 +25,7 @@ def test_slots_finished_in_any_portions_cover_the_scan(portion_of: list[int]) ->
     coverage.prove()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.sets(st.integers(0, 19), max_size=19))
 def test_any_slot_that_is_missing_breaks_the_proof_and_is_named(finished: set[int]) -> None:
     coverage = Coverage(SlotSet.span(0, 20), SlotSet.span(0, 20))

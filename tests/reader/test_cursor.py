@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from elasticscan.protocol import Cursor, Cursors, merge, restrict, slots_of
 from elasticscan.reader.cursor import ShardRead, accept_page, plan_read
 from elasticscan.topology import Placement, SlotSet, Tablet
+from tests.base.examples import examples
 
 SLOTS = 16
 EVERYTHING = SlotSet.span(0, SLOTS)
 POSITIONS = st.none() | st.binary(max_size=2)
 
-checked = settings(deadline=None, max_examples=200)
+checked = settings(deadline=None, max_examples=examples(200))
 
 
 @st.composite

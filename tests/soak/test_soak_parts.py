@@ -137,6 +137,7 @@ def test_a_program_takes_all_that_it_started_along(tmp_path: Path) -> None:
     assert members(os.getsid(0)), "it finds processes at all"
 
 
+@pytest.mark.long
 def test_every_fault_of_the_soak_still_finds_what_it_breaks() -> None:
     planting = "import soak_faults\nfor name in soak_faults.FAULTS: soak_faults.plant(name)\n"
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(PLANT), *sys.path[1:]])}

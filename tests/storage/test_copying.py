@@ -21,6 +21,7 @@ from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
@@ -117,7 +118,7 @@ def visible_through(shelf: Shelf, fragments: list[Fragment], floor: int, snapsho
     return dict(rows)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SEEDS)
 def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> None:
     scenario = Scenario(seed)
@@ -138,7 +139,7 @@ def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> N
 
 
 @pytest.mark.long
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SEEDS)
 def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
     scenario = Scenario(seed)
@@ -158,7 +159,7 @@ def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
         assert visible_through(shelf, copies, floor, snapshot) == scenario.visible(snapshot)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_compaction_keeps_what_snapshots_from_the_horizon_on_see(seed: int) -> None:
     scenario = Scenario(seed)
@@ -190,7 +191,7 @@ def needed(versions: list[Version], keep: Keep) -> list[Version]:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:
     scenario = Scenario(seed)
@@ -207,7 +208,7 @@ def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:
             assert seen == scenario.visible(snapshot)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_what_is_known_without_a_file_is_never_too_few_rows_and_says_whether_it_is_exact(seed: int) -> None:
     scenario = Scenario(seed)

@@ -691,6 +691,7 @@ FULL_DISK = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_a_limit_of_the_system_on_files_is_told_as_a_full_disk(tmp_path: Path, prefix: str) -> None:
     """The limit is on one file, so that the catalog still works; the signal that comes with it is ignored."""

@@ -23,6 +23,7 @@ from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows
 from elasticscan.store import Store
 from elasticscan.topology import Placement, SlotSet, Tablet
+from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.versions import KEY_KINDS, ORIGIN, KeyKind, keys_of, table_of
 
@@ -89,7 +90,7 @@ def some_keys(rng: random.Random, kind: KeyKind, count: int) -> list[Row]:
     return keys
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS, st.sampled_from(sorted(KEY_KINDS)))
 def test_rows_are_sorted_by_slot_and_then_by_key(seed: int, name: str) -> None:
     rng, kind = random.Random(seed), KEY_KINDS[name]
@@ -102,7 +103,7 @@ def test_rows_are_sorted_by_slot_and_then_by_key(seed: int, name: str) -> None:
     assert [keys[int(n)] for n in ordered.column("v").to_pylist()] == [key for _, key in rows]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SEEDS, st.sampled_from(sorted(KEY_KINDS)), st.sampled_from([1, 100, 700, 5_000, 1 << 30]))
 def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard(
     seed: int, name: str, buffer_bytes: int
@@ -198,7 +199,7 @@ def test_tombstones_are_counted_and_marked(buffer_bytes: int) -> None:
             assert COMMIT not in batch.schema.names
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(SEEDS)
 def test_rows_that_are_staged_again_lie_where_their_slots_live(seed: int) -> None:
     rng = random.Random(seed)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from elasticscan.storage import key_filter
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.key_filter import KeyFilter, KeyHashes, key_hashes
+from tests.base.examples import examples
 from tests.storage.versions import KEY_KINDS, Key, KeyKind
 
 SEEDS = st.integers(0, 1 << 32)
@@ -34,7 +35,7 @@ def never() -> KeyHashes:
 
 
 @pytest.mark.parametrize("name", KEY_KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=SEEDS)
 def test_a_filter_denies_no_key_that_is_there_and_most_others(name: str, seed: int) -> None:
     rng, kind = random.Random(seed), KEY_KINDS[name]

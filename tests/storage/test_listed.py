@@ -17,6 +17,7 @@ from elasticscan.storage import key_filter, listed, lookup
 from elasticscan.storage.fragment import UNTIL, Contents, FragmentTarget, fragment_schema, write_fragment
 from elasticscan.storage.listed import read_listed, read_rows
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
@@ -77,14 +78,14 @@ def check(scenario: Scenario) -> None:
     assert ((nothing_more.places >= 0) == (answer.places >= 0)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SEEDS)
 def test_a_list_of_keys_gives_each_visible_row_that_has_one_once_and_in_order(seed: int) -> None:
     check(Scenario(seed))
 
 
 @pytest.mark.parametrize("kind", sorted(KEY_KINDS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=SEEDS)
 def test_keys_of_any_kind_are_found(kind: str, seed: int) -> None:
     check(Scenario(seed, kind))

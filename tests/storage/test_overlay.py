@@ -29,6 +29,7 @@ from elasticscan.storage.overlay import Overlay, run_of
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
@@ -113,7 +114,7 @@ class Layered:
 
 
 @pytest.mark.long
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SEEDS)
 def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int) -> None:
     layered = Layered(seed)
@@ -121,13 +122,13 @@ def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int
 
 
 @pytest.mark.parametrize("kind", sorted(KEY_KINDS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(SEEDS, st.integers(1, 12))
 def test_rows_with_any_kind_of_key_are_laid_over(kind: str, seed: int, rows: int) -> None:
     Layered(seed, kind).check(99, same((rows, 1 << 20)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_batches_of_any_size_are_laid_over(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -150,7 +151,7 @@ def test_batches_of_any_size_are_laid_over(seed: int) -> None:
     ],
     ids=str,
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(SEEDS)
 def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed: int) -> None:
     """Rows are merged for more or fewer batches at once, joined or taken, bisected for or packed."""
@@ -162,7 +163,7 @@ def test_batches_are_laid_over_by_any_of_the_ways(bound: dict[str, float], seed:
 
 
 @pytest.mark.long
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(SEEDS)
 def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:
     """Every snapshot and floor is read by turns from the same open files, newer and older."""
@@ -223,7 +224,7 @@ class Followed:
                 assert together(pages, shelf) == rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_a_reader_that_follows_commits_sees_those_that_it_knows(seed: int) -> None:
     Followed(seed).check()
@@ -656,7 +657,7 @@ TYPES: list[tuple[pa.DataType, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), TYPES, ids=[str(kind) for kind, _ in TYPES])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(SEEDS)
 def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: list[Any], seed: int) -> None:
     """Slices of longer columns, nulls or none, against lists."""
@@ -696,7 +697,7 @@ def test_columns_of_any_type_are_joined_and_taken(kind: pa.DataType, values: lis
     assert changes.keep_keys is keys_stay
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(SEEDS)
 def test_many_keys_are_bisected_for_at_once(seed: int) -> None:
     rng = random.Random(seed)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticscan.storage.fragment import rows_below
 from elasticscan.storage.packing import pack, pack_alike
+from tests.base.examples import examples
 
 KINDS = [np.bool_, np.uint8, np.uint16, np.int32, np.int64, np.uint64]
 
@@ -33,7 +34,7 @@ def columns(draw: st.DrawFn) -> list[NDArray[Any]]:
     return [column(draw, count) for _ in range(draw(st.integers(1, 5)))]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(columns())
 def test_packed_codes_sort_and_compare_as_the_columns_do(codes: list[NDArray[Any]]) -> None:
     packed = pack(codes)
@@ -62,7 +63,7 @@ def two_parts(draw: st.DrawFn) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     return [code[:at] for code in both], [code[at:] for code in both]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(two_parts())
 def test_integers_of_two_parts_compare_as_their_columns_do(
     parts: tuple[list[NDArray[Any]], list[NDArray[Any]]],

@@ -18,6 +18,7 @@ from elasticscan.storage.disk import LocalDisk, MemoryDisk
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.pages import Piece, cursors_of, pieces_of, read_page
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
@@ -65,7 +66,7 @@ def check_against_oracle(scenario: Scenario, snapshot: int, limits: Iterator[Lim
     assert [(slot, key) for slot, key, _ in rows] == sorted((scenario.slots[key], key) for key in expected)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SEEDS)
 def test_pages_of_any_limits_hold_each_visible_row_once_and_in_order(seed: int) -> None:
     scenario = Scenario(seed)
@@ -73,14 +74,14 @@ def test_pages_of_any_limits_hold_each_visible_row_once_and_in_order(seed: int) 
 
 
 @pytest.mark.parametrize("kind", sorted(KEY_KINDS))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=SEEDS, rows=st.integers(1, 12))
 def test_pages_of_any_kind_of_key_hold_each_visible_row_once(kind: str, seed: int, rows: int) -> None:
     scenario = Scenario(seed, kind)
     check_against_oracle(scenario, scenario.commits, same((rows, 1 << 20)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_pages_in_batches_of_any_size_hold_each_visible_row_once(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +90,7 @@ def test_pages_in_batches_of_any_size_hold_each_visible_row_once(seed: int) -> N
         check_against_oracle(scenario, scenario.commits, varying(scenario.rng))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
     """Positions come from other shards: their keys need not be here, nor be visible."""
@@ -122,7 +123,7 @@ def test_any_cursors_give_the_rows_beyond_their_positions(seed: int) -> None:
     assert set(rows) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SEEDS)
 def test_columns_come_as_asked_for_without_the_key(seed: int) -> None:
     scenario = Scenario(seed)

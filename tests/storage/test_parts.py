@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.storage.parts import Parts
+from tests.base.examples import examples
 
 MB = 1 << 20
 
@@ -38,7 +39,7 @@ def test_a_place_is_in_its_part_or_in_none() -> None:
     assert parts.end_of_first(500, MB) == 500
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 50 * MB), st.integers(1, MB)), min_size=1, max_size=30))
 def test_every_place_is_within_a_part(places: list[tuple[int, int]]) -> None:
     spans = sorted((begin, begin + length) for begin, length in places)

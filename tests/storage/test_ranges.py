@@ -15,6 +15,7 @@ from elasticscan.protocol import KeyRange, KeyRanges
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import ranges
 from elasticscan.storage.ranges import read_ranges
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
@@ -85,20 +86,20 @@ def check(scenario: Scenario) -> None:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_ranges_of_any_keys_give_each_visible_row_in_them_once_and_in_order(seed: int) -> None:
     check(Scenario(seed))
 
 
 @pytest.mark.parametrize("kind", sorted(KEY_KINDS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=SEEDS)
 def test_keys_of_any_kind_are_found_by_their_ranges(kind: str, seed: int) -> None:
     check(Scenario(seed, kind))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SEEDS)
 def test_large_ranges_go_out_as_slices_and_small_ones_row_by_row(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from elasticscan.metadata import Bounds
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import shared_keys
+from tests.base.examples import examples
 from tests.storage.versions import Key, Scenario, Shelf, Version, keys_of, visible
 
 SEEDS = st.integers(0, 1 << 32)
@@ -33,7 +34,7 @@ def staged_shelf(scenario: Scenario) -> tuple[Shelf, set[Key]]:
     return shelf, set(keys)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(seed=SEEDS)
 def test_they_are_those_of_the_versions_in_the_range(seed: int) -> None:
     scenario = Scenario(seed)

@@ -23,6 +23,7 @@ from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.pages import PageBuilder, PagePruner, Piece, fill_page, read_page
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
@@ -168,7 +169,7 @@ def some_range(scenario: Scenario) -> Range:
     return Range(shelf, column, low, high)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(SEEDS)
 def test_no_row_that_matches_is_lost_with_pages_of_any_limits(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -188,7 +189,7 @@ def test_no_row_that_matches_is_lost_with_pages_of_any_limits(seed: int) -> None
         assert rows == [row for row in visible if row in set(rows)], "each once, in order"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SEEDS)
 def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
     """Positions come from other shards: their keys may be inside a batch that is skipped."""
@@ -208,7 +209,7 @@ def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
     assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(SEEDS)
 def test_pieces_in_any_order_of_one_fragment_lose_no_row(seed: int) -> None:
     """Slots that are half read come first, so a page may go back to batches that came before."""
@@ -227,7 +228,7 @@ def test_pieces_in_any_order_of_one_fragment_lose_no_row(seed: int) -> None:
     assert matching(pages[:1], shelf, wanted) == matching(pages[1:], shelf, wanted)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_where_everything_may_match_all_rows_are_read(seed: int) -> None:
     scenario = Scenario(seed)

@@ -37,6 +37,7 @@ from elasticscan.storage.fragment import (
     write_fragment,
 )
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, copy_all, table_of
 
 
@@ -124,7 +125,7 @@ def check_bounds(statistics: FragmentStatistics, name: str, batches: Sequence[pa
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_blocks_bound_every_value_of_any_type(kind: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | TYPES[kind], min_size=1, max_size=15))

@@ -324,6 +324,7 @@ def test_two_who_build_the_same_index_at_once_both_succeed(
     assert files_of(store) == known_files(store), "runs that were not entered are removed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("index", ["none", "by_k"])
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_page_is_read_however_often_its_files_are_collected_between_look_up_and_opening(
@@ -441,6 +442,7 @@ def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(
     check_index(made)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["write", "move", "compact"])
 @pytest.mark.parametrize("room", [0, 2_000, 4_000, 6_000, 8_000, 10_000, 12_000, 16_000])
 def test_a_disk_that_is_full_while_runs_of_new_fragments_are_built_changes_nothing(

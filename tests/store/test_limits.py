@@ -22,6 +22,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage import definition
 from elasticscan.store import Store
+from tests.base.examples import examples
 
 ID = pa.field("id", pa.int64())
 Make = Callable[[Store, list[pa.Field]], object]
@@ -283,7 +284,7 @@ FIELDS = st.builds(field, NAMES, KINDS, st.booleans(), st.sampled_from(["", "x"]
 
 
 @pytest.mark.long
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(FIELDS, min_size=1, max_size=4),
     st.sets(st.integers(0, 3), min_size=1, max_size=2),

@@ -107,6 +107,7 @@ def test_everything_that_a_store_does_works_there(
         assert ids(restored) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("indexes", [0, 1])
 def test_a_small_commit_is_four_requests_for_each_shard_at_most(
     store: Store, s3_server: S3Server, indexes: int

@@ -108,7 +108,7 @@ def read(scan: Scan, between: Any = lambda: None) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("owned", [[1], [1, 2], [1, 2, 3]], ids=str)
+@pytest.mark.parametrize("owned", [[1], [1, 2], pytest.param([1, 2, 3], marks=pytest.mark.long)], ids=str)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("path", PATHS)
 def test_the_rows_are_exact_whatever_the_shard_owns_when_it_is_read(

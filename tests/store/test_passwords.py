@@ -23,6 +23,7 @@ from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.aliases import whole_uri
 from elasticscan.store.roots.location import Location
+from tests.base.examples import examples
 
 SECRET = "hunter2"
 CATALOGS = [
@@ -149,7 +150,11 @@ def places(draw: st.DrawFn) -> str:
     return f"{scheme}:{slashes}127.0.0.1:1/x?{name}={value}{draw(st.sampled_from(['', '&x=y']))}"
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(place=places())
 def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,7 +185,7 @@ NOBODY = {
 }
 
 
-@settings(deadline=None, max_examples=1_000)
+@settings(deadline=None, max_examples=examples(1_000))
 @given(places())
 def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
     assert SECRET not in shown(place)

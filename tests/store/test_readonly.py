@@ -255,6 +255,7 @@ def test_another_user_does_not_learn_whether_a_private_store_is_there(place: Pat
         assert reader("open", str(place / "s"))["error"] == "ES_STORE_NOT_FOUND"
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     ("hidden", "code"), [("catalog.db", "ES_STORE_NOT_FOUND"), ("catalog.db-wal", "ES_CATALOG_UNAVAILABLE")]

@@ -29,6 +29,7 @@ from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.store.upkeep.compaction import keep_for, worth_merging
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.changes.test_pages import Past, RandomFragments
 from tests.storage.indexed import Indexed
 from tests.storage.indexes.test_pages import check_against_oracle, varying
@@ -148,7 +149,7 @@ class LivelyIndexed(Indexed):
         self.fragments, self.oldest = life.fragments, life.oldest
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SEEDS)
 def test_every_snapshot_that_is_kept_stays_as_it_was(seed: int) -> None:
     made = LivelyFragments(seed)
@@ -157,7 +158,7 @@ def test_every_snapshot_that_is_kept_stays_as_it_was(seed: int) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(SEEDS)
 def test_changes_of_all_that_is_kept_stay_as_they_were(seed: int) -> None:
     made = LivelyFragments(seed)
@@ -167,7 +168,7 @@ def test_changes_of_all_that_is_kept_stay_as_they_were(seed: int) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SEEDS)
 def test_index_scans_give_what_they_gave(seed: int) -> None:
     indexed = LivelyIndexed(seed)

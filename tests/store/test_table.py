@@ -393,6 +393,7 @@ def test_no_keys_delete_nothing(trips: Table) -> None:
 # ----------------------------------------------------------------------------------------- limits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [0, 1, 9, 10, 11, 99, 100, 101, 2**40])
 @pytest.mark.parametrize("condition", [None, "id % 3 = 0"])
 @pytest.mark.parametrize("order_by", [None, "km DESC"])

@@ -21,8 +21,9 @@ from elasticscan.topology import (
     move_tablet,
     split_tablet,
 )
+from tests.base.examples import examples
 
-few = settings(max_examples=150, deadline=None)
+few = settings(max_examples=examples(150), deadline=None)
 
 SLOTS = 24
 

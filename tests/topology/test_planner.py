@@ -20,8 +20,9 @@ from elasticscan.topology import (
     move_tablet,
     plan_balance,
 )
+from tests.base.examples import examples
 
-few = settings(max_examples=150, deadline=None)
+few = settings(max_examples=examples(150), deadline=None)
 
 
 def placed(homes: Sequence[int]) -> Placement:
@@ -78,7 +79,7 @@ def test_a_plan_balances_by_as_few_moves_as_arithmetic_allows_in_whatever_order_
     assert plan_balance(before, data.draw(st.permutations(shards))) == plan
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=6),
     st.lists(st.integers(1, 4), min_size=1, max_size=3, unique=True),

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 
-few = settings(max_examples=200, deadline=None)
+few = settings(max_examples=examples(200), deadline=None)
 
 slot = st.integers(0, 40)
 ranges = st.lists(st.tuples(slot, slot), max_size=8)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.topology import Placement, SlotSet, Tablet
+from tests.base.examples import examples
 
-few = settings(max_examples=150, deadline=None)
+few = settings(max_examples=examples(150), deadline=None)
 
 SLOTS = 40
 

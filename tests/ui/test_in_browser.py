@@ -254,6 +254,7 @@ BARS = """[...document.querySelectorAll("#map .scan")].map((bar) => Object.fromE
   [kind, [...bar.querySelectorAll("." + kind)].map((rect) => [+rect.getAttribute("x"), +rect.getAttribute("x") + +rect.getAttribute("width")])])))"""  # noqa: E501
 
 
+@pytest.mark.long
 def test_a_scan_in_flight_is_a_bar_over_the_slot_map(
     store: Store, server: PageServer, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from elasticscan.upkeep import (
     tablet_bytes,
     tablet_depths,
 )
+from tests.base.examples import examples
 from tests.upkeep.world import fragment
 
 POLICY = replace(
@@ -59,7 +60,7 @@ def carry_out(placement: Placement, step: Split | Join) -> Placement:
     return join_tablets(placement, step.left, step.right, fresh)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(loads())
 def test_splits_and_joins_settle_and_none_undoes_another(
     load: tuple[Placement, list[int], list[int]],
@@ -88,7 +89,7 @@ def test_splits_and_joins_settle_and_none_undoes_another(
         assert sizes[tablet.id] <= POLICY.split_bytes or tablet.end - tablet.start == 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(loads())
 def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int], list[int]]) -> None:
     placement, slots, shards = load
@@ -112,7 +113,7 @@ def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int
         raise AssertionError("plans do not settle")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(loads(), st.data())
 def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
     load: tuple[Placement, list[int], list[int]], data: st.DataObject

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.topology import SlotSet
 from elasticscan.upkeep import Merge, Part, Policy, depth_of, parts_of, plan_merges
+from tests.base.examples import examples
 from tests.upkeep.world import World, fragment
 
 POLICY = Policy()
@@ -29,7 +30,7 @@ def slot_sets() -> st.SearchStrategy[SlotSet]:
 commits = st.lists(st.tuples(st.integers(1, 3_000), st.none() | slot_sets()), max_size=60)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(commits, st.sampled_from([3, 8]))
 def test_after_each_commit_and_its_merges_no_slot_has_more_fragments_than_allowed(
     history: list[tuple[int, SlotSet | None]], most: int
@@ -42,7 +43,7 @@ def test_after_each_commit_and_its_merges_no_slot_has_more_fragments_than_allowe
         assert depth_of(tuple(world.parts.values()), world.policy) <= most
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(commits, st.booleans())
 def test_plans_settle_and_lose_no_slot(history: list[tuple[int, SlotSet | None]], tidy: bool) -> None:
     world = World(SMALL, SLOTS)
@@ -55,7 +56,7 @@ def test_plans_settle_and_lose_no_slot(history: list[tuple[int, SlotSet | None]]
     assert world.plan(tidy) == ()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(commits)
 def test_steps_are_bounded_and_disjoint(history: list[tuple[int, SlotSet | None]]) -> None:
     world = World(replace(SMALL, most_pieces=1_000), SLOTS)
@@ -75,7 +76,7 @@ def test_steps_are_bounded_and_disjoint(history: list[tuple[int, SlotSet | None]
             done |= merge.slots
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.integers(0, 2**32), st.sampled_from([20, 200, 2_000]), st.sampled_from([0.0, 1.0]))
 def test_write_amplification_grows_with_the_logarithm(seed: int, count: int, spread: float) -> None:
     chance, world = random.Random(seed), World(POLICY)
@@ -98,7 +99,7 @@ def test_ten_thousand_small_commits_beside_a_large_fragment() -> None:
     assert world.steps < 2_000
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(commits, st.integers(0, 5))
 def test_a_merge_that_is_cut_goes_on_where_it_was_interrupted(
     history: list[tuple[int, SlotSet | None]], done: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elasticscan.storage.batches import cache as cache_module
 from elasticscan.storage.batches.cache import BatchCache, KeptBatches
+from tests.base.examples import examples
 
 BOUND = 1_000
 
@@ -49,7 +50,7 @@ class Plain:
             self.kept.remove(lasting[0] if lasting and (not others or takes_half or too_old) else others[0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 4), st.lists(USES, max_size=80))
 def test_what_stays_are_the_batches_used_last_and_lasting_ones_longer(
     age: int, uses: list[tuple[int, int, bool]]

@@ -26,6 +26,7 @@ from elasticscan.storage.fragment import SLOT, FragmentReader, FragmentTarget, f
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.versions import ORIGIN
 
@@ -119,7 +120,7 @@ def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> Fr
     return FragmentReader(disk, staged.path, ("k", *columns), staged.seal, cache=BatchCache(most_bytes=1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.sampled_from(sorted(COLUMNS)), unique=True, max_size=4),
     st.sampled_from([0.0, 0.3, 1.0]),

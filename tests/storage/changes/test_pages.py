@@ -29,6 +29,7 @@ from elasticscan.storage.fragment import FragmentReader, FragmentTarget, write_f
 from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
@@ -256,7 +257,7 @@ class RandomFragments:
 # ------------------------------------------------------------------------------- properties
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_a_feed_tells_what_a_replay_of_the_commits_does(seed: int) -> None:
     drawn = RandomFragments(seed)
@@ -264,7 +265,7 @@ def test_a_feed_tells_what_a_replay_of_the_commits_does(seed: int) -> None:
     assert drawn.read(after, upto, feed=True) == drawn.past.feed(after, upto)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(SEEDS)
 def test_without_a_feed_all_new_rows_come_and_nothing_else(seed: int) -> None:
     drawn = RandomFragments(seed)
@@ -272,7 +273,7 @@ def test_without_a_feed_all_new_rows_come_and_nothing_else(seed: int) -> None:
     assert drawn.read(after, upto, feed=False) == drawn.past.new_rows(after, upto)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_a_feed_applied_to_the_rows_before_it_gives_the_rows_after_it(seed: int) -> None:
     drawn = RandomFragments(seed)
@@ -288,7 +289,7 @@ def test_a_feed_applied_to_the_rows_before_it_gives_the_rows_after_it(seed: int)
     assert state == drawn.past.state(upto)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_feeds_of_two_ranges_in_a_row_are_the_feed_of_both(seed: int) -> None:
     drawn = RandomFragments(seed)
@@ -297,7 +298,7 @@ def test_feeds_of_two_ranges_in_a_row_are_the_feed_of_both(seed: int) -> None:
     assert in_order(parts) == drawn.read(first, third, feed=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SEEDS, st.booleans())
 def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: bool) -> None:
     """Positions come from other shards: their keys need not be here, nor have changed."""
@@ -333,7 +334,7 @@ def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: boo
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS, st.booleans(), st.lists(st.sampled_from(("v", "n")), unique=True))
 @example(66, False, [])  # nothing but new rows, and none of their columns
 def test_columns_come_as_asked_for_without_the_key(seed: int, feed: bool, columns: list[str]) -> None:

@@ -27,6 +27,7 @@ from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import run_columns
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.indexed import COLUMNS, NAN, Indexed, Key, Values
 from tests.storage.versions import Limits, request_of
 
@@ -145,14 +146,14 @@ def check_against_oracle(indexed: Indexed, limits: Iterator[Limits]) -> None:
         assert alike(found) == alike(expected_rows(indexed, cursors, order, bounds))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(SEEDS)
 def test_pages_of_any_limits_hold_each_visible_row_once_and_in_the_order_of_the_index(seed: int) -> None:
     indexed = Indexed(seed)
     check_against_oracle(indexed, varying(indexed.rng))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SEEDS)
 def test_pieces_that_are_read_one_by_one_or_together_give_the_same_rows(seed: int) -> None:
     """Whoever reads may hold back any cursors, so that their positions come apart."""
@@ -176,7 +177,7 @@ def test_pieces_that_are_read_one_by_one_or_together_give_the_same_rows(seed: in
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SEEDS)
 def test_columns_come_as_asked_for(seed: int) -> None:
     indexed = Indexed(seed)
@@ -310,6 +311,7 @@ def test_what_a_page_examines_is_bounded() -> None:
     assert all(page.scanned < total for page in pages)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("descending", [False, True])
 def test_an_index_whose_entries_are_not_in_order_never_makes_a_scan_endless(
     descending: bool, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ from elasticscan.storage.indexes.pages import read_index_page
 from elasticscan.storage.indexes.run import RunReader, build_runs, key_columns, run_columns
 from elasticscan.storage.lookup import rows_at
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.indexed import COLUMNS, Indexed, Version
 from tests.storage.versions import ORIGIN, request_of
@@ -77,7 +78,7 @@ def filled(seed: int, index: IndexInfo | None = None) -> Indexed:
 # ------------------------------------------------------------------------------------ what is in
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_a_fragments_runs_hold_an_entry_for_every_version_that_is_no_tombstone(seed: int) -> None:
     indexed = filled(seed)
@@ -101,7 +102,7 @@ def test_a_fragments_runs_hold_an_entry_for_every_version_that_is_no_tombstone(s
     assert sorted(found) == sorted(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_entries_are_sorted_and_searched_by_their_order_keys(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -140,7 +141,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_the_place_of_a_key_in_a_column_of_numbers_is_that_of_its_bytes(
     kind: pa.DataType, data: st.DataObject
@@ -175,7 +176,7 @@ def test_a_fragment_of_nothing_but_tombstones_has_one_run_without_entries() -> N
     assert (run.entries, run.lower_bound(b""), run.upper_bound(b"\2"), len(everything(run))) == (0, 0, 0, 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SEEDS)
 def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -203,7 +204,7 @@ def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
 CODES = st.sampled_from(("bool", "uint8", "int8", "int16", "uint32", "int32", "int64", "uint64", "wide"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(CODES, min_size=1, max_size=4), st.integers(1, 40), SEEDS)
 def test_codes_are_sorted_as_lexsort_sorts_them(kinds: list[str], rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -309,7 +310,7 @@ def test_no_byte_of_a_run_that_changed_ends_the_process_or_a_scan_in_another_err
 # ------------------------------------------------------------------------------- rows by number
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_rows_come_by_number_in_the_order_asked(seed: int) -> None:
     indexed = filled(seed)

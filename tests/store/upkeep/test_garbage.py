@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from elasticscan.metadata import Manifest
 from elasticscan.store.upkeep.garbage import Action, GarbageRules, RemovalPlan, Shelf, in_question, plan
 from elasticscan.topology import SlotSet
+from tests.base.examples import examples
 
 NOW = 1_000_000.0
 STORE = "5" * 32
@@ -161,7 +162,7 @@ def test_dropped_files_that_are_gone_are_forgotten_after_the_grace_period() -> N
 ages = st.sampled_from([0.0, 99.0, 100.0, 5_000.0])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.dictionaries(st.integers(0, 9), ages),
     st.sets(st.integers(0, 9)),
