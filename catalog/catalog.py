@@ -125,7 +125,7 @@ class Catalog:
         when_missing: is called before somebody is told that something is not there, and raises where the
             catalog may be an older one that does not know it.
         after_writing: is called after every such transaction that changed the versions, with what it made
-            of the identity, and with true if it entered files.
+            of the identity, and with the shards at which it entered files.
     """
 
     def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
@@ -163,7 +163,7 @@ class Catalog:
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
         self.when_missing: Callable[[], None] = lambda: None
-        self.after_writing: Callable[[Identity, bool], None] = lambda _, __: None
+        self.after_writing: Callable[[Identity, frozenset[int]], None] = lambda _, __: None
 
     @staticmethod
     def create(
@@ -276,9 +276,9 @@ class Catalog:
             check(before)
             yield tx
             tx.number_changes()
-            after, enters_files = tx.identity(), tx.enters_files
+            after, files_at = tx.identity(), tx.files_at
         if after != before:
-            self.after_writing(after, enters_files)
+            self.after_writing(after, files_at)
 
     @contextmanager
     def leasing(self, ahead: Asking = list, at_once: bool = False) -> Iterator[Tx]:

@@ -78,6 +78,7 @@ class FragmentTx(IndexTx):
             entered.append(own | slots | bounds | {"is_unique": fragment.unique})
             if fragment.statistics:
                 bodies.append({"fragment_id": number, "body": fragment.statistics})
+        self.files_at |= {fragment.shard for fragment in new_fragments}
         self._rows.insert(fragments, *entered)
         self._rows.insert(statistics, *bodies)
         of_fragments = enumerate(new_fragments, first)

@@ -104,6 +104,7 @@ class StateTx:
         self.now = now
         self._state_row: Any = None
         self._changed: dict[str, Any] = {}
+        self.files_at = frozenset[int]()  # the shards at which it has entered files of a table
 
     def info(self) -> StoreInfo:
         names = ("store_id", "slots", "hash", "retention_seconds", "created_at")
@@ -147,11 +148,6 @@ class StateTx:
         """
         if self._rows.changed - PASSING and not self._changed.keys() & {"layout", "last_commit"}:
             self.bump_layout()
-
-    @property
-    def enters_files(self) -> bool:
-        """True if this transaction has entered files of a table."""
-        return bool(self._state("next_fragment") > self._state_row.next_fragment)
 
     def begin_store(self, hash_name: str, retention: float, placement: Placement, home: Home | None) -> None:
         """Enter the state of a store that is being made."""

@@ -1,12 +1,18 @@
 """The roots of an open store's shards: their disks, whose they are, and what they know of the catalog.
 
 How far the catalog has got is for whoever calls to say.
+
+A store may have hundreds of shards, and a commit touches few. So what is committed is noted where files were
+written, and at a few *witnesses*, the same few for everybody who reaches the same roots: whoever writes looks
+at these first. An open store has once looked at all, and where the set of shards changed, all are told. So an
+older catalog is noticed by each process as if all looked at all, unless all witnesses of what was done since
+are away or lost; against that the marks of all others are brought up in turn, too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from elasticscan.base.clock import Clock
@@ -25,6 +31,9 @@ from elasticscan.store.roots import Claims, Location, Mark, Marker
 from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
 from elasticscan.topology import Shard
 
+WITNESSES = 8
+_IN_TURN = 2  # of the others, for each commit
+
 
 def next_incarnation(identity: Identity, here: Home | None) -> str | None:
     """The incarnation that a copy begins with its first write; None for a catalog that is no copy.
@@ -36,6 +45,24 @@ def next_incarnation(identity: Identity, here: Home | None) -> str | None:
         return None
     of = (identity.store_id, identity.incarnation, identity.layout, identity.last_commit, here.pack())
     return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
+
+
+def mark_of(catalog: Identity) -> Mark:
+    return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)
+
+
+def witnesses_first(shards: Iterable[int]) -> list[int]:
+    """Shards in the order in which they are witnesses.
+
+    It scatters them, for neighbours may lie on one disk, and it stays as it is when others come or go.
+    """
+    return sorted(shards, key=lambda shard: (shard * 2_654_435_761 % 2**32, shard))
+
+
+def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
+    """Some shards beyond the witnesses; all of them come in turn, as the catalog's versions grow."""
+    others = order[WITNESSES:]
+    return [others[(versions * _IN_TURN + n) % len(others)] for n in range(_IN_TURN) if others]
 
 
 class RootMarks:
@@ -167,19 +194,10 @@ class RootMarks:
         """Leave a mark at shards, as well as may be; `anew` as in `advance_mark`."""
         away = list[int]()  # behind a bucket that is away no other is waited for, perhaps a minute each
 
-        def note(shard: int) -> None:
-            disk, root = self.disk_of(shard), self.root_of(shard)
-            marker = self.marker_of(shard, mark.incarnation)
-            seen = None if anew else self._seen_afar.pop(shard, None)
-            stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
-            noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
-            if disk.is_far:
-                self._seen_afar[shard] = marker.incarnation, noted
-
         def note_if_there(shard: int) -> None:
             try:
                 if not (away and self._is_far(shard)):
-                    note(shard)
+                    self._note(shard, mark, anew)
             except ShardUnavailable:
                 if self._is_far(shard):
                     away.append(shard)
@@ -188,15 +206,40 @@ class RootMarks:
 
         all_side_by_side(note_if_there, list(shards), SHARDS_AT_ONCE, alone=self._is_near)
 
-    def look(self, shards: Iterable[int]) -> Callable[[Identity], None]:
+    def note_committed(self, local: Collection[int], written: Collection[int], mark: Mark) -> None:
+        """Leave a mark at those of some directories that were written, and at witnesses among them."""
+        order, reached = witnesses_first(local), set[int]()
+        for shard in order:
+            if len(reached) == WITNESSES:
+                break
+            with suppress(ElasticScanError):  # it is away: another one takes its place
+                self._note(shard, mark)
+                reached.add(shard)
+        others = {*next_in_turn(order, mark.layout + mark.commit), *(set(written) & set(local))}
+        self.note(others - reached, mark)
+
+    def _note(self, shard: int, mark: Mark, anew: bool = False) -> None:
+        disk, root = self.disk_of(shard), self.root_of(shard)
+        marker = self.marker_of(shard, mark.incarnation)
+        seen = None if anew else self._seen_afar.pop(shard, None)
+        stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
+        noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
+        if disk.is_far:
+            self._seen_afar[shard] = marker.incarnation, noted
+
+    def look(self, shards: Collection[int], at_all: bool) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.
 
-        That raises `CatalogOutdated`.
+        Only witnesses among them are read, unless it is to be looked at all. That raises `CatalogOutdated`.
         """
-        marks = list[tuple[str, Mark]]()
-        for shard in shards:
+        marks, reached = list[tuple[str, Mark]](), 0
+        for shard in witnesses_first(shards):
+            if reached == WITNESSES and not at_all:
+                break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
-                if (mark := read_mark(self.disk_of(shard))) is not None:
+                mark = read_mark(self.disk_of(shard))
+                reached += 1
+                if mark is not None:
                     marks.append((self.root_of(shard), mark))
 
         def check(catalog: Identity) -> None:

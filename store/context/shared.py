@@ -36,7 +36,7 @@ from elasticscan.store.context.lookups import (
     check_reached,
     read_statistics,
 )
-from elasticscan.store.context.marks import RootMarks
+from elasticscan.store.context.marks import RootMarks, mark_of
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -186,15 +186,18 @@ class Context:
         with suppress(ElasticScanError):
             self._roots.note(shards, self._progress(), anew)
 
-    def note_committed(self, committed: Identity, enters_files: bool) -> None:
-        """Leave a mark of what was committed at all shards.
+    def note_committed(self, committed: Identity, files_at: frozenset[int]) -> None:
+        """Leave a mark of what was committed where files were entered and at witnesses, or at all new shards.
 
         Where files were entered, only at directories: whoever did that knows which of the others he wrote to.
         """
         self._note_seen((committed.layout, committed.last_commit))
         with suppress(ElasticScanError):
+            before, mark = self.local_shards(), mark_of(committed)
             local, afar = self._active_shards(committed.layout)
-            self._roots.note(local if enters_files else (*local, *afar), _mark_of(committed))
+            self._roots.note_committed(local, files_at if local == before else local, mark)
+            if not files_at:
+                self._roots.note(afar, mark)
 
     def _carry_over(self, now: Reached) -> None:
         """Keep what was read at earlier layouts that differ from the one of now in nothing but fragments.
@@ -243,12 +246,18 @@ class Context:
         local = tuple(shard.id for shard in active if shard.id not in afar)
         return self._active.put(layout, None, (local, afar))
 
-    def look_at_marks(self) -> Callable[[Identity], None]:
-        """Read what the shards that can be reached know; what is returned compares a later catalog with it.
+    def look_at_marks(self, at_all: bool = False) -> Callable[[Identity], None]:
+        """Read what witnesses know, once all shards; what is returned compares a later catalog with it.
 
         That raises `CatalogOutdated`.
         """
-        return self._roots.look(self.local_shards())
+        check = self._roots.look(self.local_shards(), at_all or not self._known_newest)
+
+        def check_and_know(catalog: Identity) -> None:
+            check(catalog)
+            self._known_newest = True
+
+        return check_and_know
 
     def check_newest(self) -> None:
         """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
@@ -258,7 +267,7 @@ class Context:
         """
         if not self._known_newest:
             self.compare_with_shards()
-            self._known_newest = True
+            self._known_newest = True  # or a standby's, of which nothing is proved
 
     def compare_with_shards(self) -> None:
         """As `check_newest`, whatever was found before.
@@ -268,7 +277,7 @@ class Context:
         """
         # A standby of a database server follows its server with a delay, which proves nothing.
         if self.catalog.follows_progress:
-            check = self.look_at_marks()
+            check = self.look_at_marks(at_all=True)
             self.incarnation()
             layout, newest = self.versions()
             check(replace(self._identity, layout=layout, last_commit=newest))
@@ -563,7 +572,7 @@ class Context:
         """
         fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
         self.catalog.settle()
-        disks = self._roots.check_all({fragment.shard for fragment in fragments}, lambda: _mark_of(now))
+        disks = self._roots.check_all({fragment.shard for fragment in fragments}, lambda: mark_of(now))
         nothing_went = since == (now.layout, now.last_commit)
         for fragment in fragments:
             disk = disks[fragment.shard]
@@ -588,7 +597,3 @@ class Context:
                 "needed; nothing was changed: try again, and collect with a longer grace period",
                 path=path,
             ) from error
-
-
-def _mark_of(catalog: Identity) -> Mark:
-    return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)

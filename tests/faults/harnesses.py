@@ -30,6 +30,7 @@ from tests.store import (
     test_root_scenarios,
     test_verifying,
 )
+from tests.store.context import test_marks
 from tests.store.damage_programs import DamagePrograms
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
@@ -41,6 +42,7 @@ _MODULES = (
     test_root_scenarios,
     test_catalog_away,
     test_definitions_meanwhile,
+    test_marks,
     test_older_catalog,
     test_aggregating,
     test_extremes,

@@ -82,7 +82,7 @@ def marks_are_ignored(patch: Patch) -> None:
     style="test_an_older_catalog_does_not_catch_up_by_itself",
 )
 def marks_do_not_stop_the_catalog(patch: Patch) -> None:
-    patch.setattr(Context, "look_at_marks", lambda self: lambda _: None)
+    patch.setattr(Context, "look_at_marks", lambda self, at_all=False: lambda _: None)
 
 
 @fault(
@@ -92,6 +92,25 @@ def marks_do_not_stop_the_catalog(patch: Patch) -> None:
 )
 def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
     patch.setattr(Context, "_active_shards", lambda self, layout: ((), ()))
+
+
+@fault(
+    "scenarios",
+    "what is committed is noted at witnesses, and not only where it was written",
+    style="test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before",
+)
+def witnesses_are_not_told(patch: Patch) -> None:
+    patch.setattr(RootMarks, "note_committed", lambda self, _, written, mark: self.note(written, mark))
+
+
+@fault(
+    "scenarios",
+    "where shards are new, all of them are told",
+    style="test_new_shards_are_told_to_all",
+)
+def new_shards_are_told_to_few(patch: Patch) -> None:
+    honest = RootMarks.note_committed
+    patch.setattr(RootMarks, "note_committed", lambda self, local, _, mark: honest(self, local, (), mark))
 
 
 @fault(

@@ -1,0 +1,188 @@
+"""Marks of many shards: few are looked at and written, and an older catalog is noticed all the same."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import CatalogOutdated
+from elasticscan.store import Store
+from elasticscan.store.context import marks
+from elasticscan.store.context.marks import WITNESSES, RootMarks, next_in_turn, witnesses_first
+from elasticscan.store.roots import Mark
+from elasticscan.store.roots.markers import read_mark
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+def row(key: int) -> pa.Table:
+    return pa.table({"id": [key], "v": [key]}, SCHEMA)
+
+
+def made(place: Path, shards: int) -> Store:
+    store = Store.create(place, [f"s{number}" for number in range(shards)], tablets=shards, slots=64)
+    store.create_table("t", SCHEMA, ["id"])
+    return store
+
+
+def shard_of(store: Store, key: int) -> int:
+    """The shard where a commit of one row leaves its file."""
+    commit = store.table("t").upsert(row(key))
+    with store.context.catalog.reading() as tx:
+        return next(file.shard for file in tx.fragments() if file.max_commit == commit)
+
+
+def known(store: Store) -> dict[int, Mark]:
+    found = {shard: read_mark(store.context.disk_of(shard)) for shard in store.context.local_shards()}
+    return {shard: mark for shard, mark in found.items() if mark is not None}
+
+
+def saved(place: Path) -> Callable[[], None]:
+    """Save the catalog as it is; what is returned puts it back."""
+    older, database = place.with_name("older.db"), place / "catalog.db"
+    with closing(sqlite3.connect(database)) as one, closing(sqlite3.connect(older)) as two:
+        one.backup(two)
+
+    def put_back() -> None:
+        with closing(sqlite3.connect(older)) as one, closing(sqlite3.connect(database)) as two:
+            one.backup(two)
+
+    return put_back
+
+
+def beyond_the_witnesses(store: Store) -> int:
+    """A key whose shard is no witness."""
+    others = witnesses_first(store.context.local_shards())[WITNESSES:]
+    return next(key for key in range(500) if shard_of(store, key) in others)
+
+
+def test_witnesses_are_scattered_and_stay_when_others_come() -> None:
+    few, many = witnesses_first(range(1, 41))[:WITNESSES], witnesses_first(range(1, 513))[:WITNESSES]
+    assert len({shard // 10 for shard in few}) >= 4
+    assert sorted(set(few) & set(range(1, 41)), key=witnesses_first(range(1, 513)).index) == few
+    assert len({shard // 64 for shard in many}) >= 4
+    assert witnesses_first([3, 1]) in ([3, 1], [1, 3])
+
+
+def test_all_others_come_in_turn() -> None:
+    order = witnesses_first(range(1, 41))
+    came = [shard for versions in range(16) for shard in next_in_turn(order, versions)]
+    assert sorted(came) == sorted(order[WITNESSES:])
+    assert next_in_turn(order[:WITNESSES], 5) == []
+    assert set(next_in_turn(order[: WITNESSES + 1], 5)) == {order[WITNESSES]}
+
+
+@pytest.mark.parametrize("work", ["commit", "tag"])
+def test_what_writes_looks_at_no_more_marks_where_there_are_more_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    opened, counts = list[object](), list[int]()
+
+    def counted(disk: object) -> Mark | None:
+        opened.append(disk)
+        return read_mark(disk)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(marks, "read_mark", counted)
+    for shards in (12, 48):
+        with made(tmp_path / f"{shards}", shards) as store:
+            key = beyond_the_witnesses(store)
+            opened.clear()
+            store.table("t").upsert(row(key)) if work == "commit" else store.table("t").tag("now")
+            counts.append(len(opened))
+    # Where it looks first; where it notes; and the shard that is written to: looked at twice, and noted.
+    assert counts[0] == counts[1] <= 2 * WITNESSES + 2 + 3
+
+
+def test_a_commit_is_noted_where_it_wrote_and_at_the_witnesses(tmp_path: Path) -> None:
+    with made(tmp_path / "s", 24) as store:
+        key = beyond_the_witnesses(store)
+        commit = store.table("t").upsert(row(key))
+        at = {shard for shard, mark in known(store).items() if mark.commit == commit}
+        order = witnesses_first(store.context.local_shards())
+        assert at >= {*order[:WITNESSES], shard_of(store, key)}
+        for number in range(8):  # two of the sixteen others each
+            store.table("t").tag(f"tag_{number}")
+        assert min(mark.commit for mark in known(store).values()) >= commit
+
+
+def test_new_shards_are_told_to_all(tmp_path: Path) -> None:
+    with made(tmp_path / "s", 20) as store:
+        before = store.context.versions()[0]
+        store.expand(["late"])
+        assert len(known(store)) == 21
+        assert min(mark.layout for mark in known(store).values()) > before
+
+
+def test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before(tmp_path: Path) -> None:
+    """It has not seen the commit that is gone, which wrote to a shard that it does not look at."""
+    place = tmp_path / "s"
+    with made(place, 24) as store, Store.open(place) as other:
+        key = beyond_the_witnesses(store)
+        put_back = saved(place)
+        other.table("t").upsert(row(key))
+        put_back()
+        with pytest.raises(CatalogOutdated):
+            store.table("t").tag("now")
+
+
+@pytest.mark.parametrize("away", ["witnesses", "the shard that was written"])
+def test_an_older_catalog_is_noticed_while_shards_are_away(tmp_path: Path, away: str) -> None:
+    place = tmp_path / "s"
+    with made(place, 24) as store, Store.open(place) as other:
+        key = beyond_the_witnesses(store)
+        names, where = store.context.shard_names(), shard_of(store, key)
+        first = witnesses_first(store.context.local_shards())[:WITNESSES]
+        put_back = saved(place)
+        roots = [place / "shards" / names[shard] for shard in (first if away == "witnesses" else [where])]
+
+        def hide() -> None:
+            for root in roots:
+                root.rename(root.with_name(root.name + ".away"))
+
+        if away == "witnesses":  # others take their place for whoever writes, and for whoever looks
+            hide()
+            other.table("t").upsert(row(key))
+        else:
+            other.table("t").upsert(row(key))
+            hide()
+        put_back()
+        with pytest.raises(CatalogOutdated):
+            store.table("t").tag("now")
+        with Store.open(place) as fresh, pytest.raises(CatalogOutdated):
+            fresh.table("t").tag("now")
+
+
+def test_who_opens_a_store_looks_at_all_shards_once(tmp_path: Path) -> None:
+    """Where all witnesses are lost with what they knew, the others are asked."""
+    place = tmp_path / "s"
+    with made(place, 24) as store:
+        key = beyond_the_witnesses(store)
+        put_back = saved(place)
+        store.table("t").upsert(row(key))
+        names = store.context.shard_names()
+        for shard in witnesses_first(store.context.local_shards())[:WITNESSES]:
+            shutil.rmtree(place / "shards" / names[shard])
+    put_back()
+    with Store.open(place) as fresh, pytest.raises(CatalogOutdated):
+        fresh.table("t").tag("now")
+
+
+def test_witnesses_that_are_away_are_not_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(tmp_path / "s", 12) as store:
+        names = store.context.shard_names()
+        (first, *_) = witnesses_first(store.context.local_shards())
+        root = tmp_path / "s" / "shards" / names[first]
+        root.rename(root.with_name("away"))
+        root.mkdir()
+        store.table("t").tag("now")
+        assert list(root.iterdir()) == []
+        noted = list[int]()
+        monkeypatch.setattr(RootMarks, "_note", lambda self, shard, mark, anew=False: noted.append(shard))
+        store.table("t").tag("later")
+        assert len(noted) == WITNESSES + 2
