@@ -38,7 +38,9 @@ Where the catalog's file cannot be written, it is read without changing anything
 
 The modules, from the bottom up:
 
-tables         the SQL tables; failures: the errors of a database, as ours
+tables         the SQL tables
+gate           forks wait while SQLite is at work; probe: a look at its files, before damage is told
+failures       the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 remembered     groups of rows that were read before, of which only newer rows are read
 compiled       statements, compiled once for all catalogs in SQLite of a process

@@ -31,11 +31,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.util.queue import Queue
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
-from elasticscan.base.forks import ForkGate
 from elasticscan.base.interrupted import forget, note
 from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
+from elasticscan.catalog.gate import GATE
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import ask
 
@@ -77,7 +77,7 @@ _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keep
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
 WATCHERS = 4  # at most so many connections for each Watch
 
-_GATE = ForkGate()
+_GATE = GATE
 
 
 def is_sqlite(engine: Engine) -> bool:

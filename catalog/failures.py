@@ -6,10 +6,12 @@ it is locked, out of reach, not writable, went away    CatalogUnavailable
 it cannot be opened for want of open files             OutOfResources
 it went away while it committed, and stayed so         CommitUnknown
 a row, page or text makes no sense, a key is twice     StoreDamaged
+the same, but its disk does not give its file          CatalogUnavailable
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,6 +44,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.base.resources import lack_of_files, lack_of_memory
+from elasticscan.catalog.probe import is_sound, why_unreadable
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
 _NO_SENSE = (
@@ -84,14 +87,19 @@ def translate_errors(engine: Engine) -> Iterator[None]:
     """Turn a database's errors into ours."""
     try:
         yield
+    except StoreDamaged as error:
+        failing = failing_disk(engine)
+        if failing is None:
+            raise
+        raise failing from error
     except ElasticScanError:
         raise
     except DBAPIError as error:
-        raise _meaning(error, _url(engine)) from told_of(error, engine)
+        raise _meaning(error, engine) from told_of(error, engine)
     except UnicodeDecodeError as error:  # SQLite's own message quotes the damage
-        raise damaged(error) from error
+        raise failing_disk(engine) or damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
-        raise damaged(error) from error
+        raise failing_disk(engine) or damaged(error) from error
     except StatementError as error:  # raised amid a statement, by the handler of a signal
         raise (error.orig or error) from error.__cause__
     except NoFreeConnection as error:
@@ -112,8 +120,43 @@ def told_of(error: BaseException, engine: Engine) -> BaseException | None:
     return as_cause(error, _url(engine))
 
 
-def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
-    said = without(error.orig, url)  # drivers quote parameters that they do not understand
+def failing_disk(engine: Engine) -> CatalogUnavailable | None:
+    """The error to tell in place of damage: the system does not give the file; None where it does."""
+    path = _file(engine)
+    reason = None if path is None else why_unreadable(path)
+    if reason is None:
+        return None
+    return CatalogUnavailable(
+        f"the catalog {path} could not be read: {reason}; its disk, mount or network fails, and nothing says "
+        "that the catalog is damaged. Look at the system's log, then try again; if it stays so, copy the "
+        "catalog (or restore it) to another disk",
+        detail=str(reason),
+        errno=reason.errno,
+    )
+
+
+def _file(engine: Engine) -> Path | None:
+    file = engine.url.database if engine.dialect.name == "sqlite" else None
+    return None if file is None else Path(file)
+
+
+def _damage(error: DBAPIError, said: str, engine: Engine) -> ElasticScanError:
+    """The error for what a database takes for damage: of its disk, where that fails or has failed."""
+    failing, path = failing_disk(engine), _file(engine)
+    if failing is not None:
+        return failing
+    number = getattr(error.orig, "sqlite_errorcode", None) or 0
+    if path is not None and number & 0xFF == sqlite3.SQLITE_CORRUPT and is_sound(path):
+        return CatalogUnavailable(
+            f"the catalog {path} could not be read ({said}), and now it can: its disk, mount or network has "
+            "failed for a moment. Try again, and look at the system's log",
+            detail=said,
+        )
+    return damaged(said)
+
+
+def _meaning(error: DBAPIError, engine: Engine) -> ElasticScanError:
+    said = without(error.orig, _url(engine))  # drivers quote parameters that they do not understand
     words, state = said.lower(), getattr(error.orig, "sqlstate", None)
     if state == _FULL_STATE or any(word in words for word in _FULL):
         return DiskFull(
@@ -131,19 +174,19 @@ def _meaning(error: DBAPIError, url: str) -> ElasticScanError:
         return lack_of_memory()
     lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
     if any(word in words for word in _NO_SENSE):
-        return damaged(said)
+        return _damage(error, said, engine)
     if isinstance(error, DataError):
         return InvalidOption(
             f"the catalog's database cannot hold a value: {said.strip()}; nothing was committed"
         )
     if lost or "closed" in words:
         return _unavailable(said)
-    return damaged(said)
+    return _damage(error, said, engine)
 
 
-def is_damage(error: DBAPIError) -> bool:
+def is_damage(error: DBAPIError, engine: Engine) -> bool:
     """True for the error of a database that cannot make sense of its own file."""
-    return isinstance(_meaning(error, ""), StoreDamaged)
+    return isinstance(_meaning(error, engine), StoreDamaged)
 
 
 def _unavailable(said: str) -> CatalogUnavailable:
@@ -185,7 +228,7 @@ def committing(connection: Connection) -> Iterator[None]:
 
 def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanError:
     """Translate the error of a COMMIT: refused for sure, or nobody knows."""
-    meaning = _meaning(error, _url(engine))
+    meaning = _meaning(error, engine)
     words = str(error.orig).lower()
     if not isinstance(meaning, CatalogUnavailable) or any(word in words for word in _NOT_DONE):
         return meaning

@@ -276,7 +276,7 @@ class FragmentTx(IndexTx):
 
     def _can_pass(self, error: DBAPIError) -> bool:
         """True if a transaction can go on after damage that its database met; a server has ended it."""
-        return self._sql.dialect.name == "sqlite" and is_damage(error)
+        return self._sql.dialect.name == "sqlite" and is_damage(error, self._sql.engine)
 
     # Runs of indexes
 

@@ -22,7 +22,7 @@ class NearTransaction:
     """A transaction of SQLite that changes nothing, used as SQLAlchemy's connection is."""
 
     def __init__(self, connection: Connection) -> None:
-        self.dialect, self._connection = connection.dialect, connection
+        self.engine, self.dialect, self._connection = connection.engine, connection.dialect, connection
         self._driver: Any = connection.connection.driver_connection
         self._process = os.getpid()
 

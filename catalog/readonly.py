@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -30,14 +29,10 @@ from elasticscan.base.resources import lack_in
 from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import POOL, closed_on_error
 from elasticscan.catalog.failures import is_there
+from elasticscan.catalog.probe import parts_of
 
 _TRIES, _PAUSE_SECONDS = 50, 0.02
 _SETTLED_NS = 2_000_000_000  # two changes within a tick of the disk's clock look like one
-
-# Files that were opened to be copied. They stay open: closing one would let go of all locks that this
-# process has on the file, those of SQLite in a store that is open for writing among them.
-_held: dict[tuple[int, int], int] = {}
-_lock = Lock()
 
 Seen = tuple[tuple[int, int, int, int] | None, ...]
 
@@ -169,7 +164,7 @@ class _Source:
         return tuple(_stat(path) for path in (self._path, self._wal))
 
     def _content(self, seen: Seen) -> bytes:
-        content = _read(self._path)
+        content = b"".join(parts_of(self._path))
         if seen[1] is not None and seen[1][2]:
             return _merge_log(content, self._wal.read_bytes())
         # Bytes 18 and 19 say that there is a file of changes beside it, which memory cannot have.
@@ -187,21 +182,6 @@ def _stat(path: Path) -> tuple[int, int, int, int] | None:
 def _is_settled(seen: Seen) -> bool:
     newest = max((state[3] for state in seen if state is not None), default=0)
     return newest < time.time_ns() - _SETTLED_NS
-
-
-def _read(path: Path) -> bytes:
-    with _lock:
-        status = path.stat()
-        file = _held.get((status.st_dev, status.st_ino))
-        if file is None:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            opened = os.fstat(file)
-            _held[opened.st_dev, opened.st_ino] = file
-        parts, at = [], 0
-        while part := os.pread(file, 1 << 24, at):
-            parts.append(part)
-            at += len(part)
-        return b"".join(parts)
 
 
 @contextmanager

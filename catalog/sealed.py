@@ -48,7 +48,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NULLTYPE
 
 from elasticscan.base.errors import StoreDamaged
-from elasticscan.catalog.failures import decoding, not_whole
+from elasticscan.catalog.failures import decoding, is_damage, not_whole
 from elasticscan.catalog.near import AnyTransaction
 from elasticscan.catalog.pipeline import Question, kept
 from elasticscan.catalog.remembered import (
@@ -440,7 +440,9 @@ class SealedRows:
         for (this,) in list(self._sql.execute(select(key))):
             try:
                 sound += self._with(table, {key.name: this})
-            except (StoreDamaged, DBAPIError):  # the database may not even decode it
+            except (StoreDamaged, DBAPIError) as error:  # the database may not even decode it
+                if isinstance(error, DBAPIError) and not is_damage(error, self._sql.engine):
+                    raise
                 others.append(this)
         return sound, others
 

@@ -155,7 +155,7 @@ class ServerTransaction:
     """
 
     def __init__(self, engine: Engine, writing: bool, ahead: Sequence[Question], at_once: bool) -> None:
-        self.dialect, self._engine = engine.dialect, engine
+        self.dialect, self.engine = engine.dialect, engine
         self._ahead, self._at_once = ahead, at_once
         self._foreseen: dict[Hashable, tuple[str, Answer]] = {}  # the answers to these, and of which table
         self._id = secrets.token_hex(16) if writing else None
@@ -258,12 +258,12 @@ class ServerTransaction:
                     patience.wait(error)
                 except (DBAPIError, InvalidRequestError):
                     if self._commit_was_sent:
-                        raise commit_unknown(error) from told_of(error, self._engine)
+                        raise commit_unknown(error) from told_of(error, self.engine)
                     raise
 
     def _begin_anew(self) -> None:
         """Begin, and ask again what was asked before."""
-        self._connection = self._engine.connect()
+        self._connection = self.engine.connect()
         asked = list(self._asked)
         if self._id is None:
             rows = self._begin(_BEGIN_READING, _READ_STATE)
@@ -343,7 +343,7 @@ class ServerTransaction:
         except DBAPIError as error:
             if is_passing(error):
                 raise
-            raise translate_commit_error(error, self._engine) from told_of(error, self._engine)
+            raise translate_commit_error(error, self.engine) from told_of(error, self.engine)
 
     def _lose(self) -> None:
         """Let go of a connection that is lost, and of idle ones, which then are lost too."""

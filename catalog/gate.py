@@ -1,0 +1,9 @@
+"""The gate through which SQLite is used, so that no fork meets it amid its work: see `connections`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from elasticscan.base.forks import ForkGate
+
+GATE: Final = ForkGate()

@@ -1,0 +1,73 @@
+"""The look at a catalog's files in SQLite before somebody is told that they are damaged.
+
+A disk that fails (EIO) says nothing of what it holds, but SQLite tells most failures of its reads as
+"database disk image is malformed". So its files are read once more, byte by byte, and where the system
+gives them all, by SQLite.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from elasticscan.base.forks import ChildSafeLock
+from elasticscan.catalog.gate import GATE
+
+_READ_BYTES = 1 << 24
+
+# Files that were opened to be read. They stay open: closing one would let go of all locks that this
+# process has on the file, those of SQLite in a store that is open for writing among them.
+_held: dict[tuple[int, int], int] = {}
+_lock = ChildSafeLock()
+
+
+def parts_of(path: Path) -> Iterator[bytes]:
+    """The bytes of a database, in parts, whoever has it open."""
+    file, at = _open(path), 0
+    while part := os.pread(file, _READ_BYTES, at):
+        yield part
+        at += len(part)
+
+
+def _open(path: Path) -> int:
+    with _lock:
+        status = path.stat()
+        file = _held.get((status.st_dev, status.st_ino))
+        if file is None:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            opened = os.fstat(file)
+            _held[opened.st_dev, opened.st_ino] = file
+        return file
+
+
+def why_unreadable(path: Path) -> OSError | None:
+    """The error with which the system refuses a database or the log beside it; None if it gives both."""
+    try:
+        for file in (path, path.with_name(f"{path.name}-wal")):
+            if file == path or file.exists():
+                for _ in parts_of(file):
+                    pass
+    except FileNotFoundError:  # it is another matter that it is not there
+        return None
+    except OSError as error:
+        return error
+    return None
+
+
+def is_sound(path: Path) -> bool:
+    """True if SQLite can make sense of all of a database, now: whatever it met before has passed."""
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with GATE.inside(), closing(sqlite3.connect(uri, uri=True)) as connection:
+            if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+                return False
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            for (name,) in tables:
+                for _ in connection.execute(f'SELECT * FROM "{name}"'):
+                    pass
+    except (sqlite3.Error, UnicodeDecodeError):
+        return False
+    return True
