@@ -65,7 +65,7 @@ def settle_copy(context: Context) -> None:
         active = tx.shards()
         shared = [shard for shard in active if not context.location.is_inside(shard.root)]
         if shared:
-            places = ", ".join(f"{shard.name!r} at {place_of(shard.root)}" for shard in shared)
+            places = ", ".join(f"{shard.name!r} at {place_of(context.root_of(shard.id))}" for shard in shared)
             raise StoreCopied(
                 f"this catalog is a copy of {identity.home.path}, and its shards {places} are shared with "
                 "the original; only read it, or run `elasticscan adopt` to make it their owner, after which "

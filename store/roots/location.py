@@ -213,7 +213,10 @@ class Location:
 
     def is_inside(self, stored: str) -> bool:
         """True if a root is part of the store's directory, and is copied with it."""
-        return self.directory is not None and "://" not in stored and not Path(stored).is_absolute()
+        if self.directory is None or "://" in stored or Path(stored).is_absolute():
+            return False
+        # A link may lead out of it: a copy of that is another way to the original's shard.
+        return Path(os.path.realpath(self.root(stored))).is_relative_to(os.path.realpath(self.directory))
 
     def make_root(self, stored: str) -> list[Path]:
         """Make a shard's directory; returns the new directories."""

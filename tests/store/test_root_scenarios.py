@@ -625,6 +625,21 @@ def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> N
             assert count(one) == 2 * ROWS
 
 
+@pytest.mark.parametrize("linked", ["shards", "shards/a"])
+def test_a_copy_that_reaches_the_originals_shards_by_links_is_only_read(tmp_path: Path, linked: str) -> None:
+    with made(tmp_path / "one") as one:
+        one.table("t").upsert(rows())
+        disk = tmp_path / "disk"
+        (tmp_path / "one" / linked).rename(disk)
+        (tmp_path / "one" / linked).symlink_to(disk)
+    shutil.copytree(tmp_path / "one", tmp_path / "two", symlinks=True)
+    with Store.open(tmp_path / "two") as two, Store.open(tmp_path / "one") as one:
+        with pytest.raises(StoreCopied, match="adopt"):
+            two.table("t").upsert(rows(ROWS))
+        one.table("t").upsert(rows(ROWS))
+        assert (count(one), count(two, 2)) == (2 * ROWS, ROWS)
+
+
 def test_a_store_that_is_moved_stays_what_it_is(tmp_path: Path) -> None:
     with made(tmp_path / "one") as one:
         key = next(iter(one.table("t").scan(page_rows=50))).key
