@@ -56,7 +56,7 @@ _INSTEAD = {
     "load_catalog": "elasticscan.open(uri)",
     "load_table": "elasticscan.open(uri).table(name)",
     "open_table": "elasticscan.open(uri).table(name)",
-    "read_table": "elasticscan.open(uri).table(name).to_arrow()",
+    **dict.fromkeys(("read", "read_table"), "elasticscan.open(uri).table(name).to_arrow()"),
     "restore": "elasticscan.Store.from_backup(backup, uri)",
     "scan": "elasticscan.open(uri).table(name).scan()",
     "sql": "elasticscan.connector.attach(spark, uri).sql(query)",

@@ -18,6 +18,17 @@ _EXPIRY = "rows stay until they are deleted: a write with 'deleteColumn', or cat
 _ABSENT = "'insertOnly' = 'true' refuses the write if a key of it is there already"
 _KEYS = "'primaryKey' names the columns of a new table's key, and 'shardKey' the first of them"
 _WHOLE = "leave it out: every read is of one snapshot, and every write one commit, all or nothing"
+_FILES = (
+    "header", "delimiter", "sep", "multiline", "pathglobfilter", "recursivefilelookup", "modifiedafter",
+    "modifiedbefore", "basepath", "encoding", "nullvalue", "dateformat", "timestampformat", "quote",
+)  # fmt: skip
+# Of JDBC, files and other sources: words for what a source evaluates in place of Spark.
+_PUSHED = (
+    "pushdown", "pushdowns", "pushdownpredicate", "pushdownpredicates", "pushdownfilter", "pushdownfilters",
+    "predicatepushdown", "filterpushdown", "pushfilters", "pushedfilters", "pushpredicates", "filters",
+    "pushdownaggregate", "pushdownaggregates", "pushdownlimit", "pushdownoffset", "pushdowntablesample",
+    "pushdowncolumns", "pushdownjoin",
+)  # fmt: skip
 _ELSEWHERE = {
     **dict.fromkeys(
         ("maxfilespertrigger", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"), _TRIGGER
@@ -110,12 +121,16 @@ _ELSEWHERE = {
         "'readChangeFeed' = 'true' tells them, too, and 'skipChangeCommits' leaves out commits that delete",
     ),
     "inferschema": "a table has its columns",
+    **dict.fromkeys(_FILES, "leave it out: a table is no file; store.load(table, files) brings files in"),
     "limit": "use DataFrame.limit, or catalog.sql",
     "overwriteschema": "'mergeSchema' adds columns; others are changed in Python, by the table's methods",
     "partitionby": "rows are spread by the shard key: 'shardKey' of a new table",
-    "pushdown": "'filter' and 'columns' say what the source reads",
+    **dict.fromkeys(_PUSHED, "'filter' and 'columns' say what the source reads; catalog.sql finds both out"),
     "partitionoverwritemode": "'replaceWhere' says which rows an overwrite replaces",
-    **dict.fromkeys(("where", "predicate", "predicates", "condition"), "'filter' takes a SQL condition"),
+    **dict.fromkeys(
+        ("where", "predicate", "predicates", "condition", "rowfilter", "row_filter", "row-filter"),
+        "'filter' takes a SQL condition",
+    ),
     **dict.fromkeys(("query", "sql"), "the catalog that 'attach' gives runs queries by its sql"),
     **dict.fromkeys(("dbtable", "tablename"), "'table' names it, beside 'store'; load('store/table') both"),
 }

@@ -76,6 +76,7 @@ from elasticscan.filters.expression import (
     column_names,
     quote_name,
     to_sql,
+    to_text,
 )
 from elasticscan.filters.folding import Fold, ordered_floats
 from elasticscan.filters.kernels import constant_of
@@ -142,6 +143,7 @@ __all__ = [
     "single_values",
     "sql_of_expression",
     "to_sql",
+    "to_text",
     "type_name",
     "value_set",
     "with_parameters",

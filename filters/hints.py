@@ -33,6 +33,12 @@ CLOCKS = frozenset(
     }
 )
 
+# Names of no value in other languages, which are columns to a condition.
+_NO_VALUES = {
+    **dict.fromkeys(("none", "nil", "undefined", "na"), "write km IS NULL, or km IS NOT NULL"),
+    **dict.fromkeys(("nan", "np.nan"), "write isnan(km), or NOT isnan(km)"),
+}
+
 # Functions, by what they do elsewhere.
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -88,6 +94,12 @@ _TEXTS = (
 
 def of_function(name: str) -> str | None:
     return FUNCTIONS.get(name.lower())
+
+
+def of_name(name: str) -> str | None:
+    """What to write in place of a word that is no column; None for one that nobody knows."""
+    word = name.lower()
+    return FUNCTIONS[word] if word in CLOCKS else _NO_VALUES.get(word)
 
 
 def of_text(text: str) -> str:

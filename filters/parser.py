@@ -486,8 +486,8 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
     text = "" if parents else f" (a text stands in quotes: '{name}')"
-    if name.lower() in hints.CLOCKS and not parents:
-        told = hints.of_function(name)
+    told = None if parents else hints.of_name(name)
+    if told is not None:
         raise ColumnNotFound(f"there is no column {quote_name(name)}, and {told}", column=full, nearest=[])
     hint = f"did you mean {near[0]}?" if near else f"there are: {listed}{text}"
     raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)

@@ -97,6 +97,10 @@ class Predicate:
     def __str__(self) -> str:
         return to_sql(self.condition)
 
+    def shown(self) -> str:
+        """The condition as it is evaluated, for people: its numbers have no suffixes of their types."""
+        return to_text(self.condition)
+
     def _show(self) -> str:
         text = self.text or to_text(self.condition)
         return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

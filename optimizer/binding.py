@@ -33,6 +33,7 @@ from elasticscan.filters import (
     normalise,
     quote_name,
     to_sql,
+    to_text,
     value_set,
 )
 from elasticscan.metadata import HASH, IndexInfo
@@ -65,8 +66,8 @@ class IndexCondition:
 
     @property
     def remainder(self) -> str | None:
-        """The residual as SQL text."""
-        return None if self.residual is None else to_sql(self.residual)
+        """The residual as SQL text, for people."""
+        return None if self.residual is None else to_text(self.residual)
 
 
 def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> IndexCondition | None:
@@ -145,7 +146,7 @@ class Conjuncts:
         if keys == self.keys(name) and all(domain.exact for _, domain in parts):
             among = len(self.parts) > 1
             texts = [
-                f"({to_sql(part)})" if among and isinstance(part, Or) else to_sql(part) for part, _ in parts
+                f"({to_text(part)})" if among and isinstance(part, Or) else to_text(part) for part, _ in parts
             ]
             text = " AND ".join(texts)
             if len(text) <= _SHOWN_CHARACTERS:

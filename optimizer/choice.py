@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
 from elasticscan.base.nearness import nearest
-from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_sql
+from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_text
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
@@ -217,7 +217,7 @@ class _Estimate:
         shards: int,
     ) -> None:
         self.primary_key, self.needed, self.shards = primary_key, needed, shards
-        self.filter = None if condition is None else to_sql(condition)
+        self.filter = None if condition is None else to_text(condition)
         self.read = needed | (column_names(condition) if condition is not None else frozenset())
         self.keys = column_sets(condition, schema)
         self.rows, self.scanned = rows_to_read(intervals, statistics, self.keys)
@@ -241,7 +241,7 @@ class _Estimate:
     ) -> Candidate:
         limited = EVERYTHING if key.limited is None else self.keys.get(key.limited, EVERYTHING)
         rows, seeks = rows_by_key(key, len(self.primary_key), limited, intervals, statistics)
-        residual = None if key.residual is None else to_sql(key.residual)
+        residual = None if key.residual is None else to_text(key.residual)
         weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if residual else 0.0)
         return Candidate(
             access=KEY,

@@ -115,7 +115,14 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
         whole = "whole rows are replaced, so give a column of nulls for what shall be null"
         some = "or name the columns that are to be written: Table.merge(rows, columns=[…])"
+        needed = [name for name in missing if not schema.field(name).nullable]
+        in_case = [(own, other) for own in missing for other in unknown if own.lower() == other.lower()]
         hint = f"; {whole}, {some}" if missing else ""
+        if in_case:
+            own, other = in_case[0]
+            hint = f"; capital letters count: rename {other!r} to {own!r}"
+        elif needed:  # neither nulls nor a merge would do
+            hint = f"; every row needs a value of {', '.join(needed)}, which cannot be null"
         raise SchemaMismatch(
             f"the rows do not have the table's columns ({'; '.join(differences) or 'one is repeated'}); "
             f"the table has {', '.join(schema.names)}{hint}",

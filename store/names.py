@@ -13,6 +13,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from elasticscan.base.errors import ElasticScanError, NotPicklable, UnknownName, WrongArguments
+from elasticscan.base.limits import MAX_COLUMN_NAME_BYTES
 from elasticscan.base.nearness import nearest
 from elasticscan.base.resources import telling_lack
 from elasticscan.store.words import telling_words
@@ -443,6 +444,8 @@ class Named:
 
         def __getattr__(self, name: str) -> object:
             kind = type(self).__name__
+            if len(name) > MAX_COLUMN_NAME_BYTES:  # no name at all, and too long to be shown or looked for
+                raise AttributeError(f"{kind!r} object has no attribute of {len(name):,} characters")
             hints, own = INSTEAD.get(kind, {}), dir(type(self))
             near = name if name in hints else None
             if not name.startswith("_") and name not in own:  # one that is there has failed within

@@ -90,6 +90,7 @@ def test_every_error_is_exported() -> None:
         ("MongoClient", r"write elasticscan.open\(uri\)"),
         ("attach", r"write elasticscan.connector.attach\(spark, uri\)"),
         ("from_backup", r"write elasticscan.Store.from_backup\("),
+        ("read", r"write elasticscan.open\(uri\).table\(name\).to_arrow"),
         ("read_table", r"write elasticscan.open\(uri\).table\(name\)"),
         ("ElasticScanError", "write elasticscan.errors.ElasticScanError"),
         ("TableNotFound", "write elasticscan.errors.TableNotFound"),

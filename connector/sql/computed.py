@@ -37,7 +37,7 @@ from elasticscan.filters import (
     is_computable,
     is_integer,
     is_number,
-    to_sql,
+    to_text,
     type_name,
 )
 
@@ -104,4 +104,4 @@ def _check(node: Expression) -> None:
 
 
 def _shown(node: Expression) -> str:
-    return to_sql(node)[:60]
+    return to_text(node)[:60]

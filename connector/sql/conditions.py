@@ -41,7 +41,7 @@ from elasticscan.filters import (
     is_integer,
     is_number,
     may_fail,
-    to_sql,
+    to_text,
     type_name,
 )
 
@@ -265,7 +265,7 @@ class _PushdownRules:
             case Column() | Literal() | Compare() | Not() | And() | Or() | Is() | In() | Match():
                 pass
             case _:
-                raise _StaysError(f"{to_sql(node)} is computed, not compared")
+                raise _StaysError(f"{to_text(node)} is computed, not compared")
         if node.type == TIMESTAMP and not self.session.utc:
             raise _StaysError("it depends on the session's time zone, which is not UTC")
         for child in children(node):
@@ -285,7 +285,7 @@ class _PushdownRules:
         if not self.session.ansi:
             raise _StaysError(_NOT_ANSI)
         if not node.implicit or not (is_number(source) and is_number(target)) or _loses(source, target):
-            raise _StaysError(f"it converts {to_sql(node.child)} to {type_name(target)}")
+            raise _StaysError(f"it converts {to_text(node.child)} to {type_name(target)}")
 
 
 def _parts(node: Expression) -> Iterator[Expression]:

@@ -43,6 +43,12 @@ _STATEMENTS = (
     ),
     (r"^CREATE (?:OR (?:REPLACE|REFRESH) )?STREAMING (?:LIVE )?TABLE\b|\bEMIT CHANGES\b", _STREAM),
     (_TAG, "store.table(name).tag(tag) makes one, tags() lists them, and there are no branches"),
+    (
+        r"^SHOW (?:HISTORY|SNAPSHOTS|VERSIONS|COMMITS|LOG)\b",
+        "DESCRIBE HISTORY t lists the commits of a table",
+    ),
+    (r"\bAT \( (?:VERSION|TIMESTAMP|SNAPSHOT)\b", "write t VERSION AS OF 2, or t TIMESTAMP AS OF '…'"),
+    (r"^(?:FORCE )?CHECKPOINT\b", "a commit is on the disks when its statement returns: leave it out"),
     (r"^UNDROP\b", "a table that was dropped comes back of a backup alone"),
     (
         r"^EXPLAIN ANALYZE\b",

@@ -195,7 +195,7 @@ def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> d
         "access": access.index.name if access.index else KEY if access.keys else DIRECT,
         "index_condition": choice.candidate.condition if choice else None,
         "ranges": len(access.order.ranges) if access.order else access.keys and access.keys.count,
-        "remainder": str(access.predicate) if access.predicate else None,
+        "remainder": access.predicate.shown() if access.predicate else None,
         "order_by": order,
         "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
     }

@@ -78,6 +78,7 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
+    name = _without_quotes(name, schema)
     if name not in schema.names:
         near = nearest_column(name, schema.names)
         hint = f"did you mean {near!r}?" if near else f"the columns are {', '.join(schema.names)}."
@@ -94,6 +95,13 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
             option="order_by",
         )
     return name, descending
+
+
+def _without_quotes(name: str, schema: pa.Schema) -> str:
+    """A column's name that may stand between backquotes, as in a condition."""
+    bare = name[1:-1].replace("``", "`")
+    quoted = len(name) > 2 and name[0] == name[-1] == "`"
+    return bare if quoted and name not in schema.names and bare in schema.names else name
 
 
 def _without_nulls(text: str, schema: pa.Schema) -> tuple[str, str | None]:

@@ -323,10 +323,15 @@ def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, s
         ("spark.mongodb.write.upsertDocument", "mode append upserts by primary key"),
         ("spark.mongodb.read.aggregation.pipeline", "'filter' and 'columns' choose, and catalog.sql"),
         ("spark.mongodb.write.nothing.known", "an option of another connector does nothing here"),
+        ("pushDownPredicate", "'filter' and 'columns' say what the source reads"),
+        ("pushDownAggregate", "'filter' and 'columns' say what the source reads"),
+        ("header", "leave it out: a table is no file"),
+        ("pathGlobFilter", "leave it out: a table is no file"),
+        ("row_filter", "'filter' takes a SQL condition"),
         ("change.stream.lookup.full.document", "an option of another connector does nothing here"),
     ],
 )
-def test_an_option_of_another_connector_is_not_passed_over_in_silence(typed: str, told: str) -> None:
+def test_an_option_of_another_source_is_not_passed_over_in_silence(typed: str, told: str) -> None:
     assert f"there is no option {typed!r}; {told}" in refused(**{typed: "1"})
 
 

@@ -53,6 +53,14 @@ def test_the_time_of_the_call_is_no_column(word: str) -> None:
     Predicate.parse(f"{word} < 3", pa.schema([(word, pa.int64())]))
 
 
+@pytest.mark.parametrize(
+    ("text", "told"), [("city == None", "and write km IS NULL"), ("id = nan", "and write isnan(km)")]
+)
+def test_no_value_is_no_column(text: str, told: str) -> None:
+    with pytest.raises(ColumnNotFound, match=re.escape(told)):
+        Predicate.parse(text, SCHEMA)
+
+
 def test_what_is_met_within_quotes_is_no_word() -> None:
     with pytest.raises(FilterError) as refused:
         Predicate.parse("city = 'WHERE && LIMIT 3' city", SCHEMA)

@@ -68,6 +68,7 @@ def test_metadata_of_the_rows_is_dropped() -> None:
         (rows(a=[1], b=["x"], c=[1]), "unknown: c"),
         (rows(a=[1], c=[1]), "missing: b; unknown: c"),
         (rows(A=[1], b=["x"]), "missing: a; unknown: A"),
+        (rows(A=[1], b=["x"]), "capital letters count: rename 'A' to 'a'"),
         (pa.RecordBatch.from_arrays([of([1], pa.int64())] * 3, names=["a", "b", "a"]), "one is repeated"),
     ],
 )
@@ -75,6 +76,14 @@ def test_columns_that_do_not_match_are_named(batch: pa.RecordBatch, told: str) -
     with pytest.raises(SchemaMismatch) as caught:
         conform(batch, TWO)
     assert told in str(caught.value)
+
+
+def test_rows_without_a_key_are_not_told_to_have_nulls_there() -> None:
+    keyed = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    with pytest.raises(SchemaMismatch, match=r"every row needs a value of a, which cannot be null$"):
+        conform(rows(b=["x"]), keyed)
+    with pytest.raises(SchemaMismatch, match="give a column of nulls"):
+        conform(rows(a=[1]), keyed)
 
 
 def test_nulls_are_refused_where_the_table_allows_none() -> None:

@@ -763,6 +763,14 @@ def test_any_other_name_is_a_plain_attribute_error(store: Store, trips: Table) -
         trips.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_a_name_that_nothing_can_have_is_neither_looked_for_nor_repeated(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "tables", lambda *_: pytest.fail("it was looked for"))
+    with pytest.raises(AttributeError, match=r"^'Store' object has no attribute of 1,000,000 characters$"):
+        getattr(store, "n" * 1_000_000)
+
+
 def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     with Store.create(tmp_path / "timed.store", ["s1"], tablets=2, clock=clock) as store:
