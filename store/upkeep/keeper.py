@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.base.limits import GC_GRACE_SECONDS
@@ -23,7 +23,7 @@ from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.upkeep.collector import collect_garbage
 from elasticscan.store.upkeep.compaction import Merged
 from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.steps import BALANCE, GARBAGE, Site, carry_out, claim, look_at
+from elasticscan.store.upkeep.steps import BALANCE, GARBAGE, Due, Site, carry_out, claim, look_at
 from elasticscan.topology import Move
 from elasticscan.upkeep import (
     Join,
@@ -104,11 +104,10 @@ class Keeper:
         with _noting(kept, "taking over from keepers that are gone"):
             self._forget_dead()
         with owning() as owner, beating(self._context.catalog, owner):
-            with self._context.catalog.reading() as tx:
-                sites = sorted({(f.table, f.shard) for f in tx.fragments()})
-            for table, shard in sites:
-                with _noting(kept, f"merging table {table} at shard {shard}"):
-                    self._merge_at(Site(table, shard), owner, kept)
+            due = self._due(kept)
+            for site in due.sites:
+                with _noting(kept, f"merging table {site.table} at shard {site.shard}"):
+                    self._merge_at(site, due, owner, kept)
             with _noting(kept, "balancing"):
                 self._balance(owner, kept)
             with _noting(kept, "collecting garbage"):
@@ -139,10 +138,19 @@ class Keeper:
 
     # Merges
 
-    def _merge_at(self, site: Site, owner: str, kept: Kept) -> None:
+    def _due(self, kept: Kept) -> Due:
+        """One look for all tables at all shards: few of them have anything to merge."""
+        with self._context.catalog.reading() as tx:
+            due = Due(self._context, tx, tx.fragments())
+            for table in due.tables:
+                with _noting(kept, f"looking for merges of table {table}"):
+                    due.add(table, self._policy)
+        return due
+
+    def _merge_at(self, site: Site, due: Due, owner: str, kept: Kept) -> None:
         for _ in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
-                look = look_at(self._context, tx, site, self._policy, tidy=True)
+                look = look_at(self._context, tx, site, self._policy, True, due.written[site.table])
             if look.table is None or not look.merges:
                 return
             with self._step(site.target, owner) as mine:
@@ -158,6 +166,8 @@ class Keeper:
                     kept.fragments_gone += len(merged.gone) - merged.added
                     kept.bytes_read += merged.bytes_read
                     kept.bytes_written += merged.bytes_written
+                    wrote = due.written[site.table]
+                    due.written[site.table] = replace(wrote, merged=wrote.merged + merged.bytes_written)
 
     # Tablets
 

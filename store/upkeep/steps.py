@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from elasticscan.catalog import Tx
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import Fragment, IndexRun, TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.upkeep.compaction import Merged, Merging, merge_fragments, merge_together
@@ -100,12 +100,73 @@ def look_at(
         return MergePlan(None, (), ())
     fragments = tx.fragments(table=site.table, shard=site.shard)
     runs = tx.runs(site.table) if tx.indexes(site.table) else ()
+
+    def horizon() -> int:
+        return tx.horizon(site.table, context.retention_of(table))
+
+    return _planned(table, fragments, runs, policy, tidy, written or written_of(tx, site.table), horizon)
+
+
+class Due:
+    """The sites of a store where something is to be merged, by one look at the catalog for all of them.
+
+    Attributes:
+        sites: these, table by table.
+        written: what a table's commits and merges wrote, by its id.
+    """
+
+    def __init__(self, context: Context, tx: Tx, fragments: Sequence[Fragment]) -> None:
+        self.sites: list[Site] = []
+        self.written: dict[int, Written] = {}
+        self._context, self._tx = context, tx
+        self._tables = {table.id: table for table in tx.tables()}
+        self._at: dict[int, dict[int, list[Fragment]]] = {}
+        for fragment in fragments:
+            self._at.setdefault(fragment.table, {}).setdefault(fragment.shard, []).append(fragment)
+        indexed = {index.table for index in tx.indexes()}
+        self._runs: dict[int, list[IndexRun]] = {}
+        of_fragments = {fragment.id: fragment.table for fragment in fragments} if indexed else {}
+        for run in tx.runs() if indexed else ():
+            if of_fragments.get(run.fragment) in indexed:
+                self._runs.setdefault(run.fragment, []).append(run)
+        merged, committed = merged_by_table(tx), tx.written()
+        for table in self._at:
+            self.written[table] = Written(committed.get(table, (0, 0))[1], merged[table])
+
+    @property
+    def tables(self) -> list[int]:
+        """The ids of tables that have fragments and were not dropped."""
+        return sorted(self._at.keys() & self._tables.keys())
+
+    def add(self, table_id: int, policy: Policy) -> None:
+        """Add the sites of a table where something is due; all is merged that is worth it."""
+        table, written = self._tables[table_id], self.written[table_id]
+
+        @lru_cache(maxsize=1)
+        def horizon() -> int:
+            return self._tx.horizon(table_id, self._context.retention_of(table))
+
+        for shard, here in sorted(self._at[table_id].items()):
+            runs = [run for fragment in here for run in self._runs.get(fragment.id, ())]
+            if _planned(table, here, runs, policy, True, written, horizon).merges:
+                self.sites.append(Site(table_id, shard))
+
+
+def _planned(
+    table: TableInfo,
+    fragments: Sequence[Fragment],
+    runs: Sequence[IndexRun],
+    policy: Policy,
+    tidy: bool,
+    written: Written,
+    oldest_needed: Callable[[], int],
+) -> MergePlan:
+    """Plan the merges of the fragments of one site; history is looked at only where there is some."""
     current = parts_of((f for f in fragments if f.superseded_at is None), runs)
-    written = written or written_of(tx, site.table)
     merges = plan_merges(current, policy, written.credit(policy), tidy)
     history = [f for f in fragments if f.superseded_at is not None]
     if history:
-        horizon = tx.horizon(site.table, context.retention_of(table))
+        horizon = oldest_needed()
         needed = parts_of((f for f in history if f.is_needed_at(horizon)), runs)
         over = [f for f in history if not f.is_needed_at(horizon)]
         merges += plan_history(needed, policy)

@@ -16,6 +16,7 @@ from elasticscan.catalog import Catalog, Tx, sealed
 from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
+from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.steps import written_of
 from elasticscan.topology import SlotSet
 from elasticscan.upkeep import Written
@@ -101,6 +102,56 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.M
         for number in range(10):
             store.create_table(f"empty{number}", SCHEMA, ["id"])
         assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
+
+
+def test_shards_that_are_made_together_are_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, checked = [0], sealed.SealedRows._checked
+
+    def counted(of: sealed.SealedRows, form: Any, found: list[Any]) -> list[Any]:
+        read[0] += len(found) * (form.name == "shards")
+        return checked(of, form, found)
+
+    monkeypatch.setattr(sealed.SealedRows, "_checked", counted)
+    names = [f"s{number}" for number in range(40)]
+    with Store.create(tmp_path / "s", names[:20], tablets=1, slots=8) as store:
+        assert read[0] <= 2 * 20
+        read[0] = 0
+        store.expand(names)
+        assert read[0] <= 10 * 40
+        assert len(store.status()["shards"]) == 40
+
+
+def test_a_table_is_made_by_one_look_at_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
+        for number in range(30):
+            store.create_table(f"t{number}", SCHEMA, ["id"])
+        count = Count(store, monkeypatch)
+        store.create_table("last", SCHEMA, ["id"])
+        assert count.rows <= 30 + 15
+
+
+def test_a_keeper_looks_at_all_tables_and_shards_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, merged = list[int](), list[int]()
+    for shards, tables in ((1, 2), (3, 4)):
+        names = [f"s{number}" for number in range(shards)]
+        with Store.create(tmp_path / f"{shards}", names, tablets=shards, slots=12, upkeep="off") as store:
+            for number in range(tables):
+                store.create_table(f"t{number}", SCHEMA, ["id"]).upsert(rows(0, 60))
+            store.table("t0").create_index("by_a", ["a"])
+            keeper, count = Keeper(store.context), Count(store, monkeypatch)
+            keeper.keep()  # collects garbage, for nobody did before
+            asked.append(count.of(keeper.keep)[0])
+            for _ in range(12):
+                store.table("t1").upsert(rows(0, 60))
+            merged.append(keeper.keep().merges)
+            assert keeper.keep().steps == 0
+            assert store.table("t1").scan().count() == store.table("t0").scan("id", "a = 1").count() == 60
+    assert asked[0] == asked[1]
+    assert merged == [1, 3], "one for each shard of the table that was written"
 
 
 def test_a_move_begins_no_transaction_for_each_table_that_it_copies(
