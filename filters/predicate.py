@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import FilterError
+from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.expression import Expression, column_names, to_sql, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_condition
@@ -32,6 +33,7 @@ ARROW_REFUSALS = (
 _SHOWN_CHARACTERS = 200
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
 _KEPT, _KEPT_CHARACTERS = 256, 4_000
+_KEPT_LONG = 4  # longer ones, which take megabytes each, and longest to be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,9 @@ class Predicate:
         supported condition, of more than 64 KB or nested too deeply, or whose types do not go
         together; `ColumnNotFound` for a column that the schema lacks or has twice.
         """
-        kept = isinstance(text, str) and len(text) <= _KEPT_CHARACTERS
-        return _parse_once(text, schema) if kept else cls._parse(text, schema)
+        if not isinstance(text, str) or len(text) > MAX_FILTER_BYTES:
+            return cls._parse(text, schema)
+        return (_parse_once if len(text) <= _KEPT_CHARACTERS else _parse_long_once)(text, schema)
 
     @classmethod
     def _parse(cls, text: str, schema: pa.Schema) -> Predicate:
@@ -111,4 +114,9 @@ class Predicate:
 
 @lru_cache(_KEPT)
 def _parse_once(text: str, schema: pa.Schema) -> Predicate:
+    return Predicate._parse(text, schema)
+
+
+@lru_cache(_KEPT_LONG)
+def _parse_long_once(text: str, schema: pa.Schema) -> Predicate:
     return Predicate._parse(text, schema)

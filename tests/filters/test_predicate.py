@@ -664,5 +664,19 @@ def test_a_filter_is_read_once_for_each_schema() -> None:
     for _ in range(2):
         with pytest.raises(ColumnNotFound):
             Predicate.parse("x = '7'", pa.schema({"y": pa.int64()}))
-    long = f"x IN ({', '.join(map(str, range(5_000)))})"
-    assert Predicate.parse(long, wide) is not Predicate.parse(long, wide)  # memory is bounded
+
+
+def test_long_filters_are_read_once_as_well_and_few_are_kept() -> None:
+    schema = pa.schema([("k", pa.int64())])
+
+    def text(number: int) -> str:
+        return " OR ".join(f"(k >= {at} AND k < {at + number})" for at in range(1_000, 200_000, 1_000))
+
+    assert len(text(1)) > 4_000
+    first = Predicate.parse(text(1), schema)
+    assert Predicate.parse(text(1), schema) is first
+    for number in range(2, 8):
+        Predicate.parse(text(number), schema)
+    again = Predicate.parse(text(1), schema)
+    assert again == first
+    assert again is not first
