@@ -181,8 +181,7 @@ class Catalog:
         def begin(tx: Tx, home: Home | None) -> None:
             tx.begin_store(new.hash, new.retention_seconds, new.placement, home)
             tx.add_secrets(OFFSETS, KEYS)
-            for name, root in new.shards:
-                tx.add_shard(name, root)
+            tx.add_shards(new.shards)
             tx.replace_placement(Placement(()), new.placement)
             tx.append_topology("created")
             prepare(tx)

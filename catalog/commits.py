@@ -104,7 +104,8 @@ class CommitTx(TagTx):
 
         The form of its files is that which was asked for last.
         """
-        if any(table.name == info.name for table in self.tables()):
+        every = self._rows.all(tables)
+        if any(row.name == info.name and row.dropped_at is None for row in every):
             raise AlreadyExists(
                 f"the store already has a table {info.name!r}; drop it or choose another", table=info.name
             )
@@ -115,7 +116,7 @@ class CommitTx(TagTx):
             "shard_key": json.dumps(info.shard_key),
             "created_commit": _RESERVED,
         }
-        for stored in self._rows.all(tables):
+        for stored in every:
             if all(getattr(stored, column) == value for column, value in row.items()):
                 if stored.compression != info.compression:  # files of several forms serve one table
                     self._change_table(stored.id, compression=info.compression)
@@ -139,7 +140,7 @@ class CommitTx(TagTx):
         table = self.reserved_table(table_id)
         if table is None:
             return False
-        if any(live.name == table.name for live in self.tables()):
+        if any(row.name == table.name and row.dropped_at is None for row in self._rows.all(tables)):
             raise WriteConflict(
                 f"table {table.name!r} was made, with another definition, while rows were written that "
                 "were to make it; nothing was committed: write again, into that one",

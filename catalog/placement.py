@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from elasticscan.base.errors import (
@@ -59,16 +60,30 @@ class PlacementTx(StateTx):
             raise ShardNotFound(f"the store has no shard {name!r}; it has {names}", shard=name)
         return matches[0]
 
-    def add_shard(self, name: str, root: str) -> Shard:
-        for shard in self.shards():
-            if shard.name == name:
+    def add_shards(self, new: Iterable[tuple[str, str]]) -> tuple[Shard, ...]:
+        """Enter shards, each a name and a root, after one look at those that there are.
+
+        Raises:
+            AlreadyExists: there is a shard of a name.
+        """
+        every = self._rows.all(shards, order_by=shards.c.id)
+        taken = {row.name for row in every if row.removed_at is None}
+        first, added = max((row.id for row in every), default=0) + 1, list[Shard]()
+        for number, (name, root) in enumerate(new, first):
+            if name in taken:
                 raise AlreadyExists(
                     f"the store already has a shard {name!r}, with another root; choose another name",
                     shard=name,
                 )
-        shard = Shard(max(self.shard_roots(), default=0) + 1, name, root)
-        self._rows.insert(shards, {"id": shard.id, "name": name, "root": root, "draining": False})
-        return shard
+            taken.add(name)
+            added.append(Shard(number, name, root))
+        entered = ({"id": s.id, "name": s.name, "root": s.root, "draining": False} for s in added)
+        self._rows.insert(shards, *entered)
+        return tuple(added)
+
+    def add_shard(self, name: str, root: str) -> Shard:
+        """Enter one shard, as `add_shards`."""
+        return self.add_shards([(name, root)])[0]
 
     def set_draining(self, shard: int, draining: bool) -> None:
         self._change_shard(shard, draining=draining)

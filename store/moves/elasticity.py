@@ -84,8 +84,7 @@ class Elasticity:
                 with owning() as owner:
                     claims = Claims()
                     with self._context.catalog.writing() as tx, claims.undone_on_errors():
-                        for name, root in new if attempt == 0 else ():
-                            changes += self._add_or_take_back(tx, claims, name, root)
+                        changes += self._add_or_take_back(tx, claims, new) if attempt == 0 else 0
                         plans = self._plan(tx, owner)
                     joined = bool(new)
                     if not plans:
@@ -197,16 +196,19 @@ class Elasticity:
             raise errors[0]
         return moved
 
-    def _add_or_take_back(self, tx: Tx, claims: Claims, name: str, root: str) -> bool:
-        """Returns False for a shard that is there already."""
-        there = tx.shards()
-        namesake = next((shard for shard in there if shard.name == name), None)
-        if namesake is None or namesake.root != root:
-            added = tx.add_shard(name, root)  # raises if the name is taken
-            self._context.claim(claims, added, [shard.id for shard in there])
-        elif namesake.draining:
-            tx.set_draining(namesake.id, False)
-        return namesake is None or namesake.draining
+    def _add_or_take_back(self, tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
+        """Returns how many shards were not there already."""
+        there = {shard.name: shard for shard in tx.shards()}
+        known = {(shard.name, shard.root): shard for shard in there.values()}
+        back = {known[shard].id for shard in new if shard in known and known[shard].draining}
+        for draining in back:
+            tx.set_draining(draining, False)
+        added = tx.add_shards(shard for shard in dict.fromkeys(new) if shard not in known)
+        taken = [shard.id for shard in there.values()]
+        for shard in added:
+            self._context.claim(claims, shard, taken)
+            taken.append(shard.id)
+        return len(back) + len(added)
 
     # How plans are carried out
 

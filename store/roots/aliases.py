@@ -44,6 +44,11 @@ class Place:
         one, two = f"{self.path.rstrip('/')}/", f"{place.path.rstrip('/')}/"
         return one.startswith(two) or two.startswith(one)
 
+    def ways(self) -> list[Place]:
+        """The places that it lies in, the widest first, and itself; each with a slash at its end."""
+        path = f"{self.path.rstrip('/')}/"
+        return [Place(self.service, path[: at + 1]) for at, letter in enumerate(path) if letter == "/"]
+
     def __str__(self) -> str:
         if not self.service:
             return self.path
@@ -113,14 +118,21 @@ def local_directory(uri: str) -> str | None:
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:
     """Raises `InvalidOption` when two of these shards (name, root) overlap."""
     places = [(name, place_of(root)) for name, root in roots]
+    held, around = dict[Place, int](), dict[Place, int]()  # the first of each, by its place in the list
     for number, (name, place) in enumerate(places):
-        for earlier, its in places[:number]:
-            if place.overlaps(its):
-                raise InvalidOption(
-                    f"the storage of shard {name!r}, {place}, overlaps with {its} of {earlier!r}; "
-                    "each shard needs a place of its own, where its garbage can be collected",
-                    option="shards",
-                )
+        *above, own = place.ways()
+        overlapping = [held[within] for within in (*above, own) if within in held]
+        overlapping += [around[own]] if own in around else []
+        if overlapping:
+            earlier, its = places[min(overlapping)]
+            raise InvalidOption(
+                f"the storage of shard {name!r}, {place}, overlaps with {its} of {earlier!r}; "
+                "each shard needs a place of its own, where its garbage can be collected",
+                option="shards",
+            )
+        held[own] = number
+        for within in above:
+            around.setdefault(within, number)
 
 
 def whole_uri(text: str) -> str:

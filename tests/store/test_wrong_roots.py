@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -337,6 +339,37 @@ def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
     with made(tmp_path / "deep" / "store") as store:
         assert count(store) == len(rows())
+
+
+def test_places_are_compared_with_all_before_them_and_not_one_by_one() -> None:
+    chance = random.Random(7)
+    for _ in range(2_000):
+        texts = ["/" + "/".join(chance.choices("abc", k=chance.randint(0, 3))) for _ in range(4)]
+        roots = [
+            (name, chance.choice(["", "", "s3://b", "s3://c"]) + text)
+            for name, text in zip("wxyz", texts, strict=True)
+        ]
+        places = {name: place_of(root) for name, root in roots}
+        pairs = [(i, j) for j in range(4) for i in range(j)]
+        wrong = [
+            (roots[i][0], roots[j][0]) for i, j in pairs if places[roots[i][0]].overlaps(places[roots[j][0]])
+        ]
+        if wrong:
+            with pytest.raises(InvalidOption, match=f"of shard {wrong[0][1]!r}.* of {wrong[0][0]!r};"):
+                check_apart(roots)
+        else:
+            check_apart(roots)
+    calls = list[int]()
+    for many in (50, 200):
+        calls.append(0)
+
+        def count(*_: object) -> None:
+            calls[-1] += 1
+
+        sys.setprofile(count)
+        check_apart([(f"s{number}", f"/nowhere/s{number}") for number in range(many)])
+        sys.setprofile(None)
+    assert calls[1] < 5 * calls[0]
 
 
 def test_a_root_by_a_file_uri_is_a_directory_like_any_other(tmp_path: Path) -> None:
