@@ -23,12 +23,12 @@ from functools import partial
 from itertools import count
 from threading import Condition, Lock
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy import Connection, Engine, QueuePool, Select, event
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.util.queue import Queue
+from sqlalchemy.util.queue import Empty, Queue
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.base.interrupted import forget, note
@@ -68,6 +68,20 @@ class ConnectionPool(QueuePool):
     """SQLAlchemy's own pool, proof against signals."""
 
     _queue_class = _FreeConnections
+
+    def close_idle(self) -> None:
+        """Close the connections that are not in use; those that are come back here, as all others do.
+
+        `Engine.dispose` would make another pool. They would then come back to one that nobody knows, and
+        stay open across a fork.
+        """
+        while True:
+            try:
+                idle = self._pool.get(block=False)
+            except Empty:
+                return
+            idle.close()
+            self._dec_overflow()
 
 
 # Parameters of statements are secrets and rows' values: errors do not tell them.
@@ -259,7 +273,8 @@ def kept_from_forks(engine: Engine) -> AbstractContextManager[None]:
 def let_go(engine: Engine) -> None:
     """Close the connections of an engine that are not in use."""
     with kept_from_forks(engine):
-        engine.dispose()
+        cast(ConnectionPool, engine.pool).close_idle()
+        forget_closed_files(engine)
 
 
 def let_go_at_the_end(owner: object, engine: Engine) -> None:

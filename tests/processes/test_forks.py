@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,11 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
 from elasticscan.base.forks import ForkGate
 from elasticscan.catalog import connections
+from elasticscan.catalog.connections import ConnectionPool
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.writing import writer
@@ -350,13 +352,18 @@ def test_connections_to_sqlite_are_closed_only_where_no_fork_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite's memory has a lock, which a child forked amid the end of a connection finds shut for ever."""
-    guarded, dispose = list[bool](), Engine.dispose
+    guarded, dispose, close_idle = list[bool](), Engine.dispose, ConnectionPool.close_idle
 
     def noted(engine: Engine, close: bool = True) -> None:
         guarded.append(connections._GATE.is_inside())
         dispose(engine, close)
 
+    def noted_too(pool: ConnectionPool) -> None:
+        guarded.append(connections._GATE.is_inside())
+        close_idle(pool)
+
     monkeypatch.setattr(Engine, "dispose", noted)
+    monkeypatch.setattr(ConnectionPool, "close_idle", noted_too)
     store = Store.create(tmp_path / "s", shards=["a"])
     store.context.catalog.look_afresh()
     store.close()
@@ -367,6 +374,21 @@ def test_connections_to_sqlite_are_closed_only_where_no_fork_is_under_way(
     gc.collect()
     assert len(guarded) >= 4
     assert all(guarded)
+
+
+def test_a_connection_in_use_while_the_idle_ones_are_closed_is_closed_before_a_fork(store: Store) -> None:
+    """SQLite would believe in the child that it has the locks of its parent, and lose commits of either."""
+    catalog, opened = store.context.catalog, list[sqlite3.Connection]()
+    catalog.look_afresh()  # nothing is open from before
+    event.listen(catalog._engine, "connect", lambda connection, _: opened.append(connection))
+    with catalog.reading() as tx:
+        tx.versions()
+        catalog.look_afresh()  # as `verify` and `gc` do in other threads
+    assert ended_well(forked(lambda: None))
+    assert opened
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.total_changes  # noqa: B018
 
 
 def test_a_store_that_ends_amid_a_fork_is_closed_after_it(tmp_path: Path) -> None:
