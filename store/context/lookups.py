@@ -32,23 +32,30 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Values that were made lately; of more than `MOST_CACHED`, those that were used least lately go."""
+    """Values that were made lately; of those that weigh too much together, the ones used least lately go.
 
-    def __init__(self) -> None:
-        self._values: OrderedDict[Key, Value] = OrderedDict()
+    By default each weighs 1, and `MOST_CACHED` are kept.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._most, self._weight = most, 0
         self._lock = ChildSafeLock()
 
-    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+    def get(self, key: Key, make: Callable[[], Value], weight: int = 1) -> Value:
         with self._lock:
             cached = self._values.get(key)
             if cached is not None:
                 self._values.move_to_end(key)
-                return cached
+                return cached[0]
         made = make()
         with self._lock:
-            self._values[key] = made
-            while len(self._values) > MOST_CACHED:
-                self._values.popitem(last=False)
+            _, before = self._values.pop(key, (None, 0))  # another thread may have made it, too
+            self._values[key] = made, weight
+            self._weight += weight - before
+            while self._weight > (MOST_CACHED if self._most is None else self._most):
+                _, (_, gone) = self._values.popitem(last=False)
+                self._weight -= gone
         return made
 
 

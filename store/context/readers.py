@@ -9,6 +9,9 @@ from elasticscan.storage import BatchCache, Disk, FragmentReader, OpenFragment, 
 from elasticscan.store.context.lookups import LruCache
 
 MOST_SMALL_BYTES = 1 << 20
+# Readers of small files are kept by what they take: some 0.75 KB for each column of the table, and as much as
+# 24 columns besides. A scan opens all of a table in turn: where fewer are kept, none is found again.
+MOST_SMALL_COLUMNS, ITSELF_COLUMNS = 65_536, 24
 MOST_EXPECTED = 16_384
 
 
@@ -24,7 +27,7 @@ class Readers:
         self._batches = BatchCache()
         self._large: LruCache[Hashable, FragmentReader] = LruCache()
         # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
-        self._small: LruCache[Hashable, FragmentReader] = LruCache()
+        self._small: LruCache[Hashable, FragmentReader] = LruCache(MOST_SMALL_COLUMNS)
         self._expected: set[tuple[int, str]] = set()  # files that were asked for once
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache()
 
@@ -58,7 +61,9 @@ class Readers:
             return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
 
         key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
-        return (self._small if fragment.bytes <= MOST_SMALL_BYTES else self._large).get(key, make)
+        if fragment.bytes > MOST_SMALL_BYTES:
+            return self._large.get(key, make)
+        return self._small.get(key, make, ITSELF_COLUMNS + len(table.schema))
 
     def compression_of(self, fragment: Fragment) -> str | None:
         """The form of a fragment's file, as its seal says it; raises as `SealedFile` does."""

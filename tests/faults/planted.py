@@ -982,9 +982,9 @@ def copies_leave_out_what_was_dropped(patch: Patch) -> None:
 def readers_are_of_any_definition(patch: Patch) -> None:
     honest = lookups.LruCache.get
 
-    def by_path(self: Any, key: Any, make: Any) -> Any:
+    def by_path(self: Any, key: Any, make: Any, weight: int = 1) -> Any:
         is_fragment = isinstance(key, tuple) and len(key) == 5 and isinstance(key[2], tuple)
-        return honest(self, key[:3] if is_fragment else key, make)
+        return honest(self, key[:3] if is_fragment else key, make, weight)
 
     patch.setattr(lookups.LruCache, "get", by_path)
 
