@@ -195,6 +195,7 @@ CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 # Texts that people give where a column's name is asked for.
 _FORM_CHARACTERS = 4096  # what is longer was not typed
 _FORMS = (
+    (r"^\[|\]$", "names stand in a text with commas between them, and without brackets"),
     (r"^\$", "operators are SQL, as in update({'km': 'km + 1'}, where='id = 7')"),
     (r"[<>=]|\b(?:IS|IN|LIKE|BETWEEN)\b", "a condition stands in filter, or in where of what changes rows"),
     (r"\s(?:ASC|DESC)$", "write the name alone: an index gives both orders, and order_by takes DESC"),

@@ -31,7 +31,15 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
-from elasticscan.metadata import CHANGE_COLUMNS, Bounds, Origin, StagedFragment, TableInfo, hint_of_form
+from elasticscan.metadata import (
+    CHANGE_COLUMNS,
+    Bounds,
+    Origin,
+    StagedFragment,
+    TableInfo,
+    hint_of_form,
+    nearest_column,
+)
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
@@ -188,7 +196,8 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
         raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
     for name in primary_key:
         if name not in schema.names:
-            told = hint_of_form(name)
+            near = nearest_column(name, schema.names)
+            told = hint_of_form(name) or (near and f"did you mean {near!r}?")
             raise SchemaMismatch(
                 f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})"
                 f"{(told and f'; {told}') or ''}",

@@ -29,7 +29,9 @@ from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import NO_HINTS, naming_file, naming_source
 from elasticscan.store import arguments
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
+from elasticscan.store.rows import json_lines
 from elasticscan.store.rows.iceberg import ICEBERG, iceberg_table
+from elasticscan.store.rows.json_lines import timed
 
 # The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
 GUESS_BYTES = 32 << 20
@@ -63,10 +65,16 @@ _HINTS = {
         "Empty CSV": "; its first line has the names of columns, and each line an end",
         "columns, got": "; each line has as many fields as the first; one with a comma stands in quotes",
         "multiple columns named": "; give each column a name of its own",
+        "conversion error to timestamp": "; times have microseconds, and those of a column a zone or none: "
+        "else name its type, as in types={'a': pyarrow.timestamp('ns', 'UTC')} or `--type a=string`, or say "
+        "what stands for null, as in nulls=['NA'] or `--null NA`",
         "": "; say what stands for null, as in nulls=['NA'] or `--null NA`, or name the type of a column, as "
         "in types={'a': 'string'} or `--type a=string`",
     },
     "json": {
+        "zone offset": "; times of a column have a zone, or none, as its type says",
+        "unexpected field": "; an object has a field that the table lacks, or that none has in the first "
+        "32 MB of the file: leave it out, or add the column first (add_columns, `elasticscan add-column`)",
         "": "; a file has one JSON object a line, and types={'a': 'string'} or `--type a=string` names the "
         "type of a column",
     },
@@ -280,7 +288,7 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
         return _as_table(files.dataset.schema)
     first = files.infos[0].path
     with naming_file(first, "read", _HINTS.get(files.kind, NO_HINTS)):
-        guessed = _inspect(files, _format(files.kind, rules, None))
+        guessed = _json_columns(files, rules) if files.kind == "json" else _guessed(files, rules)
         if files.kind == "csv" and not rules.nulls:
             plain = pyarrow.csv.ConvertOptions(column_types=dict(rules.types))
             usual = _inspect(files, _csv_format(rules, plain, GUESS_BYTES))
@@ -290,8 +298,21 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
             guessed = _keeping_digits(files, guessed, rules)
     schema = _as_table(guessed)
     if files.kind in _TEXT:
-        return pa.schema([field.with_type(_spark_time(field.type)) for field in schema])
+        kinds = (rules.types.get(field.name) or _spark_time(field.type) for field in schema)
+        return pa.schema(list(zip(schema.names, kinds, strict=True)))
     return schema
+
+
+def _guessed(files: Files, rules: TextRules) -> pa.Schema:
+    return _inspect(files, _format(files.kind, rules, None))
+
+
+def _json_columns(files: Files, rules: TextRules) -> pa.Schema:
+    named = files.partition_columns()
+    how = _format(files.kind, rules, None)
+    outside = [each for each in _inspect(files, how) if each.name in named] if named else []
+    inside = json_lines.columns_of(files.system, files.infos[0].path, rules.types, GUESS_BYTES)
+    return pa.schema([*inside, *outside])
 
 
 def _as_table(schema: pa.Schema) -> pa.Schema:
@@ -419,7 +440,7 @@ def table_type(kind: pa.DataType, depth: int = 0) -> pa.DataType:
 
 def _spark_time(kind: pa.DataType) -> pa.DataType:
     """Times that were read of text have the microseconds of Spark."""
-    return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+    return timed(kind, lambda each: pa.timestamp("us", each.tz))
 
 
 def pieces_of(files: Files, schema: pa.Schema, rules: TextRules, *, split: bool) -> Iterator[SourcePart]:
@@ -509,14 +530,28 @@ def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         if piece.kind == ICEBERG:
             yield from piece.fragment.to_batches()
             return
-        columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
         named = _datasets().get_partition_keys(piece.fragment.partition_expression)
+        if piece.kind == "json":
+            at = (piece.fragment.filesystem, piece.fragment.path)
+            for batch in json_lines.rows_of(*at, schema, BLOCK_BYTES, GUESS_BYTES):
+                yield _with_constants(batch, named, schema)
+            return
+        columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
         fields = [field for field in columns if piece.schema is not None or field.name not in named]
         if piece.schema is None:
             fields += [schema.field(name) for name in named]
         yield from piece.fragment.to_batches(
             schema=pa.schema(fields), batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
         )
+
+
+def _with_constants(batch: pa.RecordBatch, values: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with columns of one value each, as the names of directories give them, which count."""
+    batch = batch.drop_columns([name for name in values if name in batch.schema.names])
+    for name, value in values.items():
+        kind = schema.field(name).type
+        batch = batch.append_column(name, pa.repeat(pa.scalar(value, kind), batch.num_rows))
+    return batch
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,51 @@ def test_numbers_of_csv_that_would_lose_digits_are_text(store: Store, tmp_path: 
     assert read(store)[0]["zip"] == 1234 and store.table("t").schema.field("order").type == pa.string()
     store.load("t", path)  # the types of a table that is there count
     assert read(store)[0]["zip"] == 1234
+
+
+def test_moments_of_json_keep_their_zone(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    zoned, bare = "2024-03-01T12:00:00+02:00", "2024-03-01T10:00"
+    rows = [
+        {
+            "id": 1,
+            "at": zoned,
+            "local": bare,
+            "mixed": zoned,
+            "day": "2024-03-05",
+            "in": {"at": [None, zoned]},
+        },
+        {
+            "id": 2,
+            "at": "2024-03-01 10:00:00Z",
+            "local": bare,
+            "mixed": bare,
+            "day": "2024-03-05",
+            "in": None,
+        },
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    store.load("t", path, primary_key="id")
+    moment = "timestamp[us, tz=UTC]"
+    assert [str(field.type) for field in store.table("t").schema][1:] == [
+        *[moment, "timestamp[us]", "string", "timestamp[us]", f"struct<at: list<item: {moment}>>"]
+    ]
+    first, second = read(store)
+    at = datetime(2024, 3, 1, 10, tzinfo=UTC)
+    assert (first["at"], second["at"], first["in"]) == (at, at, {"at": [None, at]})
+    assert (first["local"], first["mixed"]) == (at.replace(tzinfo=None), zoned)
+    store.table("t").drop()
+    store.load("t", path, primary_key="id", types={"at": "string"})
+    assert read(store)[0]["at"] == zoned
+
+
+def test_a_time_of_csv_beyond_microseconds_is_told_with_its_type(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,at\n1,2024-03-01T12:00:00.123456789Z\n")
+    with pytest.raises(SchemaMismatch, match=r"as in types={'a': pyarrow\.timestamp\('ns', 'UTC'\)}"):
+        store.load("t", path, primary_key="id")
+    store.load("t", path, primary_key="id", types={"at": pa.timestamp("ns", "UTC")})
+    assert store.table("t").schema.field("at").type == pa.timestamp("ns", "UTC")
 
 
 def test_bytes_are_kept_of_csv_where_that_is_said(store: Store, tmp_path: Path) -> None:
