@@ -9,6 +9,7 @@ split. A move is planned only if the target stays below where the source was, so
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -139,28 +140,47 @@ def _after(placement: Placement, moves: Iterable[Move]) -> Placement:
 
 
 def plan_moves(
-    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], policy: Policy
+    placement: Placement,
+    sizes: Mapping[int, float],
+    shards: Sequence[int],
+    policy: Policy,
+    most: int | None = None,
 ) -> tuple[Move, ...]:
     """Plan the moves that balance bytes among shards that take tablets; none while all are about equal.
 
-    Tablets at other shards, which are being emptied, are left to whoever empties them.
+    Tablets at other shards, which are being emptied, are left to whoever empties them. Of a plan of many
+    moves the first `most`.
     """
     held = _held(placement, sizes, shards)
     if len(held) < 2:
         return ()
     margin = max(policy.balance_share * sum(held.values()) / len(held), policy.balance_bytes)
     moves: list[Move] = []
-    movable = {tablet.id: tablet for tablet in placement.tablets if tablet.shard in held}
-    while True:
+    movable = {shard: list[tuple[float, int]]() for shard in held}  # by size, and then by id
+    for tablet in placement.tablets:
+        if tablet.shard in held and sizes[tablet.id] > 0:
+            movable[tablet.shard].append((sizes[tablet.id], tablet.id))
+    for tablets in movable.values():
+        tablets.sort()
+    while most is None or len(moves) < most:
         fullest = max(held, key=lambda shard: (held[shard], -shard))
         emptiest = min(held, key=lambda shard: (held[shard], shard))
         gap = held[fullest] - held[emptiest]
         # Half of the gap would close it; more than that, up to all of it, still makes it smaller.
-        fitting = [t for t in movable.values() if t.shard == fullest and 0 < sizes[t.id] < gap]
-        if gap <= margin or not fitting:
-            return tuple(moves)
-        best = min(fitting, key=lambda tablet: (abs(sizes[tablet.id] - gap / 2), tablet.id))
-        del movable[best.id]  # one tablet moves once in a plan
-        moves.append(Move(best.id, fullest, emptiest))
-        held[fullest] -= sizes[best.id]
-        held[emptiest] += sizes[best.id]
+        at = _nearest(movable[fullest], gap)
+        if gap <= margin or at is None:
+            break
+        size, tablet_id = movable[fullest].pop(at)  # one tablet moves once in a plan
+        moves.append(Move(tablet_id, fullest, emptiest))
+        held[fullest] -= size
+        held[emptiest] += size
+    return tuple(moves)
+
+
+def _nearest(tablets: Sequence[tuple[float, int]], gap: float) -> int | None:
+    """Where the tablet (size, id) is that is nearest to half of a gap, and smaller than it; the lowest id."""
+    larger = bisect_left(tablets, (gap / 2,))
+    near = [larger] if larger < len(tablets) and tablets[larger][0] < gap else []
+    if larger > 0:
+        near.append(bisect_left(tablets, (tablets[larger - 1][0],)))
+    return min(near, key=lambda at: (abs(tablets[at][0] - gap / 2), tablets[at][1]), default=None)

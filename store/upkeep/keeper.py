@@ -184,7 +184,9 @@ class Keeper:
         interrupted = dead or any(shard.draining for shard in shards)
         active = [shard.id for shard in shards if not shard.draining]
         # Tablets move as they are after a split.
-        unbalanced = not splits and not joins and bool(plan_moves(placement, sizes, active, self._policy))
+        unbalanced = (
+            not splits and not joins and bool(plan_moves(placement, sizes, active, self._policy, most=1))
+        )
         if not (interrupted or splits or joins or unbalanced):
             return
         with self._step(BALANCE, owner) as mine:
@@ -196,7 +198,7 @@ class Keeper:
                     kept.moves += Elasticity(self._context, self._bytes_per_second).resume()
                     return  # what is due now depends on where tablets are since
             there = self._reachable(active, kept) if unbalanced else ()
-            away = plan_moves(placement, sizes, there, self._policy)[:MOST_MOVES]
+            away = plan_moves(placement, sizes, there, self._policy, MOST_MOVES)
             self._carry_out(splits, joins, away, kept)
 
     def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
