@@ -5,20 +5,25 @@ held stays shut in it for ever. So locks that are held for a moment are made ane
 (`ChildSafeLock`), and work whose inner state nobody but its library can make anew is waited for
 before a fork (`ForkGate`): a gate lets work in, a fork shuts it, waits until nobody is inside, and
 opens it again on both sides. Work that calls a user's code, which may fork, remembers whose it is
-(`Birthplace`), so that the child neither finishes nor cleans up what its parent goes on with.
+(`Birthplace`), so that the child neither finishes nor cleans up what its parent goes on with. Where
+no lock is needed there is none (`cached_property`).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock, get_ident
 from time import monotonic
+from typing import Any, Self, TypeVar, overload
 from weakref import WeakSet
 
 from elasticscan.base.errors import UnsafeFork
 from elasticscan.base.interrupted import forget, note
+
+T = TypeVar("T")
 
 
 class ChildSafeLock:
@@ -51,6 +56,26 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
+
+
+class cached_property(functools.cached_property[T]):  # noqa: TID251 - in its place
+    """Python's own without its lock, which up to Python 3.11 all instances share, and no child can open.
+
+    Where two threads ask at once, both may compute; they get what the first one has.
+    """
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
+        if instance is None:
+            return self
+        kept, name = instance.__dict__, str(self.attrname)
+        if name not in kept:
+            kept.setdefault(name, self.func(instance))
+        value: T = kept[name]
+        return value
 
 
 class Birthplace:

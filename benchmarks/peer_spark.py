@@ -6,7 +6,6 @@ What a query gives comes to the driver as Arrow; a full scan, one column and a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +16,7 @@ from peer_engines import SCHEMA, AskedInSql, ElasticScan, bytes_of
 from pyspark.sql import DataFrame, SparkSession
 from spark_session import start_spark
 
+from elasticscan.base.forks import cached_property
 from elasticscan.connector import attach
 
 

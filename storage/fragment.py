@@ -17,7 +17,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.errors import TableChanged, UsageError
+from elasticscan.base.forks import cached_property
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import (

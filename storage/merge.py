@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from elasticscan.base.forks import cached_property
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import (

@@ -30,7 +30,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -39,7 +38,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import UsageError
-from elasticscan.base.forks import ChildSafeLock
+from elasticscan.base.forks import ChildSafeLock, cached_property
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticscan.base.forks import cached_property
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
 from elasticscan.topology import SlotSet
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from elasticscan.base.forks import cached_property
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, SlotInterval, TableInfo
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, UNTIL, FragmentReader

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import pyarrow as pa
 
+from elasticscan.base.forks import cached_property
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted

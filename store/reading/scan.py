@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from importlib import import_module
 from threading import Lock, get_ident
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
+from elasticscan.base.forks import cached_property
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.base.resources import telling_lack
 from elasticscan.catalog import begun_again

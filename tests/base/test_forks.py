@@ -8,9 +8,46 @@ import threading
 
 import pytest
 
-from elasticscan.base.forks import ChildSafeLock, ForkGate
+from elasticscan.base.forks import ChildSafeLock, ForkGate, cached_property
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+class _Slow:
+    def __init__(self) -> None:
+        self.begun, self.leave = threading.Event(), threading.Event()
+
+    @cached_property
+    def value(self) -> int:
+        """A number."""
+        self.begun.set()
+        self.leave.wait(60)
+        return 1
+
+
+def test_a_property_that_another_thread_computes_is_computed_in_a_forked_child() -> None:
+    slow = _Slow()
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    slow.begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        other = _Slow()
+        other.leave.set()
+        os._exit(other.value)
+    slow.leave.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_property_is_computed_once() -> None:
+    slow, first = _Slow(), object()
+    slow.leave.set()
+    assert slow.value == 1
+    vars(slow)["value"] = first
+    assert slow.value is first
+    assert _Slow.value.__doc__ == "A number."
 
 
 def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child() -> None:
