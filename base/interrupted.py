@@ -5,14 +5,21 @@ the handler raises may come up where no block is there yet to end what was begun
 the block's end. Then the transaction stays open, with its lock, for as long as somebody keeps the traceback;
 notebooks do. So whoever begins something that others wait for notes how it is ended, and each call of
 the public surface that raises ends what it has begun and left (`resources.telling_lack`).
+
+Libraries (and this one) take what they catch for an error of their own: an alarm amid a parse becomes one of
+the text, and a lock or a connection that was left halfway another one that hides it. What the handler raised
+is then among the errors behind the one that comes out, and is what its user waits for (`raised_by_handler`).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import get_ident
+from types import CodeType
 
 End = Callable[[], None]
 
@@ -46,3 +53,72 @@ def end_left(before: int) -> None:
         with suppress(Exception):  # its connection may be gone; the error that led here is the one to tell
             end()
         forget(end)
+
+
+def raised_by_handler(error: BaseException, before: BaseException | None) -> BaseException | None:
+    """The error of the handler of a signal, where it is this one or one behind it; None where there is none.
+
+    Args:
+        error: what came out of a call.
+        before: what was being handled when that began: no error behind it is of the call.
+    """
+    if error.__cause__ is None and error.__context__ is None and isinstance(error, Exception):
+        return None  # it is told as it is, whoever raised it
+    handlers: frozenset[CodeType] | None = None
+    left: list[BaseException | None] = [error]
+    seen = {id(before)}
+    while left:
+        found = left.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, (KeyboardInterrupt, SystemExit)):
+            return found
+        handlers = _handlers() if handlers is None else handlers
+        if _is_of(handlers, found):
+            return found
+        left += [found.__context__, found.__cause__]
+    return None
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise an error again that the handler of a signal raised: it tells nothing of what it was met at."""
+    if _is_of(_handlers(), error):
+        raise error
+
+
+class Passing:
+    """Suppresses errors of some kinds in a block, but for those that the handler of a signal raised."""
+
+    def __init__(self, *kinds: type[Exception]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, self._kinds) and not _is_of(_handlers(), error)
+
+
+def _is_of(handlers: frozenset[CodeType], error: BaseException) -> bool:
+    frames = error.__traceback__
+    while frames is not None:
+        if frames.tb_frame.f_code in handlers:
+            return True
+        frames = frames.tb_next
+    return False
+
+
+def _handlers() -> frozenset[CodeType]:
+    """The code of all handlers of signals that are written in Python."""
+    codes = set[CodeType]()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        while isinstance(handler, partial):
+            handler = handler.func
+        if callable(handler):
+            function = getattr(handler, "__func__", handler)
+            code = getattr(function, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+            if code is not None:
+                codes.add(code)
+    return frozenset(codes)

@@ -54,18 +54,21 @@ def side_by_side(
         while (made := do_one()) is not None:
             yield made
 
-    with suppress(RuntimeError):  # the system gives no more threads, or none once Python ends: fewer will do
-        for _ in range(min(most, len(items))):
-            thread = Thread(target=do_all)
-            thread.start()
-            threads.append(thread)
     try:
+        for _ in range(min(most, len(items))):
+            threads.append(Thread(target=do_all))  # at first: the handler of a signal may end its start
+            try:
+                threads[-1].start()
+            except RuntimeError:  # the system gives no more threads, or none once Python ends: fewer will do
+                threads.pop()
+                break
         yield outcomes()
     finally:
         left.clear()
         if birthplace.is_here:
             for thread in threads:
-                thread.join()
+                with suppress(RuntimeError):  # one that has not begun yet will find nothing to do
+                    thread.join()
 
 
 def all_side_by_side(

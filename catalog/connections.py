@@ -31,7 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.util.queue import Empty, Queue
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
-from elasticscan.base.interrupted import forget, note
+from elasticscan.base.interrupted import forget, note, pass_on
 from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
@@ -86,7 +86,9 @@ class ConnectionPool(QueuePool):
 
 # Parameters of statements are secrets and rows' values: errors do not tell them.
 POOL: Final = {"poolclass": ConnectionPool, "pool_size": 8, "max_overflow": 32, "hide_parameters": True}
-_OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps beside it
+# What is kept of a connection, in what SQLAlchemy keeps beside it: its process; true from the beginning of
+# a transaction to its end, unless that came between two steps.
+_OPENED_BY, _LEFT_AMID = "opened by", "left amid"
 # What a watch's question may raise beside the driver's errors.
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
 WATCHERS = 4  # at most so many connections for each Watch
@@ -125,9 +127,14 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
             stack.enter_context(committing(connection))
         else:
             stack.enter_context(connection.begin())
-        process = os.getpid()
+        process, info = os.getpid(), connection.info
+        info[_LEFT_AMID] = True
         try:
             yield connection
+            info[_LEFT_AMID] = False
+        except (ElasticScanError, SQLAlchemyError):  # they are raised between two questions
+            info[_LEFT_AMID] = False
+            raise
         finally:
             if os.getpid() != process:
                 never_free(stack.pop_all())
@@ -193,8 +200,9 @@ class Watch:
                 return self._ask(slot.connection)
             except BaseException as error:
                 slot.close()
+                pass_on(error)
                 if not isinstance(error, (*_TROUBLE, self.engine.dialect.loaded_dbapi.Error)):
-                    raise  # it is of a signal's handler
+                    raise  # Ctrl-C
                 return None  # the slow way will say what is wrong
 
     def _ask(self, connection: Any) -> tuple[Any, ...] | None:
@@ -442,16 +450,20 @@ def _end_what_is_interrupted(engine: Engine) -> None:
     """
 
     @event.listens_for(engine, "reset")
-    def roll_back(connection: Any, *_: Any) -> None:
+    def roll_back(connection: Any, record: Any, _state: Any) -> None:
         # SQLAlchemy takes a COMMIT that was broken off before it was sent for one that was done.
         if connection.in_transaction:
             connection.rollback()
+        # An answer of which only a part was fetched outlives that, for as long as a traceback has its cursor:
+        # the connection would go on to see what there was then.
+        if record.info.pop(_LEFT_AMID, False):
+            record.invalidate()
 
     @event.listens_for(engine, "handle_error")
     def keep_open(context: Any) -> None:
-        # Ctrl-C makes it close the connection, but SQLite leaves its transaction open for as long as
-        # there is a cursor, which the traceback has. Rolling back ends it.
-        if not isinstance(context.original_exception, Exception):
+        # Ctrl-C and a TimeoutError make it close the connection, but SQLite leaves its transaction open for
+        # as long as there is a cursor, which the traceback has. Rolling back ends it.
+        if not isinstance(context.original_exception, engine.dialect.loaded_dbapi.Error):
             context.is_disconnect = False
 
 

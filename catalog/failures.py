@@ -42,6 +42,7 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
     StoreDamaged,
 )
+from elasticscan.base.interrupted import pass_on
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.base.resources import lack_of_files, lack_of_memory
 from elasticscan.catalog.probe import is_sound, why_unreadable
@@ -201,11 +202,18 @@ def is_there(file: Path) -> bool:
     try:
         return file.exists()
     except OSError as error:
-        raise CatalogUnavailable(
-            f"the catalog {file} could not be looked at: {error.strerror}; check that its disk is mounted "
-            "and well, then try again",
-            detail=str(error),
-        ) from error
+        raise cannot_look(file, error) from error
+
+
+def cannot_look(file: Path, error: OSError) -> CatalogUnavailable:
+    """The error for a file of a catalog of which the system does not even tell that it is there."""
+    pass_on(error)
+    return CatalogUnavailable(
+        f"the catalog {file} could not be looked at: {error.strerror or error}; check that its disk is "
+        "mounted and well, then try again",
+        detail=str(error),
+        errno=error.errno,
+    )
 
 
 @contextmanager
@@ -285,6 +293,7 @@ def decoding(subject: str) -> Iterator[None]:
         OSError,
         msgpack.UnpackException,
     ) as error:
+        pass_on(error)
         raise StoreDamaged(
             f"{subject} cannot be read from the catalog: {error!r}; {RESTORE}", what=subject
         ) from error

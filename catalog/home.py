@@ -12,6 +12,8 @@ from time import monotonic
 from sqlalchemy import Engine
 
 from elasticscan.base.errors import StoreCopied
+from elasticscan.base.interrupted import pass_on
+from elasticscan.catalog.failures import cannot_look
 
 _TRUSTED_SECONDS = 0.01
 
@@ -79,7 +81,8 @@ class OpenedFiles:
 def _id_of(path: str) -> FileId | None:
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for with each page
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return None
     return status.st_dev, status.st_ino
 
@@ -98,8 +101,10 @@ def check_one_name(engine: Engine) -> None:
         return
     try:
         status = os.lstat(path)
-    except OSError:  # using it will tell what is wrong
+    except FileNotFoundError:  # using it will tell what is wrong
         return
+    except OSError as error:
+        raise cannot_look(Path(path), error) from error
     if stat.S_ISLNK(status.st_mode):
         raise StoreCopied(
             f"{path} is a symbolic link to the catalog {os.path.realpath(path)}: it is no copy; open the "
@@ -121,6 +126,8 @@ def home_of(engine: Engine) -> Home | None:
         return None
     try:
         status = Path(path).stat()
-    except OSError:  # using it will tell what is wrong
+    except FileNotFoundError:  # using it will tell what is wrong
         return None
+    except OSError as error:  # without its home nobody would see that it is a copy
+        raise cannot_look(Path(path), error) from error
     return Home(status.st_ino, status.st_dev, str(Path(path).resolve()))

@@ -19,6 +19,7 @@ import pyarrow.fs as pafs
 
 from elasticscan.base.errors import RESTORE, FragmentDamaged
 from elasticscan.base.forks import Birthplace, ChildSafeLock
+from elasticscan.base.interrupted import pass_on
 from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES, OPEN_FILES
 from elasticscan.base.permissions import mode_within
 from elasticscan.storage.disk_errors import (
@@ -188,6 +189,7 @@ class LocalDisk:
             with _telling(self.root, path, writing=False):
                 return LocalFile(self.root / path)
         except ValueError as error:  # a path that no file can have
+            pass_on(error)
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
             ) from error

@@ -24,6 +24,7 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
+from elasticscan.base.interrupted import Passing
 from elasticscan.storage import Disk
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.roots.location import BACKUP_MARKER, MARKER, warn_of_readers_of
@@ -103,7 +104,7 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 def read_mark(disk: Disk) -> Mark | None:
     """The mark in a root; None where there is none, or a torn one."""
     content = _content(disk, MARK)
-    with suppress(ValueError, TypeError):
+    with Passing(ValueError, TypeError):
         return None if content is None else Mark(**_unpack(content))
     return None
 

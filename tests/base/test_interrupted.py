@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
+from time import sleep
 from types import FrameType
 
 import pytest
@@ -16,13 +18,15 @@ from sqlalchemy.engine.default import DefaultExecutionContext
 
 import elasticscan.catalog.connections as connections
 from elasticscan.base import interrupted
-from elasticscan.base.errors import StoreDamaged
+from elasticscan.base.errors import FilterError, StoreDamaged
 from elasticscan.base.forks import ChildSafeLock, ForkGate
 from elasticscan.base.resources import telling_lack
+from elasticscan.base.side_by_side import side_by_side
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.failures import decoding
 from elasticscan.catalog.tables import store_state
 from elasticscan.storage.sealed_file import SealedFile
+from elasticscan.store import Store, Table
 from tests.base.manual_clock import ManualClock
 from tests.catalog.test_transactions import add_table, make
 
@@ -199,6 +203,117 @@ def test_an_error_of_a_handler_amid_a_statement_is_told_as_it_is(
 
     with pytest.raises(Alarm):
         use()
+
+
+def alarm_at(
+    kind: type[BaseException], file: str, function: str, event: str = "call", under: str = ""
+) -> Callable[[], None]:
+    """Have a handler of a signal raise at the first step of a function, below some other; returns its end."""
+
+    def handler(*_: object) -> None:
+        raise kind("of a handler")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+
+    def step(frame: FrameType, at: str, _: object) -> None:
+        code = frame.f_code
+        if at != event or code.co_name != function or Path(code.co_filename).name != file:
+            return
+        above: FrameType | None = frame
+        while above is not None and above.f_code.co_name != (under or function):
+            above = above.f_back
+        if above is not None:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGUSR1)
+
+    def end() -> None:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
+
+    sys.setprofile(step)
+    return end
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16, upkeep="off") as store:
+        made = store.create_table("t", {"k": [1, 2, 3]}, primary_key="k")
+        yield made
+        elsewhere(lambda: made.upsert({"k": [9]}))
+        assert made.scan().count() == 4
+
+
+STEPS: dict[str, tuple[type[BaseException], tuple[str, ...], Callable[[Table], object]]] = {
+    "commit": (KeyboardInterrupt, ("base.py", "_do_commit"), lambda table: table.upsert({"k": [3]})),
+    "thread": (Alarm, ("threading.py", "start", "c_return"), lambda table: table.upsert({"k": [1, 2, 3]})),
+    "text": (ValueError, ("__init__.py", "parse_one"), lambda table: table.scan(filter="k > 1").count()),
+    "file": (TimeoutError, ("disk.py", "used"), lambda table: table.upsert({"k": [2]})),
+    "statement": (
+        TimeoutError,
+        ("default.py", "_setup_dml_or_text_result", "call", "finish"),
+        lambda table: table.upsert({"k": [1]}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "step", "use"), STEPS.values(), ids=STEPS)
+def test_what_a_handler_raises_comes_out_whatever_takes_it_for_its_own_error(
+    table: Table, kind: type[BaseException], step: tuple[str, ...], use: Callable[[Table], object]
+) -> None:
+    table.scan(filter="k > 0").to_table()  # what is imported is imported
+    end = alarm_at(kind, *step)
+    try:
+        with pytest.raises(kind, match="of a handler") as raised:
+            use(table)
+    finally:
+        end()
+    table.upsert({"k": [3]})  # while the traceback is kept
+    assert raised.value is not None
+
+
+def test_a_transaction_left_amid_an_answer_shows_nothing_old_later(catalog: Catalog) -> None:
+    add_table(catalog)
+
+    def use() -> None:
+        with catalog.reading() as tx:
+            tx.tables()
+
+    file, kept = Path(str(catalog._engine.url.database)), list[BaseException]()
+    with closing(Catalog(file, ManualClock(1_000.0), str(file))) as other:
+        for error in interrupted_everywhere(use, {"pipeline.py"}):
+            kept.append(error)
+            with other.writing() as tx:
+                tx.bump_layout()
+                newest = tx.versions()[0]
+            with catalog.reading() as tx:
+                assert tx.versions()[0] == newest
+    assert kept
+
+
+def test_an_interruption_that_was_handled_before_a_call_is_not_raised_again(table: Table) -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(FilterError):
+            table.scan(filter="k >")
+
+
+def test_no_thread_goes_on_after_the_start_of_another_was_interrupted() -> None:
+    done = list[int]()
+
+    def work(item: int) -> None:
+        sleep(0.05)
+        done.append(item)
+
+    end = alarm_at(Alarm, "threading.py", "wait")
+    try:
+        with pytest.raises(Alarm), side_by_side(work, range(100), 4):
+            pass
+    finally:
+        end()
+    after = len(done)
+    sleep(0.2)
+    assert len(done) == after < 100
 
 
 def test_a_timeout_of_a_handler_is_no_damage() -> None:
