@@ -16,6 +16,10 @@ from contextlib import suppress
 from glob import escape
 from pathlib import Path
 
+from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.base.interrupted import Passing, pass_on
+from elasticscan.catalog.failures import cannot_look, is_there
+
 _HEAD_BYTES = 32  # of a log that holds nothing
 _PART_SECONDS = 3_600  # a copy that nobody has added to for so long is nobody's
 
@@ -25,11 +29,13 @@ def log_of(file: Path) -> Path:
 
 
 def holds_anything(log: Path) -> bool:
-    """True if there is more in a log than its head."""
+    """True if there is more in a log than its head; raises `CatalogUnavailable` where nobody can tell."""
     try:
         return log.stat().st_size > _HEAD_BYTES
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError as error:
+        raise cannot_look(log, error) from error
 
 
 def keep_log(file: Path, known: str) -> None:
@@ -40,9 +46,13 @@ def keep_log(file: Path, known: str) -> None:
     """
     log = log_of(file)
     kept = log.with_name(f"{log.name}.kept-{known}")
-    if kept.exists() or not holds_anything(log):
+    try:
+        if is_there(kept) or not holds_anything(log):
+            return
+        _remove_parts(log)
+    except (OSError, CatalogUnavailable) as error:  # whoever uses the catalog is told
+        pass_on(error)
         return
-    _remove_parts(log)
     part = log.with_name(f"{log.name}.part-{secrets.token_hex(4)}")  # it has its name when it is whole
     try:
         with log.open("rb") as source:
@@ -54,9 +64,10 @@ def keep_log(file: Path, known: str) -> None:
                 target.flush()
                 os.fsync(made)
         part.rename(kept)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             part.unlink()
+        pass_on(error)
 
 
 def _remove_parts(log: Path) -> None:
@@ -68,5 +79,7 @@ def _remove_parts(log: Path) -> None:
 
 
 def kept_logs(file: Path) -> list[Path]:
-    """The logs that were kept beside a catalog."""
-    return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
+    """The logs that were kept beside a catalog, as far as its directory can be read."""
+    with Passing(OSError):
+        return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
+    return []

@@ -28,7 +28,7 @@ from elasticscan.base.errors import CatalogUnavailable, DiskFull
 from elasticscan.base.resources import lack_in
 from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import POOL, closed_on_error
-from elasticscan.catalog.failures import is_there
+from elasticscan.catalog.failures import cannot_look, is_there
 from elasticscan.catalog.probe import parts_of
 
 _TRIES, _PAUSE_SECONDS = 50, 0.02
@@ -38,14 +38,22 @@ Seen = tuple[tuple[int, int, int, int] | None, ...]
 
 
 def why_not_writable(path: Path) -> str | None:
-    """The reason why the catalog in a file cannot be written here; None when it can."""
+    """The reason why the catalog in a file cannot be written here; None when it can.
+
+    Raises:
+        CatalogUnavailable: its disk or mount does not say.
+    """
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     needed = [path.parent, path, *(file for file in beside if is_there(file))]
     effective = os.access in os.supports_effective_ids
     barred = [place for place in needed if not os.access(place, os.W_OK, effective_ids=effective)]
     if not barred:
         return None
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
+    try:
+        mounted = os.statvfs(path).f_flag
+    except OSError as error:
+        raise cannot_look(path, error) from error
+    if mounted & os.ST_RDONLY:
         return f"{path} lies on a file system that is mounted read-only"
     return f"this user may not write {barred[0]}"
 
