@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from elasticscan.base.errors import OperatorNeeded, TableChanged, TryAgain
+from elasticscan.base.errors import DiskFull, OperatorNeeded, TableChanged, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import TableInfo
@@ -65,16 +65,24 @@ def lease_snapshot(
 
     Raises:
         TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
+        DiskFull: there is no room for the lease.
     """
     if context.catalog.read_only is not None:
         with context.catalog.reading() as tx:
             at = tx.versions()[1] if snapshot is None else snapshot
             tx.check_snapshot(table, at)
             return at, look(tx)
-    with context.catalog.leasing() as tx:
-        at = tx.versions()[1] if snapshot is None else snapshot
-        tx.take_lease(lease, table, at, _SCAN, LEASE_SECONDS)
-        return at, look(tx)
+    try:
+        with context.catalog.leasing() as tx:
+            at = tx.versions()[1] if snapshot is None else snapshot
+            tx.take_lease(lease, table, at, _SCAN, LEASE_SECONDS)
+            return at, look(tx)
+    except DiskFull as error:
+        raise DiskFull(
+            "the catalog's disk is full, and a scan writes a lease there where the retention period alone "
+            "does not keep its snapshot for two hours; nothing was changed: free some space and try again, or "
+            "open the store with read_only=True, which takes no lease"
+        ) from error
 
 
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:

@@ -62,6 +62,27 @@ def check_goes_on(store: Store, uri: str | Path, done: list[int]) -> None:
         assert other.verify() == []
 
 
+def test_a_scan_that_needs_a_lease_says_how_a_full_disk_is_read(tmp_path: Path, disk: Path) -> None:
+    uri = disk / "store"
+    roots = {"a": str(tmp_path / "a")}
+    with Store.create(uri, roots, tablets=2, slots=8, upkeep="off", retention_seconds=0) as store:
+        store.create_table("t", SCHEMA, ["k"])
+        store.table("t").upsert(rows(0))
+        fill(disk, leave=200_000)
+        done = commit_until_full(store)
+
+        def scan_until_full() -> None:
+            for _ in range(MOST_COMMITS):
+                store.table("t").scan()
+
+        with pytest.raises(DiskFull, match="read_only=True"):
+            scan_until_full()
+        with Store.open(uri, read_only=True) as reader:
+            assert keys(reader) == done
+        free(disk)
+        check_goes_on(store, uri, done)
+
+
 def test_a_catalog_on_a_full_disk_keeps_what_it_acknowledged(tmp_path: Path, disk: Path) -> None:
     uri = disk / "store"
     with Store.create(uri, {"a": str(tmp_path / "a")}, tablets=2, slots=8, upkeep="off") as store:
