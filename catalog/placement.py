@@ -17,6 +17,8 @@ from elasticscan.catalog.state import StateTx
 from elasticscan.catalog.tables import lost_commits, shards, tablets
 from elasticscan.topology import Placement, Shard, Tablet
 
+_MOST_ALONE = 16  # tablets that are looked up one by one
+
 
 class PlacementTx(StateTx):
     """Reads and changes of where things are."""
@@ -132,7 +134,11 @@ class PlacementTx(StateTx):
         """Write the difference between two placements; the layout grows."""
         gone, came = after.difference(before)
         new = {tablet.id: tablet for tablet in came}
-        rows = {tablet.id: self._rows.one(tablets, id=tablet.id) for tablet in gone}
+        if len(gone) > _MOST_ALONE:
+            every = {row.id: row for row in self._tablet_rows()}
+            rows = {tablet.id: every.get(tablet.id) for tablet in gone}
+        else:
+            rows = {tablet.id: self._rows.one(tablets, id=tablet.id) for tablet in gone}
         if not all(rows.values()):
             raise damaged("tablets that are to change are not there")
         self._rows.delete(tablets, [rows[i] for i in sorted(rows.keys() - new.keys())])

@@ -59,11 +59,15 @@ up for each page, so a tablet that moves again, returns or fails to move is no s
 
 from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Move, Phase, advance
 from elasticscan.topology.planner import (
+    Change,
+    change_tablets,
+    halves,
     initial_placement,
     join_tablets,
     move_tablet,
     plan_balance,
     split_tablet,
+    whole,
 )
 from elasticscan.topology.slot_map import SlotMap
 from elasticscan.topology.slots import Range, SlotSet
@@ -72,6 +76,7 @@ from elasticscan.topology.values import Placement, Shard, Tablet, Topology, Topo
 __all__ = [
     "FINAL",
     "TRANSITIONS",
+    "Change",
     "Event",
     "Move",
     "Phase",
@@ -84,9 +89,12 @@ __all__ = [
     "Topology",
     "TopologyEntry",
     "advance",
+    "change_tablets",
+    "halves",
     "initial_placement",
     "join_tablets",
     "move_tablet",
     "plan_balance",
     "split_tablet",
+    "whole",
 ]

@@ -8,13 +8,15 @@ the same moves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, TabletNotFound, WriteConflict
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
+
+Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # tablets that go, and those that come in their place
 
 
 def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placement:
@@ -111,7 +113,12 @@ def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: 
         TabletNotFound: no such tablet (any more).
         InvalidTopologyChange: a half would be empty.
     """
-    tablet = _existing(placement, tablet_id)
+    return _replace(placement, *halves(_existing(placement, tablet_id), at, new_ids))
+
+
+def halves(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
+    """The change of `split_tablet`, of a tablet; raises as that does."""
+    tablet_id = tablet.id
     if tablet.end - tablet.start < 2:
         raise InvalidTopologyChange(
             f"tablet {tablet_id} is one slot ({tablet.start}) and slots are never split: "
@@ -127,11 +134,10 @@ def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: 
             at=middle,
         )
     left, right = new_ids
-    halves = (
+    return (tablet,), (
         Tablet(left, tablet.start, middle, tablet.shard, tablet.epoch + 1),
         Tablet(right, middle, tablet.end, tablet.shard, tablet.epoch + 1),
     )
-    return _replace(placement, (tablet,), halves)
 
 
 def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int) -> Placement:
@@ -144,6 +150,12 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
         InvalidTopologyChange: they are not neighbours in this order, or at different shards.
     """
     left, right = _existing(placement, left_id), _existing(placement, right_id)
+    return _replace(placement, *whole(left, right, new_id))
+
+
+def whole(left: Tablet, right: Tablet, new_id: int) -> Change:
+    """The change of `join_tablets`, of two tablets; raises as that does."""
+    left_id, right_id = left.id, right.id
     if left.end != right.start:
         swapped = right.end == left.start
         mend = f"join {right_id} and {left_id}, in slot order" if swapped else "only neighbours can be joined"
@@ -161,7 +173,17 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
             shards=(left.shard, right.shard),
         )
     joined = Tablet(new_id, left.start, right.end, left.shard, max(left.epoch, right.epoch) + 1)
-    return _replace(placement, (left, right), (joined,))
+    return (left, right), (joined,)
+
+
+def change_tablets(placement: Placement, changes: Iterable[Change]) -> Placement:
+    """The placement after many changes, each of tablets of its own."""
+    gone, came = set[int](), list[Tablet]()
+    for old, new in changes:
+        assert not gone & {tablet.id for tablet in old}, f"tablets that change twice: {old}"
+        gone.update(tablet.id for tablet in old)
+        came += new
+    return Placement.of([*(tablet for tablet in placement.tablets if tablet.id not in gone), *came])
 
 
 def _even_counts(things: int, places: int) -> list[int]:

@@ -178,7 +178,7 @@ def plan_moves(
 
 
 def _nearest(tablets: Sequence[tuple[float, int]], gap: float) -> int | None:
-    """Where the tablet (size, id) is that is nearest to half of a gap, and smaller than it; the lowest id."""
+    """The place of the tablet (size, id) nearest to half of a gap, and smaller than it; the lowest id."""
     larger = bisect_left(tablets, (gap / 2,))
     near = [larger] if larger < len(tablets) and tablets[larger][0] < gap else []
     if larger > 0:

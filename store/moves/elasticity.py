@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
 from elasticscan.base.forks import Birthplace
@@ -16,12 +17,16 @@ from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
+    Change,
     Event,
     Move,
     Placement,
     Topology,
+    change_tablets,
+    halves,
     join_tablets,
     split_tablet,
+    whole,
 )
 from elasticscan.upkeep import Policy, plan_even, tablet_bytes
 
@@ -164,6 +169,36 @@ class Elasticity:
             topology = tx.append_topology(reason, True, after, last)
             layout = tx.versions()[0]
         return self._noted(topology, layout)
+
+    @begun_again
+    def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Cut tablets in the middle, and make neighbours one, all in one transaction; copies nothing.
+
+        What others have made impossible meanwhile is left out. Returns how many were cut, and joined.
+        """
+        with self._context.catalog.writing() as tx:
+            for move in tx.moves():
+                self._forget_dead(tx, move.tablet)
+            moving = {move.tablet for move in tx.moves()}
+            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            there = {tablet.id: tablet for tablet in before.tablets if tablet.id not in moving}
+            ids, changes = count(tx.new_tablet_ids(2 * len(splits) + len(joins))[0]), list[Change]()
+            for tablet in splits:
+                with suppress(InvalidTopologyChange, KeyError):
+                    changes.append(halves(there[tablet], None, (next(ids), next(ids))))
+            cut = len(changes)
+            for left, right in joins:
+                with suppress(InvalidTopologyChange, KeyError):
+                    changes.append(whole(there[left], there[right], next(ids)))
+            if not changes:
+                return 0, 0
+            after = change_tablets(before, changes)
+            tx.replace_placement(before, after)
+            reason = f"{cut} tablets split, {len(changes) - cut} pairs of neighbours joined"
+            topology = tx.append_topology(reason, True, after, last)
+            layout = tx.versions()[0]
+        self._noted(topology, layout)
+        return cut, len(changes) - cut
 
     @begun_again
     def resume(self) -> int:

@@ -38,6 +38,7 @@ from elasticscan.upkeep import (
 
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is due
 MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
+MOST_CHANGES = 1_024  # of tablets, in one transaction
 MOST_REST_SECONDS = 1.0
 
 OnStep = Callable[[str], None]
@@ -218,14 +219,15 @@ class Keeper:
         names = self._context.shard_names()
         for split in splits:
             self._on_step(f"split tablet {split.tablet}")
-            with suppress(UsageError, TryAgain):
-                elasticity.split(split.tablet)
-                kept.splits += 1
         for join in joins:
             self._on_step(f"join tablets {join.left} and {join.right}")
+        for some, pairs in _in_parts(splits, joins):
             with suppress(UsageError, TryAgain):
-                elasticity.join(join.left, join.right)
-                kept.joins += 1
+                cut, joined = elasticity.change(
+                    [split.tablet for split in some], [(join.left, join.right) for join in pairs]
+                )
+                kept.splits += cut
+                kept.joins += joined
         for move in moves:
             self._on_step(f"move tablet {move.tablet} to {names.get(move.target)}")
             with _noting(kept, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
@@ -256,6 +258,16 @@ class Keeper:
                 ]
                 with self._context.catalog.writing() as tx:
                     tx.add_done(GARBAGE, kept.files_removed)
+
+
+def _in_parts(
+    splits: Sequence[Split], joins: Sequence[Join]
+) -> Iterator[tuple[Sequence[Split], Sequence[Join]]]:
+    """Changes of tablets in parts of a bounded size: while one is made, writers wait."""
+    for at in range(0, len(splits), MOST_CHANGES):
+        yield splits[at : at + MOST_CHANGES], ()
+    for at in range(0, len(joins), MOST_CHANGES):
+        yield (), joins[at : at + MOST_CHANGES]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from elasticscan.store import Store
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.steps import written_of
 from elasticscan.topology import SlotSet
-from elasticscan.upkeep import Written
+from elasticscan.upkeep import Policy, Written
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int8()), ("b", pa.string())])
 
@@ -152,6 +152,31 @@ def test_a_keeper_looks_at_all_tables_and_shards_at_once(
             assert store.table("t1").scan().count() == store.table("t0").scan("id", "a = 1").count() == 60
     assert asked[0] == asked[1]
     assert merged == [1, 3], "one for each shard of the table that was written"
+
+
+def test_a_keeper_joins_all_small_tablets_in_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, writing = [0], Catalog.writing
+
+    def counted(catalog: Catalog, *ahead: Any) -> Any:
+        begun[0] += 1
+        return writing(catalog, *ahead)
+
+    monkeypatch.setattr(Catalog, "writing", counted)
+    took = list[int]()
+    for tablets in (68, 200):
+        with Store.create(tmp_path / f"{tablets}", ["a", "b"], tablets=tablets, slots=512) as store:
+            store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 60))
+            before, begun[0] = len(store.topology_history()), 0
+            kept = Keeper(store.context).keep()
+            took.append(begun[0])
+            assert kept.joins == min(tablets // 2, tablets - Policy().fewest_tablets)
+            assert len(store.topology.placement.tablets) == tablets - kept.joins
+            assert len(store.topology_history()) == before + 1
+            assert store.table("t").scan().count() == 60
+            assert store.verify() == []
+    assert took[0] == took[1]
 
 
 def test_a_move_begins_no_transaction_for_each_table_that_it_copies(
