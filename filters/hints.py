@@ -97,7 +97,7 @@ def of_function(name: str) -> str | None:
 
 
 def of_name(name: str) -> str | None:
-    """What to write in place of a word that is no column; None for one that nobody knows."""
+    """The words to write in place of a word that is no column; None for one that nobody knows."""
     word = name.lower()
     return FUNCTIONS[word] if word in CLOCKS else _NO_VALUES.get(word)
 

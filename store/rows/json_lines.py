@@ -1,6 +1,6 @@
 """Lines of JSON as rows: read a block at a time, each value in the type of the table's column.
 
-`pyarrow.dataset` reads them in the types that it guesses from a file's first block, and passes over fields
+`pyarrow.dataset` reads them in the types that it guesses from a file's first block, and skips fields
 that come later; so `pyarrow.json` reads them here. A field that the beginning does not have ends the load.
 """
 
