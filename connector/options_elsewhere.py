@@ -21,6 +21,7 @@ _WHOLE = "leave it out: every read is of one snapshot, and every write one commi
 _FILES = (
     "header", "delimiter", "sep", "multiline", "pathglobfilter", "recursivefilelookup", "modifiedafter",
     "modifiedbefore", "basepath", "encoding", "nullvalue", "dateformat", "timestampformat", "quote",
+    "excluderegex",
 )  # fmt: skip
 # Of JDBC, files and other sources: words for what a source evaluates in place of Spark.
 _PUSHED = (
@@ -100,6 +101,12 @@ _ELSEWHERE = {
     "schema": "DataFrameReader.schema takes it, or 'columns' names them",
     **dict.fromkeys(("snapshot", "commit", "as_of", "asof", "version_as_of"), _SNAPSHOT),
     "stream-from-timestamp": "'startingTimestamp' takes a time",
+    **dict.fromkeys(
+        ("schematrackinglocation", "schemalocation", "allowsourcecolumnrename", "allowsourcecolumndrop"),
+        "leave it out: a stream goes on with the columns that it began with, and one that is started again "
+        "has those of then",
+    ),
+    "witheventtimeorder": "leave it out: the changes of a key come in their order",
     "isolation-level": "leave it out: 'ifUnchangedSince' and 'insertOnly' say what a write relies on",
     "mode": "DataFrameWriter.mode says it; in 'append' rows with the same primary key are replaced",
     **dict.fromkeys(

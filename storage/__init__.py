@@ -78,7 +78,7 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.storage.changes.pages import read_changes
-from elasticscan.storage.conform import batches_of, conform, rows_instead_of
+from elasticscan.storage.conform import batches_of, conform, hint_of_case, rows_instead_of
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
@@ -156,6 +156,7 @@ __all__ = [
     "find_damage",
     "find_seal",
     "gather",
+    "hint_of_case",
     "is_fragment_path",
     "keep_from_group",
     "most_rows",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -97,6 +97,15 @@ def rows_instead_of(data: Any) -> str:
     )
 
 
+def hint_of_case(missing: Sequence[str], unknown: Sequence[str]) -> str | None:
+    """The hint about a column whose name has other capital letters than the table's; None for none."""
+    for own in missing:
+        for other in unknown:
+            if own.lower() == other.lower():
+                return f"capital letters count: rename {other!r} to {own!r}"
+    return None
+
+
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly the table's columns, in its order and types.
 
@@ -116,11 +125,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         whole = "whole rows are replaced, so give a column of nulls for what shall be null"
         some = "or name the columns that are to be written: Table.merge(rows, columns=[…])"
         needed = [name for name in missing if not schema.field(name).nullable]
-        in_case = [(own, other) for own in missing for other in unknown if own.lower() == other.lower()]
         hint = f"; {whole}, {some}" if missing else ""
-        if in_case:
-            own, other = in_case[0]
-            hint = f"; capital letters count: rename {other!r} to {own!r}"
+        if (renamed := hint_of_case(missing, unknown)) is not None:
+            hint = f"; {renamed}"
         elif needed:  # neither nulls nor a merge would do
             hint = f"; every row needs a value of {', '.join(needed)}, which cannot be null"
         raise SchemaMismatch(

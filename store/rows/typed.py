@@ -16,7 +16,7 @@ import pyarrow as pa
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import batches_of, conform
+from elasticscan.storage import batches_of, conform, hint_of_case
 from elasticscan.store.names import Named
 from elasticscan.store.rows.sources import table_type
 
@@ -76,10 +76,13 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], i
     if missing or unknown:
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
+        all_of_them = (
+            "each dict needs all of them: give None for a null, or name those that are to be written: "
+            "merge(rows, columns=[…])"
+        )
         raise SchemaMismatch(
             f"row {number} of the list does not have the table's columns ({'; '.join(differences)}); the "
-            f"table has {', '.join(names)}, and each dict needs all of them: give None for a null, or name "
-            "those that are to be written: merge(rows, columns=[…])",
+            f"table has {', '.join(names)}, and {hint_of_case(missing, unknown) or all_of_them}",
             missing=missing,
             unknown=unknown,
         )

@@ -326,6 +326,8 @@ def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, s
         ("pushDownPredicate", "'filter' and 'columns' say what the source reads"),
         ("pushDownAggregate", "'filter' and 'columns' say what the source reads"),
         ("header", "leave it out: a table is no file"),
+        ("schemaTrackingLocation", "leave it out: a stream goes on with the columns that it began with"),
+        ("withEventTimeOrder", "leave it out: the changes of a key come in their order"),
         ("pathGlobFilter", "leave it out: a table is no file"),
         ("row_filter", "'filter' takes a SQL condition"),
         ("change.stream.lookup.full.document", "an option of another connector does nothing here"),
