@@ -26,11 +26,18 @@ def columns_of(
     """The columns of a file as its beginning has them, in types that were named or are guessed.
 
     Arrow reads a moment with its zone as UTC, and forgets that it had one. Where all have a zone, the column
-    is of moments; where some have, text, as it is in CSV.
+    is of moments; where some have, text, as it is in CSV. Texts that are times but for their fractions of
+    seconds are text to Arrow, and times here.
     """
     guessed = _opened(system, path, block_bytes).schema
     kinds = {each.name: timed(each.type, lambda _: pa.string()) for each in guessed if each.name not in types}
-    texts = pa.schema([(name, kind) for name, kind in kinds.items() if kind != guessed.field(name).type])
+    texts = pa.schema(
+        [
+            (name, kind)
+            for name, kind in kinds.items()
+            if kind != guessed.field(name).type or pa.types.is_string(kind)
+        ]
+    )
     begin = _opened(system, path, block_bytes, texts, "ignore").read_next_batch() if texts else None
     fields = []
     for each in guessed:
@@ -82,16 +89,28 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 def _zoned(kind: pa.DataType, texts: pa.Array) -> pa.DataType:
     """The type of times that were read as texts; other types as they are."""
     if texts.type == kind:
-        return kind
+        return _time_of(texts.drop_null(), kind) if pa.types.is_string(kind) else kind
     if pa.types.is_timestamp(kind):
-        zoned = set(pc.match_substring_regex(texts.drop_null(), _ZONE).to_pylist())
-        return pa.string() if len(zoned) > 1 else pa.timestamp("us", "UTC" if True in zoned else None)
+        return _time_of(texts.drop_null(), pa.timestamp("us"))
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_zoned(kind.value_type, texts.flatten())))
     assert pa.types.is_struct(kind), "nothing else has times within"
     return pa.struct(
         [part.with_type(_zoned(part.type, pc.struct_field(texts, [at]))) for at, part in enumerate(kind)]
     )
+
+
+def _time_of(texts: pa.Array, otherwise: pa.DataType) -> pa.DataType:
+    """The type of texts, if all are times with a zone, or all without; text if they are mixed or no times."""
+    zoned = set(pc.match_substring_regex(texts, _ZONE).to_pylist())
+    if not zoned:
+        return otherwise
+    found = pa.timestamp("us", "UTC" if True in zoned else None)
+    try:
+        pc.cast(texts, found)  # refuses those that lack a zone, or have one, too
+    except pa.ArrowInvalid:
+        return pa.string()
+    return found
 
 
 def timed(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType], depth: int = 0) -> pa.DataType:

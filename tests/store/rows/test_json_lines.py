@@ -104,6 +104,27 @@ def test_columns_are_of_named_types_and_moments_keep_their_zone(tmp_path: Path) 
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        ("2024-03-01T10:00:00.125Z", "2024-03-01T10:00:00+02:00", pa.timestamp("us", "UTC")),
+        ("2024-03-01T10:00:00.125", "2024-03-01", pa.timestamp("us")),
+        ("2024-03-01T10:00:00.125Z", "2024-03-01T10:00:00.125", pa.string()),
+        ("2024-03-01T10:00:00.1234567Z", None, pa.string()),
+        ("2024-03-01T10:00:00.125Z", "soon", pa.string()),
+        ("20240301", None, pa.string()),
+        ("", None, pa.string()),
+    ],
+)
+def test_times_with_fractions_of_seconds_are_no_text(
+    tmp_path: Path, first: str, second: str | None, kind: pa.DataType
+) -> None:
+    path = written(tmp_path / "rows.jsonl", {"v": first}, {"v": second})
+    found = json_lines.columns_of(fs.LocalFileSystem(), str(path), {}, BEGIN)
+    assert found == pa.schema([("v", kind)])
+    assert len(read(path, found)) == 2
+
+
 def test_directories_and_packed_files_are_read_so_too(tmp_path: Path) -> None:
     folder = tmp_path / "in" / "year=2024"
     folder.mkdir(parents=True)
