@@ -32,6 +32,8 @@ def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> It
     place = shown(path)
     try:
         yield
+    except BrokenPipeError:  # no error of a file: whoever reads what is written has enough
+        raise
     except OSError as error:
         if (lack := lack_in(error)) is not None:
             raise lack from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from typing import Annotated, Any, cast
 
 import typer
@@ -17,7 +18,7 @@ from elasticscan.cli.commands import (
     OPTIONS_INSTEAD,
     OPTIONS_TOLD,
 )
-from elasticscan.cli.output import remember_json, report_error, wants_json
+from elasticscan.cli.output import remember_json, report_error, unwritten, wants_json
 
 _TOO_MANY = "Got unexpected extra argument"  # words of the parser
 
@@ -40,7 +41,10 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return result
         except WrongWords as error:
             told = cast("Any", error)
             _tell_options(told)
@@ -51,6 +55,10 @@ class Commands(TyperGroup):
             raise typer.Exit(report_error(wrong, as_json=True)) from error
         except ElasticScanError as error:
             raise typer.Exit(report_error(error, wants_json(ctx))) from error
+        except (OSError, UnicodeEncodeError) as error:
+            if (told := unwritten(error)) is None:
+                raise
+            raise typer.Exit(report_error(told, wants_json(ctx))) from error
         except KeyboardInterrupt as error:
             # The files that the command had staged were removed on the way here: nothing is half done.
             raise typer.Exit(130) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -13,7 +15,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 from rich.table import Table
 from rich.text import Text
 
-from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
+from elasticscan.base.errors import (
+    ElasticScanError,
+    InvalidOption,
+    OperatorNeeded,
+    StartAgain,
+    TryAgain,
+    UsageError,
+)
 from elasticscan.base.json_text import json_text
 from elasticscan.base.showing import utc
 
@@ -100,6 +109,22 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def unwritten(error: OSError | UnicodeEncodeError) -> InvalidOption | None:
+    """The error to tell where stdout takes no more; None for any other, and where its reader has enough."""
+    if isinstance(error, UnicodeEncodeError):
+        missing = ascii(error.object[error.start])
+        why = f"its encoding, {error.encoding}, has no {missing}; set PYTHONIOENCODING=utf-8"
+    elif isinstance(error, BrokenPipeError) or error.filename is not None or not error.errno:
+        return None
+    else:
+        why = os.strerror(error.errno)
+    with suppress(OSError, ValueError):  # what it still holds would fail once more at the end
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return InvalidOption(f"stdout cannot be written: {why}", file="stdout")
 
 
 def report_error(error: ElasticScanError, as_json: bool) -> int:
