@@ -561,7 +561,7 @@ def _commit(row: Any) -> Commit:
     return Commit(row.number, row.table_id, row.kind, row.rows, row.bytes, row.created_at, said)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)  # a look at all tables wants each again
 def _table_info(row: Any) -> TableInfo:
     with decoding(f"table {row.name!r}"):
         columns = unpacked_columns(row.schema, row.past)

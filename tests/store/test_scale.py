@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event, text
 
-from elasticscan.catalog import Catalog, Tx, sealed
+from elasticscan.catalog import Catalog, Tx, commits, definitions, sealed
 from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
@@ -130,6 +130,27 @@ def test_a_table_is_made_by_one_look_at_the_others(tmp_path: Path, monkeypatch: 
         count = Count(store, monkeypatch)
         store.create_table("last", SCHEMA, ["id"])
         assert count.rows <= 30 + 15
+
+
+def test_definitions_of_many_tables_are_unpacked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked, unpack = [0], definitions.unpacked_columns
+
+    def counted(*packed: Any) -> Any:
+        unpacked[0] += 1
+        return unpack(*packed)
+
+    monkeypatch.setattr(commits, "unpacked_columns", counted)
+    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
+        first = store.create_table("t0", SCHEMA, ["id"]).definition
+        with store.context.catalog.writing() as tx:
+            for number in range(1, 270):
+                tx.create_table(f"t{number}", first)
+        assert len(store.tables()) == 270
+        unpacked[0] = 0
+        assert len(store.tables()) == 270
+        assert unpacked[0] == 0
 
 
 def test_a_keeper_looks_at_all_tables_and_shards_at_once(
