@@ -21,6 +21,7 @@ forks       Locks that a forked child finds open, and a gate at which a fork wai
             must not be cut in two.
 interrupted  What a thread has begun, to be ended where a signal's handler raises amid it.
 resources   What a process has no more of, told as such.
+threads     Threads whose start comes to an end, also where there is no memory for them.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
 showing     Values of callers inside of messages, cut short.
 nearness    The right name that a wrong one is most like.

@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
-from threading import Thread
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from elasticscan.base.forks import Birthplace
+from elasticscan.base.threads import BoundedThread
+
+LOOK_SECONDS = 1.0  # so often who waits for threads sees if they are still there
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -30,14 +32,14 @@ def side_by_side(
     child that was forked meanwhile nothing is waited for: its parent goes on.
     """
     left, done = deque(items), SimpleQueue[Future[Made]]()
-    threads, birthplace = list[Thread](), Birthplace()
+    threads, birthplace = list[BoundedThread](), Birthplace()
 
     def do_one() -> Future[Made] | None:
+        made = Future[Made]()  # at first: where there is no memory for it, the item is another's
         try:
             item = left.popleft()
         except IndexError:
             return None
-        made = Future[Made]()
         try:
             made.set_result(work(item))
         except BaseException as error:  # raised by whoever looks at the outcome
@@ -45,18 +47,30 @@ def side_by_side(
         return made
 
     def do_all() -> None:
-        while (made := do_one()) is not None:
-            done.put(made)
+        with suppress(MemoryError):
+            while (made := do_one()) is not None:
+                done.put(made)
+
+    def next_one() -> Future[Made]:
+        while any(thread.is_alive() for thread in threads):
+            with suppress(Empty):
+                return done.get(timeout=LOOK_SECONDS)
+        with suppress(Empty):
+            return done.get_nowait()
+        if (made := do_one()) is None:  # a thread has ended for want of memory, and it with what it did
+            raise MemoryError
+        return made
 
     def outcomes() -> Iterator[Future[Made]]:
         if threads:
-            yield from (done.get() for _ in items)
+            yield from (next_one() for _ in items)
+            return
         while (made := do_one()) is not None:
             yield made
 
     try:
         for _ in range(min(most, len(items))):
-            threads.append(Thread(target=do_all))  # at first: the handler of a signal may end its start
+            threads.append(BoundedThread(do_all))  # at first: the handler of a signal may end its start
             try:
                 threads[-1].start()
             except RuntimeError:  # the system gives no more threads, or none once Python ends: fewer will do

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from mmap import mmap
-from threading import BoundedSemaphore, Thread
+from threading import BoundedSemaphore
 
 import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, FragmentMissing
 from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.side_by_side import all_side_by_side
+from elasticscan.base.threads import BoundedThread
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.bucket import Bucket
@@ -337,7 +338,7 @@ class CopiedObject(Object):
                 gate.release()
 
         try:
-            Thread(target=fetch, name="elasticscan-ahead", daemon=True).start()
+            BoundedThread(fetch, name="elasticscan-ahead", daemon=True).start()
         except RuntimeError:  # the system gives no more threads: it is fetched when it is read
             self._ahead = None
             gate.release()

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
+from elasticscan.base.threads import BoundedThread
 from elasticscan.catalog import Catalog, OwnedMove, OwnedStep
 
 _RUNNING: set[str] = set()
@@ -67,7 +68,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
                 tx.beat_steps(owner)
 
     with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
-        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+        BoundedThread(beat, name="heartbeat", daemon=True).start()
     try:
         yield
     finally:

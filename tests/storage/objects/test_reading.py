@@ -145,7 +145,7 @@ def test_a_scan_goes_on_where_there_are_no_threads(
 
     file = opened()
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "Thread", lambda **_: SimpleNamespace(start=lambda: refuse(None)))
+        patch.setattr(reading, "BoundedThread", lambda *_, **__: SimpleNamespace(start=lambda: refuse(None)))
         for offset in range(0, len(CONTENT), 100_000):
             assert part(file, offset, min(100_000, len(CONTENT) - offset))
     assert s3_server.line.answered == len(CONTENT)
