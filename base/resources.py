@@ -30,6 +30,7 @@ _NUMBERS = {
     errno.ENFILE: _FILES,
     errno.ENOMEM: _MEMORY,
 }
+_SOME_BYTES = 64 << 20
 _THREAD_WORDS = ("start new thread", "launch worker thread")  # of Python, of Arrow
 
 
@@ -56,6 +57,15 @@ def _lack(what: str, refused: str, allow: str) -> OutOfResources:
 def lack_of_memory() -> OutOfResources:
     """The error for a library that says in words of its own that it got no memory."""
     return _lack(*_MEMORY)
+
+
+def lacks_memory() -> bool:
+    """True if the process gets no memory to speak of: else it was for bytes that ask for too much."""
+    try:
+        bytearray(_SOME_BYTES)
+    except MemoryError:
+        return True
+    return False
 
 
 def lack_of_files(needed: int) -> OutOfResources | None:

@@ -44,7 +44,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.interrupted import pass_on
 from elasticscan.base.redaction import as_cause, without
-from elasticscan.base.resources import lack_of_files, lack_of_memory
+from elasticscan.base.resources import lack_of_files, lack_of_memory, lacks_memory
 from elasticscan.catalog.probe import is_sound, why_unreadable
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
@@ -294,6 +294,8 @@ def decoding(subject: str) -> Iterator[None]:
         msgpack.UnpackException,
     ) as error:
         pass_on(error)
+        if isinstance(error, MemoryError) and lacks_memory():
+            raise lack_of_memory() from error
         raise StoreDamaged(
             f"{subject} cannot be read from the catalog: {error!r}; {RESTORE}", what=subject
         ) from error

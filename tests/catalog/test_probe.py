@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
-from elasticscan.base.errors import CatalogUnavailable, StoreDamaged
+from elasticscan.base import resources
+from elasticscan.base.errors import CatalogUnavailable, OutOfResources, StoreDamaged
 from elasticscan.catalog import probe
+from elasticscan.catalog.failures import decoding
 from elasticscan.catalog.probe import is_sound, why_unreadable
 from elasticscan.store import Store
 from tests.catalog.test_opening import create, opened, use
@@ -99,6 +101,14 @@ def test_a_failure_of_a_moment_is_no_damage(tmp_path: Path) -> None:
         assert not failures
         with catalog.writing() as tx:
             tx.bump_layout()
+
+
+def test_a_process_without_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreDamaged), decoding("something"):  # bytes that ask for too much
+        raise MemoryError
+    monkeypatch.setattr(resources, "_SOME_BYTES", 1 << 60)
+    with pytest.raises(OutOfResources), decoding("something"):
+        raise MemoryError
 
 
 def test_a_look_at_files_reads_them_whole_and_leaves_locks_alone(tmp_path: Path) -> None:
