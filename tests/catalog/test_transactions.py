@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -268,6 +269,8 @@ def test_a_forked_child_and_its_parent_may_both_go_on(catalog: Catalog) -> None:
                 add_commit(catalog, table)
             catalog.close()
             status = 0
+        except BaseException:
+            traceback.print_exc()  # the parent sees its status alone
         finally:
             os._exit(status)
     for _ in range(10):
