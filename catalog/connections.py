@@ -93,8 +93,6 @@ _OPENED_BY, _LEFT_AMID = "opened by", "left amid"
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
 WATCHERS = 4  # at most so many connections for each Watch
 
-_GATE = GATE
-
 
 def is_sqlite(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite"
@@ -223,7 +221,7 @@ class Watch:
         if not is_sqlite(self.engine):
             slot.connection = _connect(self.engine)
             return True
-        with _GATE.inside_at_once() as entered:
+        with GATE.inside_at_once() as entered:
             if entered:
                 slot.connection = _connect(self.engine)
             return entered
@@ -275,7 +273,7 @@ def kept_from_forks(engine: Engine) -> AbstractContextManager[None]:
 
     SQLite's memory has a lock of its own, which a child would find shut for ever.
     """
-    return _GATE.inside() if is_sqlite(engine) else nullcontext()
+    return GATE.inside() if is_sqlite(engine) else nullcontext()
 
 
 def let_go(engine: Engine) -> None:
@@ -292,7 +290,7 @@ def let_go_at_the_end(owner: object, engine: Engine) -> None:
 
 def _close_later(close: Callable[[], None]) -> None:
     """Close what nobody uses any more: at once or, amid a fork, before others are opened."""
-    with _GATE.inside_at_once() as entered:
+    with GATE.inside_at_once() as entered:
         if entered:
             close()
         else:
@@ -353,7 +351,7 @@ class _Forks:
         opened = self.files.get(engine)
         if opened is None or (not at_once and monotonic() < opened.trusted_until) or opened.are_there():
             return
-        if _GATE.is_inside():  # this thread's own transaction has begun with them
+        if GATE.is_inside():  # this thread's own transaction has begun with them
             raise replaced_file()
         with self._forking:
             if self.files.get(engine) is not opened:  # another thread has done it
@@ -388,7 +386,7 @@ class _Forks:
 
     def _close_all(self, chosen: Callable[[], list[Engine]]) -> bool:
         end = monotonic() + FORK_WAIT_SECONDS
-        if not _GATE.shut(FORK_WAIT_SECONDS):
+        if not GATE.shut(FORK_WAIT_SECONDS):
             return False
         self.close_left()
         engines = chosen()  # no more of them open a connection now
@@ -408,7 +406,7 @@ class _Forks:
         for slot in self._held:
             slot.lock.release()
         self._held = []
-        _GATE.open()
+        GATE.open()
 
     def in_child(self) -> None:
         self.unsafe = self.unsafe or not self._quiet
@@ -416,7 +414,7 @@ class _Forks:
         self._forking = Lock()
         self._held = []
         self.left.clear()  # those are connections of the parent
-        _GATE.renew()
+        GATE.renew()
         for watch in list(self.watches):
             watch.abandon()
         for engine in list(self.engines):

@@ -80,8 +80,8 @@ def lease_snapshot(
     except DiskFull as error:
         raise DiskFull(
             "the catalog's disk is full, and a scan writes a lease there where the retention period alone "
-            "does not keep its snapshot for two hours; nothing was changed: free some space and try again, "
-            "or open the store with read_only=True, which takes no lease"
+            f"does not keep its snapshot for {2 * LEASE_SECONDS // 3600} hours; nothing was changed: free "
+            "some space and try again, or open the store with read_only=True, which takes no lease"
         ) from error
 
 

@@ -48,6 +48,7 @@ def next_incarnation(identity: Identity, here: Home | None) -> str | None:
 
 
 def mark_of(catalog: Identity) -> Mark:
+    """The mark that says how far a catalog has got."""
     return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)
 
 

@@ -126,7 +126,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     with closing(make(tmp_path / "catalog.db", ManualClock(1_000.0))) as made:
         yield made
     gc.collect()  # what errors have held is let go with them
-    assert not connections._GATE._inside and not interrupted._BEGUN
+    assert not connections.GATE._inside and not interrupted._BEGUN
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ def test_a_fork_right_after_a_commit_does_not_put_it_in_doubt(
     # The fork closes the last connection, and SQLite removes its log with that: so the question
     # whether the commit went into the catalog's own files must have been asked before.
     gate = _ForksAtLeaving()
-    monkeypatch.setattr(connections, "_GATE", gate)
+    monkeypatch.setattr(connections, "GATE", gate)
     store.table("t").upsert(pa.table({"id": [ROWS]}))
     assert gate.forks
     assert ids(store) == list(range(ROWS + 1))
@@ -355,11 +355,11 @@ def test_connections_to_sqlite_are_closed_only_where_no_fork_is_under_way(
     guarded, dispose, close_idle = list[bool](), Engine.dispose, ConnectionPool.close_idle
 
     def noted(engine: Engine, close: bool = True) -> None:
-        guarded.append(connections._GATE.is_inside())
+        guarded.append(connections.GATE.is_inside())
         dispose(engine, close)
 
     def noted_too(pool: ConnectionPool) -> None:
-        guarded.append(connections._GATE.is_inside())
+        guarded.append(connections.GATE.is_inside())
         close_idle(pool)
 
     monkeypatch.setattr(Engine, "dispose", noted)
@@ -395,7 +395,7 @@ def test_a_store_that_ends_amid_a_fork_is_closed_after_it(tmp_path: Path) -> Non
     Store.create(tmp_path / "s", shards=["a"]).close()
     ended = Store.open(tmp_path / "s")
     engine = ended.context.catalog._engine
-    gate, pool = connections._GATE, engine.pool
+    gate, pool = connections.GATE, engine.pool
     assert gate.shut(1)  # as a fork in another thread does; this one must not wait for it
     try:
         del ended
