@@ -36,7 +36,9 @@ Null = Annotated[
 ]
 Types = Annotated[
     list[str] | None,
-    typer.Option("--type", metavar="NAME=TYPE", help="CSV, JSON: a column's Arrow type."),
+    typer.Option(
+        "--type", metavar="NAME=TYPE", help="CSV, JSON, names of directories: a column's Arrow type."
+    ),
 ]
 Delimiter = Annotated[
     str, typer.Option(metavar="CHARACTER", help=r"CSV: what is between fields; \t for a tab.")

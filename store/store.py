@@ -285,7 +285,7 @@ class Store(Named):
                 such a table (an extra each); by the names of files if left out.
             version: of a Delta table, or an Iceberg snapshot's id; the newest by default.
             nulls: what stands for null in CSV beside a field with nothing in it.
-            types: Arrow's types of columns in CSV and JSON, where those that are guessed are wrong.
+            types: Arrow's types of columns in CSV, JSON and names of directories, instead of guessed ones.
             delimiter: the character between fields of CSV.
             column_names: the columns of CSV that has no first line of names.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit

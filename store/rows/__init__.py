@@ -12,11 +12,13 @@ How rows come: typed ones become batches of the table's types (`arrow_rows`, `ar
 batches (`read_files`). What is handed in as Arrow passes by here. Whatever came, a write conforms the batches
 to the table's schema (`elasticscan.storage`).
 
-typed       lists and dicts of Python's, as Arrow
-keys        primary keys in a table's types, and tombstones, the rows that delete them
-sources     files of many kinds: found by path, pattern or URI, and read
-json_lines  lines of JSON, in the types of the table
-iceberg     tables of Iceberg, planned and read by their own library
+typed        lists and dicts of Python's, as Arrow
+keys         primary keys in a table's types, and tombstones, the rows that delete them
+sources      files of many kinds: found by path, pattern or URI, and read
+json_lines   lines of JSON, in the types of the table
+faults       the line of JSON that Arrow refuses, and why
+directories  columns that names of directories give
+iceberg      tables of Iceberg, planned and read by their own library
 
 It leaves out: where rows go (`elasticscan.store.writing`), and rows of Spark (`elasticscan.connector`).
 """

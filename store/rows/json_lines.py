@@ -7,6 +7,7 @@ that come later; so `pyarrow.json` reads them here. A field that the beginning d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.json
 from pyarrow import fs
 
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
+from elasticscan.store.rows.faults import fault_in
 
 # A time of day in ISO 8601 that ends with its zone.
 _ZONE = r"[ T]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
@@ -29,7 +32,8 @@ def columns_of(
     is of moments; where some have, text, as it is in CSV. Texts that are times but for their fractions of
     seconds are text to Arrow, and times here.
     """
-    guessed = _opened(system, path, block_bytes).schema
+    with _placing(system, path, None):
+        guessed = _opened(system, path, block_bytes).schema
     kinds = {each.name: timed(each.type, lambda _: pa.string()) for each in guessed if each.name not in types}
     texts = pa.schema(
         [
@@ -52,17 +56,60 @@ def rows_of(
     system: fs.FileSystem, path: str, schema: pa.Schema, block_bytes: int, begin_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file with the columns that its beginning has, in the types of a schema that has these."""
-    there = _opened(system, path, begin_bytes).schema
+    with _placing(system, path, None):
+        there = _opened(system, path, begin_bytes).schema
     wanted = [schema.field(each.name) if each.name in schema.names else each for each in there]
     explicit = pa.schema([each.with_type(_read_as(each.type)) for each in wanted])
-    for batch in _opened(system, path, block_bytes, explicit, "error"):
-        columns = [
-            column if column.type == each.type else pc.cast(column, each.type)
-            for column, each in zip(batch.columns, wanted, strict=True)
-        ]
+    for batch in _batches(system, path, block_bytes, explicit):
+        with _placing(system, path, pa.schema(wanted)):
+            columns = [
+                column if column.type == each.type else pc.cast(column, each.type)
+                for column, each in zip(batch.columns, wanted, strict=True)
+            ]
         rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         for at in range(0, rows.num_rows, BATCH_ROWS):
             yield rows.slice(at, BATCH_ROWS)
+
+
+def _batches(
+    system: fs.FileSystem, path: str, block_bytes: int, explicit: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, block by block; an error has the line of the value that is refused."""
+    rows = 0
+    with _placing(system, path, explicit):
+        reader = _opened(system, path, block_bytes, explicit, "error")
+    while True:
+        with _placing(system, path, explicit, rows):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        rows += batch.num_rows
+        yield batch
+
+
+@contextmanager
+def _placing(
+    system: fs.FileSystem, path: str, columns: pa.Schema | None, rows_before: int = 0
+) -> Iterator[None]:
+    """Translate what Arrow refuses of a block into an error that has the line in the file."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        fault = fault_in(system, path, columns, str(error), rows_before)
+        if fault is None:
+            raise
+        if fault.unknown is None:
+            raise pa.ArrowInvalid(f"line {fault.line}: {fault.why}") from error
+        do = "make its column first (add_columns, `elasticscan add-column`; if it is not there, the table)"
+        if "." in fault.unknown:
+            do = "make a table whose column has it (create_table)"
+        raise SchemaMismatch(
+            f"{path}, line {fault.line}: {fault.why}, which neither the table nor the first 32 MB of the "
+            f"file have: leave it out, or {do}",
+            file=path,
+            line=fault.line,
+            unknown=[fault.unknown],
+        ) from error
 
 
 def _opened(
@@ -83,7 +130,11 @@ def _opened(
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
     """The type that values are read in: texts of days and times are converted by the rules for CSV."""
-    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else kind
+    return changed(kind, lambda each: pa.string() if _is_time(each) else each)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _zoned(kind: pa.DataType, texts: pa.Array) -> pa.DataType:
@@ -113,14 +164,17 @@ def _time_of(texts: pa.Array, otherwise: pa.DataType) -> pa.DataType:
     return found
 
 
-def timed(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType], depth: int = 0) -> pa.DataType:
+def timed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """A type in which timestamps, within lists and structs too, are changed."""
+    return changed(kind, lambda each: change(each) if pa.types.is_timestamp(each) else each)
+
+
+def changed(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType], depth: int = 0) -> pa.DataType:
+    """A type in which all types but lists and structs, and those within these, are changed."""
     if depth > MAX_NESTING:  # which the check of the table's definition refuses
         return kind
-    if pa.types.is_timestamp(kind):
-        return changed(kind)
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(timed(kind.value_type, changed, depth + 1)))
+        return pa.list_(kind.value_field.with_type(changed(kind.value_type, change, depth + 1)))
     if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(timed(part.type, changed, depth + 1)) for part in kind])
-    return kind
+        return pa.struct([part.with_type(changed(part.type, change, depth + 1)) for part in kind])
+    return change(kind)

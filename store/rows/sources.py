@@ -27,9 +27,10 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import NO_HINTS, naming_file, naming_source
+from elasticscan.metadata import nearest_column
 from elasticscan.store import arguments
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
-from elasticscan.store.rows import json_lines
+from elasticscan.store.rows import directories, json_lines
 from elasticscan.store.rows.iceberg import ICEBERG, iceberg_table
 from elasticscan.store.rows.json_lines import timed
 
@@ -141,11 +142,10 @@ class Files:
     def bytes(self) -> int:
         return sum(info.size or 0 for info in self.infos)
 
-    def partition_columns(self) -> list[str]:
+    def named_columns(self) -> list[str]:
         """The columns that names of directories give."""
-        directories = (info.path[len(self.base) :].split("/")[:-1] for info in self.infos)
-        named = (part.partition("=") for parts in directories for part in parts)
-        return list(dict.fromkeys(name for name, separator, _ in named if name and separator))
+        names = (directories.parts_of(self.base, info.path) for info in self.infos)
+        return list(dict.fromkeys(name for each in names for name in each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,7 @@ class SourcePart:
     Attributes:
         identity: tells it from every other piece; it differs after the file changed.
         schema: the columns of its files, where these are known without them.
+        named: the values of columns that the names of its directories give, which count.
     """
 
     path: str
@@ -163,6 +164,7 @@ class SourcePart:
     bytes: int
     fragment: Any
     schema: pa.Schema | None = None
+    named: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
 
 def _datasets() -> Any:
@@ -288,47 +290,37 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
         return _as_table(files.dataset.schema)
     first = files.infos[0].path
     with naming_file(first, "read", _HINTS.get(files.kind, NO_HINTS)):
-        guessed = _json_columns(files, rules) if files.kind == "json" else _guessed(files, rules)
+        guessed = _own_columns(files, rules)
         if files.kind == "csv" and not rules.nulls:
             plain = pyarrow.csv.ConvertOptions(column_types=dict(rules.types))
-            usual = _inspect(files, _csv_format(rules, plain, GUESS_BYTES))
+            usual = _factory(files, _csv_format(rules, plain, GUESS_BYTES)).inspect()
             _check_no_null_is_text(first, guessed, usual)
         if files.kind == "csv":
-            _check_text_and_commas(first, guessed, files.partition_columns(), rules)
+            _check_text_and_commas(first, guessed, rules)
             guessed = _keeping_digits(files, guessed, rules)
-    schema = _as_table(guessed)
+    named = directories.columns_of(files.base, (info.path for info in files.infos), guessed, rules.types)
+    own = [field for field in guessed if field.name not in named.names]
+    schema = _as_table(pa.schema([*own, *named]))
     if files.kind in _TEXT:
         kinds = (rules.types.get(field.name) or _spark_time(field.type) for field in schema)
         return pa.schema(list(zip(schema.names, kinds, strict=True)))
     return schema
 
 
-def _guessed(files: Files, rules: TextRules) -> pa.Schema:
-    return _inspect(files, _format(files.kind, rules, None))
-
-
-def _json_columns(files: Files, rules: TextRules) -> pa.Schema:
-    named = files.partition_columns()
+def _own_columns(files: Files, rules: TextRules) -> pa.Schema:
+    """The columns that the files have themselves."""
     how = _format(files.kind, rules, None)
-    outside = [each for each in _inspect(files, how) if each.name in named] if named else []
-    inside = json_lines.columns_of(files.system, files.infos[0].path, rules.types, GUESS_BYTES)
-    return pa.schema([*inside, *outside])
+    if files.kind == "json":
+        return json_lines.columns_of(files.system, files.infos[0].path, rules.types, GUESS_BYTES)
+    return _factory(files, how).inspect()
 
 
 def _as_table(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(table_type(field.type)) for field in schema])
 
 
-def _inspect(files: Files, how: Any) -> pa.Schema:
-    hive = _datasets().HivePartitioning.discover()
-    return _factory(files, how, hive).inspect()
-
-
-def _factory(files: Files, how: Any, hive: Any) -> Any:
-    options = _datasets().FileSystemFactoryOptions(partition_base_dir=files.base, partitioning=hive)
-    return _datasets().FileSystemDatasetFactory(
-        files.system, [info.path for info in files.infos], how, options
-    )
+def _factory(files: Files, how: Any) -> Any:
+    return _datasets().FileSystemDatasetFactory(files.system, [info.path for info in files.infos], how)
 
 
 def _format(kind: str, rules: TextRules, schema: pa.Schema | None) -> Any:
@@ -375,20 +367,16 @@ def _check_no_null_is_text(path: str, guessed: pa.Schema, usual: pa.Schema) -> N
             )
 
 
-def _check_text_and_commas(path: str, guessed: pa.Schema, named: Sequence[str], rules: TextRules) -> None:
-    """Refuse fields that would be one for want of commas, and text that would be bytes.
-
-    `named` are columns that directories give.
-    """
-    own = [field for field in guessed if field.name not in named]
-    apart = _NO_COMMA.search(own[0].name) if len(own) == 1 else None
+def _check_text_and_commas(path: str, guessed: pa.Schema, rules: TextRules) -> None:
+    """Refuse fields that would be one for want of commas, and text that would be bytes."""
+    apart = _NO_COMMA.search(guessed.names[0]) if len(guessed) == 1 else None
     if apart is not None:
         raise SchemaMismatch(
             f"{path} has {apart[0]!r} between its fields, no {rules.delimiter!r}: say delimiter={apart[0]!r} "
             f"or `--delimiter {apart[0]!r}`",
             file=path,
         )
-    for each in own:
+    for each in guessed:
         if pa.types.is_binary(each.type) and each.name not in rules.types:
             raise SchemaMismatch(
                 f"{path} has text in column {each.name!r} that is not UTF-8: convert the file (`iconv -f "
@@ -404,14 +392,14 @@ def _keeping_digits(files: Files, guessed: pa.Schema, rules: TextRules) -> pa.Sc
     patterns = {
         field.name: _LOST_DIGITS if pa.types.is_floating(field.type) else _LOST_ZEROS
         for field in guessed
-        if field.name not in {*rules.types, *files.partition_columns()}
+        if field.name not in rules.types
         and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
     }
     if not patterns:
         return guessed
     texts = pa.schema([(name, pa.string()) for name in patterns])
     how = _format(files.kind, replace(rules, types=dict.fromkeys(patterns, pa.string())), None)
-    first = next(iter(_factory(files, how, None).finish(texts).get_fragments()))
+    first = next(iter(_factory(files, how).finish(texts).get_fragments()))
     batches = first.to_batches(batch_size=GUESS_BYTES, batch_readahead=0, fragment_readahead=0)
     begin = next(iter(batches), texts.empty_table())
     lost = {
@@ -443,6 +431,36 @@ def _spark_time(kind: pa.DataType) -> pa.DataType:
     return timed(kind, lambda each: pa.timestamp("us", each.tz))
 
 
+def check_rules(found: Sequence[Files], rules: TextRules, schema: pa.Schema) -> None:
+    """Refuse rules that nothing would follow.
+
+    Raises:
+        InvalidOption: one names a column that is not there, or is for files of another kind.
+    """
+    kinds = {files.kind for files in found}
+    if rules.nulls and "csv" not in kinds:
+        raise InvalidOption(
+            f"nulls are for CSV, and the files are {' and '.join(sorted(kinds))}; leave them out",
+            option="nulls",
+        )
+    named = {name for files in found for name in files.named_columns()}
+    for name in rules.types:
+        if name not in schema.names:
+            near = nearest_column(name, schema.names)
+            meant = f"; did you mean {near!r}?" if near else ""
+            raise InvalidOption(
+                f"types name a column {name!r}, and there are {', '.join(schema.names)}{meant}",
+                option="types",
+            )
+        if kinds.isdisjoint(_TEXT) and name not in named:
+            raise InvalidOption(
+                f"types are for CSV, JSON and the names of directories, and column {name!r} comes of "
+                f"{' and '.join(sorted(kinds))}, which have types of their own; leave it out, or make the "
+                "table with another type first (create_table)",
+                option="types",
+            )
+
+
 def pieces_of(files: Files, schema: pa.Schema, rules: TextRules, *, split: bool) -> Iterator[SourcePart]:
     """The files, to be read as rows of a table; large ones in pieces, if they may be split.
 
@@ -456,7 +474,7 @@ def pieces_of(files: Files, schema: pa.Schema, rules: TextRules, *, split: bool)
     if files.dataset is not None:
         fragments, known = files.dataset.get_fragments(), files.dataset.schema.remove_metadata()
     else:
-        named = files.partition_columns()
+        named = files.named_columns()
         unknown = [name for name in named if name not in schema.names]
         if unknown:
             raise SchemaMismatch(
@@ -465,17 +483,14 @@ def pieces_of(files: Files, schema: pa.Schema, rules: TextRules, *, split: bool)
                 unknown=unknown,
             )
         inside = pa.schema([field for field in schema if field.name not in named])
-        outside = pa.schema([field for field in schema if field.name in named])
-        how = _format(files.kind, rules, inside)
-        hive = _datasets().partitioning(outside, flavor="hive")
-        fragments = _factory(files, how, hive).finish(schema).get_fragments()
+        fragments = _factory(files, _format(files.kind, rules, inside)).finish(schema).get_fragments()
         known = None
     infos = {info.path: info for info in files.infos}
     for fragment in fragments:
         info = infos[fragment.path]
-        whole = SourcePart(
-            info.path, files.kind, _identity(info, files.system), info.size or 0, fragment, known
-        )
+        values = {} if known is not None else directories.values_of(files.base, info.path, schema)
+        identity = _identity(info, files.system)
+        whole = SourcePart(info.path, files.kind, identity, info.size or 0, fragment, known, values)
         if split and whole.bytes > PIECE_BYTES and isinstance(fragment, _datasets().ParquetFileFragment):
             yield from _parts(whole)
         else:
@@ -500,7 +515,7 @@ def _parts(whole: SourcePart) -> Iterator[SourcePart]:
             name = f"{whole.identity}:{some[0]}-{some[-1]}"
             part = whole.fragment.subset(row_group_ids=some)
             share = whole.bytes * len(some) // len(groups)
-            yield SourcePart(whole.path, whole.kind, name, share, part, whole.schema)
+            yield SourcePart(whole.path, whole.kind, name, share, part, whole.schema, whole.named)
             some, size = [], 0
 
 
@@ -530,27 +545,24 @@ def read_piece(piece: SourcePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         if piece.kind == ICEBERG:
             yield from piece.fragment.to_batches()
             return
-        named = _datasets().get_partition_keys(piece.fragment.partition_expression)
         if piece.kind == "json":
             at = (piece.fragment.filesystem, piece.fragment.path)
-            for batch in json_lines.rows_of(*at, schema, BLOCK_BYTES, GUESS_BYTES):
-                yield _with_constants(batch, named, schema)
-            return
-        columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
-        fields = [field for field in columns if piece.schema is not None or field.name not in named]
-        if piece.schema is None:
-            fields += [schema.field(name) for name in named]
-        yield from piece.fragment.to_batches(
-            schema=pa.schema(fields), batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
-        )
+            batches = json_lines.rows_of(*at, schema, BLOCK_BYTES, GUESS_BYTES)
+        else:
+            columns = (piece.schema or piece.fragment.physical_schema).remove_metadata()
+            own = pa.schema([field for field in columns if field.name not in piece.named])
+            batches = piece.fragment.to_batches(
+                schema=own, batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
+            )
+        for batch in batches:
+            yield _with_constants(batch, piece.named)
 
 
-def _with_constants(batch: pa.RecordBatch, values: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with columns of one value each, as the names of directories give them, which count."""
+def _with_constants(batch: pa.RecordBatch, values: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
+    """A batch with columns of one value each."""
     batch = batch.drop_columns([name for name in values if name in batch.schema.names])
     for name, value in values.items():
-        kind = schema.field(name).type
-        batch = batch.append_column(name, pa.repeat(pa.scalar(value, kind), batch.num_rows))
+        batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
     return batch
 
 

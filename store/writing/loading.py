@@ -24,6 +24,7 @@ from elasticscan.store.rows.sources import (
     Files,
     SourcePart,
     TextRules,
+    check_rules,
     find_files,
     pieces_of,
     read_piece,
@@ -127,8 +128,10 @@ def _table_of(context: Context, load: Load, found: Sequence[Files]) -> tuple[Tab
     there = next((table for table in context.tables()[0] if table.name == load.table), None)
     if there is not None:
         _check_keys(there, load)
+        check_rules(found, load.rules, there.schema)
         return there, False
     schema = schema_of(found[0], load.rules)
+    check_rules(found, load.rules, schema)
     if not load.primary_key:
         context.compare_with_shards()  # it may be there, and only an older catalog not know it
         first = found[0].infos[0].path if found[0].infos else found[0].base  # a table may have no files

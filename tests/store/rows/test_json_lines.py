@@ -44,6 +44,7 @@ def read(path: Path, schema: pa.Schema, block_bytes: int = BEGIN) -> list[dict[s
         (pa.timestamp("us", "UTC"), ZONED, datetime(2024, 3, 1, 10, tzinfo=UTC)),
         (pa.timestamp("us"), "2024-03-01T10:30:00.25", HALF_PAST.replace(tzinfo=None)),
         (pa.list_(pa.int16()), [1, None], [1, None]),
+        (pa.struct({"days": pa.list_(pa.date32())}), {"days": ["2024-03-05"]}, {"days": [date(2024, 3, 5)]}),
     ],
 )
 def test_values_are_read_in_the_types_of_the_table(
@@ -79,8 +80,10 @@ def test_a_field_that_comes_late_is_not_passed_over(tmp_path: Path, monkeypatch:
         for rows in ([{"w": 1} | row for row in late], [{"w": {"x": 1}, "id": 1}]):
             with pytest.raises(SchemaMismatch):
                 store.load("t", written(tmp_path / "rows.jsonl", *rows))
-        with pytest.raises(SchemaMismatch, match=r"unexpected field; .* add the column first"):
+        late_field = r"rows.jsonl, line 100: it has a field 'v', .*add_columns"
+        with pytest.raises(SchemaMismatch, match=late_field) as refused:
             store.load("u", written(tmp_path / "rows.jsonl", *late), primary_key="id")
+        assert refused.value.fields["line"] == 100
         assert table.scan().count() == 0
 
 
