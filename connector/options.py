@@ -8,6 +8,7 @@ held against them by a test.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
@@ -33,7 +34,7 @@ from elasticscan.connector.option_values import (
     some_text,
     whole,
 )
-from elasticscan.connector.options_elsewhere import told_instead
+from elasticscan.connector.options_elsewhere import plain, told_instead
 from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, file_form, resolve
 
@@ -46,6 +47,8 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 # Another name of the option `store`. Where options are shown (in plans, in event logs), Spark hides the value
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
 URL = "url"
+
+_AT_VERSION = re.compile(r"([^@]+)@v?[0-9]+")
 
 # Options that say the same thing in two ways.
 _ONE_OF_TWO = (
@@ -134,7 +137,7 @@ class Options:
         "the store's directory or URL, or `env:` and the name of a variable that holds it; `url` says the "
         "same, and Spark hides its value", shown=False)
     table: str = _option("table", some_text, MISSING, _READS + _WRITES,
-        'the table; or both as `.load("store/table")`')
+        'the table; or both as `.load("store/table")`, or the store as `.load("store")`')
     columns: tuple[str, ...] | None = _option("columns", column_list, None, _READS,
         'comma list, else all; or `.schema("id bigint, v double")`')
     filter: str | None = _option("filter", some_text, None, _READS,
@@ -286,10 +289,11 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
-            told = told_instead(lower)
+            same = next((name for name in names if plain(name) == plain(lower)), None)
+            told = told_instead(lower) if same is None else None
             if told is not None:
                 raise InvalidOption(f"there is no option {key!r}; {told}", option=key)
-            near = nearest(lower, names, 0.5)
+            near = same or nearest(plain(lower), names, 0.65)
             hint = f"did you mean {names[near]!r}?" if near else f"there are {', '.join(names.values())}"
             raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
     return texts
@@ -421,7 +425,7 @@ def _only_path(text: str) -> str:
 
 
 def _where(values: Mapping[str, str]) -> tuple[str, str]:
-    """Store and table, from `store` (or `url`) and `table` or from `path`, which is "uri/table"."""
+    """Store and table, of `store` (or `url`) and `table`; of `path`, "uri/table"; or of "uri" and `table`."""
     store, table, path, url = (values.get(name) for name in ("store", "table", "path", URL))
     if url is not None:
         if store not in (None, url):
@@ -431,15 +435,20 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
         store = url
     if path is not None:
         head, _, tail = path.rstrip("/").rpartition("/")
+        if table is not None and table.rstrip("/") != tail:  # the path is the store, as its users have it
+            head, tail = path.rstrip("/") or path, table
         if not head and store is None:
             raise bad_value("path", path, f"'uri/table', as in load({f'{path}/TABLE'!r})")
-        for name, value, loaded in (("store", store, head or store), ("table", table, tail)):
-            if value is not None and value.rstrip("/") != loaded:
-                raise InvalidOption(
-                    f"option {name!r}={value!r} contradicts load({path!r}), which says {loaded!r}; give "
-                    "either load('uri/table') or the options 'store' and 'table'",
-                    option=name,
-                )
+        if store is not None and head and store.rstrip("/") != head:
+            raise InvalidOption(
+                f"option 'store'={store!r} contradicts load({path!r}), which says {head!r}; give either "
+                "load('uri/table'), load('uri') and the option 'table', or the options 'store' and 'table'",
+                option="store",
+            )
+        at_version = _AT_VERSION.fullmatch(tail)
+        if at_version is not None:  # as Delta writes it
+            bare = f"{head}/{at_version[1]}"
+            raise bad_value("path", path, f"without a version: load({bare!r}) and the option 'versionAsOf'")
         store, table = head or store, tail
     if not store or not table:
         name = "table" if store else "store"

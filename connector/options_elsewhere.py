@@ -5,6 +5,8 @@ Each with the option that says it here, or with why there is none.
 
 from __future__ import annotations
 
+import re
+
 _SNAPSHOT = "'versionAsOf' takes a commit number or a tag"
 _FEED = "'startingVersion' and 'endingVersion' choose the commits of a change feed"
 _TIME = "'timestampAsOf' takes a time"
@@ -18,6 +20,14 @@ _EXPIRY = "rows stay until they are deleted: a write with 'deleteColumn', or cat
 _ABSENT = "'insertOnly' = 'true' refuses the write if a key of it is there already"
 _KEYS = "'primaryKey' names the columns of a new table's key, and 'shardKey' the first of them"
 _WHOLE = "leave it out: every read is of one snapshot, and every write one commit, all or nothing"
+_MODE = "DataFrameWriter.mode says it: 'append', which upserts by primary key, or 'overwrite'"
+_URL = (
+    "the URL of a catalog at a server has it, as postgresql://user:password@host/database: 'url' or 'store'"
+)
+_COLUMNS = "'columns' names them, with commas between"
+_SPREAD = "leave it out: rows are spread by a hash of the shard key, over slots that a store has"
+_OF_ANOTHER = "an option of another connector does nothing here: leave it out"
+_LEAVE = "leave it out; options of a read and a write are in docs/options.md"
 _FILES = (
     "header", "delimiter", "sep", "multiline", "pathglobfilter", "recursivefilelookup", "modifiedafter",
     "modifiedbefore", "basepath", "encoding", "nullvalue", "dateformat", "timestampformat", "quote",
@@ -97,9 +107,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("output.batch.size.rows", "output.batch.size.bytes"), _BY_ITSELF),
     **dict.fromkeys(("directjoinsetting", "hint", "convertjson", "allowfiltering"), "leave it out"),
     "retention": "table.set_retention(period) or `elasticscan set-retention` says it",
-    **dict.fromkeys(("cols", "select", "project"), "'columns' names them, with commas between"),
+    **dict.fromkeys(("cols", "select", "project"), _COLUMNS),
     "schema": "DataFrameReader.schema takes it, or 'columns' names them",
-    **dict.fromkeys(("snapshot", "commit", "as_of", "asof", "version_as_of"), _SNAPSHOT),
+    **dict.fromkeys(("snapshot", "commit", "asof"), _SNAPSHOT),
     "stream-from-timestamp": "'startingTimestamp' takes a time",
     **dict.fromkeys(
         ("schematrackinglocation", "schemalocation", "allowsourcecolumnrename", "allowsourcecolumndrop"),
@@ -108,11 +118,59 @@ _ELSEWHERE = {
     ),
     "witheventtimeorder": "leave it out: the changes of a key come in their order",
     "isolation-level": "leave it out: 'ifUnchangedSince' and 'insertOnly' say what a write relies on",
-    "mode": "DataFrameWriter.mode says it; in 'append' rows with the same primary key are replaced",
+    "mode": _MODE,
     **dict.fromkeys(
         ("replaceusing", "replaceon"),
         "mode append replaces rows with the same primary key, overwrite those of 'replaceWhere', a condition",
     ),
+    **dict.fromkeys(("append", "overwrite", "savemode", "writemode", "operation"), _MODE),
+    **dict.fromkeys(("user", "username", "password", "port", "driver", "dsn"), _URL),
+    **dict.fromkeys(("db", "catalog", "warehouse", "dir", "directory", "root", "storepath"), _STORE),
+    **dict.fromkeys(("name", "tbl"), "'table' names the table, and 'streamName' a stream"),
+    **dict.fromkeys(("field", "fields", "projection", "attributes"), _COLUMNS),
+    **dict.fromkeys(
+        ("pk", "mergekey", "idcolumns", "keyfields", "hoodie.datasource.write.recordkey.field"), _KEYS
+    ),
+    **dict.fromkeys(("bucket", "buckets", "numbuckets", "bucketby"), _SPREAD),
+    **dict.fromkeys(
+        ("parallelism", "maxparallelism", "maxpartitions", "maxrecordsperpartition", "rowspertask"),
+        "'numPartitions' and 'splitSize' bound the tasks of a read",
+    ),
+    **dict.fromkeys(("pagerows", "pagesize", "rowsperbatch"), "'batchSize' says how many rows a batch has"),
+    **dict.fromkeys(("changes", "cdf", "cdcenabled", "changedatacapture", "readcdc", "incremental"), _KEPT),
+    **dict.fromkeys(("tagname", "attag", "timetravel", "at", "asofinstant"), f"{_SNAPSHOT}, {_TIME}"),
+    **dict.fromkeys(
+        ("streaming-skip-delete-snapshots", "streaming-skip-overwrite-snapshots", "skipdeletes"),
+        "'skipChangeCommits' leaves out commits that delete, or replace the table",
+    ),
+    **dict.fromkeys(
+        ("ignoremissingfiles", "ignorecorruptfiles"),
+        "leave it out: a row that is missing or damaged is an error, and no row less",
+    ),
+    **dict.fromkeys(
+        ("vectorization-enabled", "lookback", "file-open-cost", "locality", "aggregate-push-down-enabled"),
+        "leave it out: pages are read as Arrow batches, and catalog.sql aggregates at the source",
+    ),
+    **dict.fromkeys(("codec", "compressioncodec"), "'compression' of a table that a write makes"),
+    **dict.fromkeys(
+        ("rowkind", "op", "deletefield", "isdeleted"),
+        "'deleteColumn' names the column that says which rows delete",
+    ),
+    **dict.fromkeys(
+        ("timezone", "tz"), "leave it out: a time says its zone, and is in UTC where it says none"
+    ),
+    **dict.fromkeys(("top", "maxrows", "rows"), "use DataFrame.limit, or catalog.sql"),
+    **dict.fromkeys(
+        ("schemaevolution", "evolveschema", "addcolumns"),
+        "'mergeSchema' = 'true' adds the columns that the table lacks",
+    ),
+    **dict.fromkeys(
+        ("cache", "cachemode", "persist"),
+        "DataFrame.cache keeps rows; a DataFrame is one snapshot in any case",
+    ),
+    **dict.fromkeys(("readonly", "casesensitive", "customschema", "timeout", "querytimeout"), _LEAVE),
+    **dict.fromkeys(("watermark", "eventtime"), "DataFrame.withWatermark says it"),
+    "consumer": "'streamName' keeps what a stream still needs",
     "version": _SNAPSHOT,
     "timestamp": _TIME,
     "branch": "there are no branches; " + _SNAPSHOT,
@@ -147,18 +205,29 @@ _PREFIXES = (
     "change.stream.", "spark.",
 )  # fmt: skip
 _OF_CONSUMERS = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+# Of tables that others make: Delta's and Iceberg's properties, and what Hudi and Parquet take.
+_OF_OTHERS = ("delta.", "hoodie.", "parquet.", "write.", "read.", "iceberg.", "hive.", "snowflake.", "hudi.")
+_JOINTS = re.compile(r"[-_.]")
+_PLAIN = {_JOINTS.sub("", name): told for name, told in _ELSEWHERE.items()}
+
+
+def plain(option: str) -> str:
+    """An option's name in lower case and without what joins its words: `snapshot-id` as `snapshotid`."""
+    return _JOINTS.sub("", option.lower())
 
 
 def told_instead(option: str) -> str | None:
-    """The hint about an option that there is not, given in lower case; None for one that nobody knows."""
-    if option in _ELSEWHERE:
-        return _ELSEWHERE[option]
+    """The hint about an option that there is not, however its words are joined; None for an unknown one."""
+    lower = option.lower()
+    if plain(lower) in _PLAIN:
+        return _PLAIN[plain(lower)]
     for prefix in _PREFIXES:
-        if option.startswith(prefix):
-            of_itself = "an option of another connector does nothing here: leave it out"
-            return _ELSEWHERE.get(option.removeprefix(prefix), of_itself)
-    if option.startswith(_OF_CONSUMERS):
+        if lower.startswith(prefix):
+            return _PLAIN.get(plain(lower.removeprefix(prefix)), _OF_ANOTHER)
+    if lower.startswith("snapshot-property."):
+        return "'userMetadata' takes a JSON object of texts that stands beside the commit"
+    if lower.startswith(_OF_CONSUMERS):
         return (
             "there are no brokers: 'store' names the store, a directory or a URL, and 'table' a table of it"
         )
-    return None
+    return _OF_ANOTHER if lower.startswith(_OF_OTHERS) else None

@@ -60,6 +60,11 @@ def test_store_and_table_are_enough_and_the_rest_has_defaults() -> None:
         ({"path": "file:///data/my.store/t"}, "/data/my.store", "t"),
         ({"path": "file:/data/my.store/t"}, "/data/my.store", "t"),
         ({"path": "~/my.store/t"}, str(Path("~/my.store").expanduser()), "t"),
+        ({"path": "/data/my.store", "table": "t"}, "/data/my.store", "t"),
+        ({"path": "/data/my.store/", "table": "t"}, "/data/my.store", "t"),
+        ({"path": "my.store", "table": "t"}, str(Path("my.store").absolute()), "t"),
+        ({"path": "postgresql://u@h/db", "table": "t"}, "postgresql://u@h/db", "t"),
+        ({"path": "/data/my.store", "table": "t", "store": "/data/my.store"}, "/data/my.store", "t"),
     ],
 )
 def test_a_place_is_named_by_options_or_a_path(given: dict[str, str], store: str, table: str) -> None:
@@ -69,7 +74,9 @@ def test_a_place_is_named_by_options_or_a_path(given: dict[str, str], store: str
 @pytest.mark.parametrize(
     ("given", "option"),
     [
-        ({"path": "/s/t", "table": "other"}, "table"),
+        ({"path": "/s/t", "table": "other", "store": "/s"}, "store"),
+        ({"path": "/s/t@v3"}, "path"),
+        ({"path": "/s", "table": "t", "store": "/other"}, "store"),
         ({"path": "/s/t", "store": "/other"}, "store"),
         ({"store": "/s"}, "table"),
         ({"table": "t"}, "store"),
@@ -234,6 +241,9 @@ def test_an_option_that_means_nothing_here_is_to_be_left_out(typed: str) -> None
         ("fetchBatchSize", "batchSize"),
         ("numPartition", "numPartitions"),
         ("where_filter", "filter"),
+        ("version_as_of", "versionAsOf"),
+        ("max-rows-per-trigger", "maxRowsPerTrigger"),
+        ("read.change.feed", "readChangeFeed"),
     ],
 )
 def test_an_unknown_option_names_the_nearest_right_one(typed: str, meant: str) -> None:
@@ -330,11 +340,25 @@ def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, s
         ("withEventTimeOrder", "leave it out: the changes of a key come in their order"),
         ("pathGlobFilter", "leave it out: a table is no file"),
         ("row_filter", "'filter' takes a SQL condition"),
+        ("snapshotId", "'versionAsOf' takes a commit number or a tag"),
+        ("start_snapshot_id", "'startingVersion' and 'endingVersion' choose"),
+        ("starting_offsets", "'startingVersion' takes a commit"),
+        ("table_name", "'table' names it"),
+        ("snapshot-property.job", "'userMetadata' takes a JSON object"),
+        ("delta.columnMapping.mode", "an option of another connector does nothing here"),
+        ("password", "the URL of a catalog at a server has it"),
+        ("writeMode", "DataFrameWriter.mode says it"),
+        ("streaming-skip-delete-snapshots", "'skipChangeCommits' leaves out commits that delete"),
         ("change.stream.lookup.full.document", "an option of another connector does nothing here"),
     ],
 )
 def test_an_option_of_another_source_is_not_passed_over_in_silence(typed: str, told: str) -> None:
     assert f"there is no option {typed!r}; {told}" in refused(**{typed: "1"})
+
+
+@pytest.mark.parametrize("typed", ["nonsense", "hello-world", "x"])
+def test_an_option_that_is_like_none_is_told_all_of_them(typed: str) -> None:
+    assert f"there is no option {typed!r}; there are store, table, columns" in refused(**{typed: "1"})
 
 
 def test_options_that_there_are_are_none_of_others() -> None:
