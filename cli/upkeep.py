@@ -116,7 +116,7 @@ def collect_garbage(
         bool, typer.Option("--dry-run", help="Remove nothing; list what would go or stay, and why.")
     ] = False,
     trash: Annotated[
-        str, typer.Option(metavar="TIME", help="How long files stay in the trash; 0s for not at all.")
+        str, typer.Option(metavar="TIME", help="How long files stay in the trash; 0 for not at all.")
     ] = f"{TRASH_SECONDS // 86_400}d",
     share: Annotated[
         float, typer.Option(help="Most of a shard's files that may go though the catalog never knew them.")

@@ -264,13 +264,13 @@ def period(option: str, value: Any) -> float:
         written = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])|0", value.lower(), re.ASCII)
         number = math.nan if written is None else float(written[1] or 0) * _UNITS[written[2] or "s"]
         if not math.isfinite(number):
-            raise InvalidOption(f"{option}={brief(value, 40)} must be {allowed}", option=option)
+            raise InvalidOption(f"{option}={brief(value, 40)} must be {allowed}, or 0", option=option)
         return number
     if isinstance(value, timedelta):
         return _finite(option, value.total_seconds(), "0 or more")
     if not isinstance(value, bool) and isinstance(value, Real) and value == 0:
         return 0.0
-    raise _refusal(option, value, f"{allowed}, or a timedelta; a number does not say of what")
+    raise _refusal(option, value, f"{allowed}, or a timedelta, or 0; a number does not say of what")
 
 
 def share(option: str, value: Any) -> float:

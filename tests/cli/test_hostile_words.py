@@ -55,7 +55,7 @@ def test_a_time_without_a_unit_is_refused(
     code, told = shell.fails(*words)
     assert code == 2
     assert "[ES_INVALID_OPTION]" in told
-    assert "30s, 90m, 12h or 7d" in told
+    assert "30s, 90m, 12h or 7d, or 0" in told
     assert len(told) < 500
     assert not (tmp_path / "new.store").exists()
 
