@@ -189,17 +189,27 @@ class Catalog:
         Catalog._make(url, clock, where, begin)
 
     @staticmethod
-    def create_from(url: str | Path, clock: Clock, where: str, dump: Dump, roots: Mapping[int, str]) -> None:
+    def create_from(
+        url: str | Path,
+        clock: Clock,
+        where: str,
+        dump: Dump,
+        roots: Mapping[int, str],
+        prepare: Callable[[Tx, Home | None], None],
+    ) -> None:
         """As `create`, with what another catalog held, and roots for its shards by their ids.
+
+        `prepare` is also told where the catalog lies: it has the identity of the other one until then.
 
         Raises:
             StoreDamaged: it is not what that catalog held.
         """
 
-        def begin(tx: Tx, _: Home | None) -> None:
+        def begin(tx: Tx, home: Home | None) -> None:
             tx.fill(dump, roots)
             tx.disown_moves()
             tx.forget_steps()
+            prepare(tx, home)
 
         Catalog._make(url, clock, where, begin)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from elasticscan.base.errors import (
@@ -36,6 +38,12 @@ class PlacementTx(StateTx):
             last_commit=max(commit, at_least[1]),
         )
         self.bump_layout()
+
+    def moves_to(self, path: Path) -> None:
+        """Note the path that the catalog's file will have: it is about to be renamed, and no copy by that."""
+        home = self.identity().home
+        if home is not None:
+            self._set(home=replace(home, path=str(path.resolve())).pack())
 
     def lost_commits(self) -> tuple[tuple[int, int], ...]:
         """Commits [first, last] that this catalog never knew."""

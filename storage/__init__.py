@@ -82,12 +82,13 @@ from elasticscan.storage.conform import batches_of, conform, hint_of_case, rows_
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, check_works, stored_schema
-from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, keep_from_group
+from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, flush_directory, keep_from_group
 from elasticscan.storage.fragment import (
     DELETED,
     FragmentReader,
     described_columns,
     is_fragment_path,
+    newest_commit_of,
 )
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs
@@ -155,11 +156,13 @@ __all__ = [
     "discard",
     "find_damage",
     "find_seal",
+    "flush_directory",
     "gather",
     "hint_of_case",
     "is_fragment_path",
     "keep_from_group",
     "most_rows",
+    "newest_commit_of",
     "open_disk",
     "read_changes",
     "read_index_page",

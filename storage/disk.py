@@ -182,7 +182,7 @@ class LocalDisk:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, target)
-            _flush_directory(target.parent)
+            flush_directory(target.parent)
 
     def open(self, path: str) -> OpenFile:
         try:
@@ -276,7 +276,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
             os.close(handle)
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """A rename is only on the disk once its directory is."""
     handle = os.open(directory, os.O_RDONLY)
     try:

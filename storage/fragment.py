@@ -15,7 +15,7 @@ import re
 import uuid
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
-from elasticscan.base.errors import TableChanged, UsageError
+from elasticscan.base.errors import FragmentDamaged, TableChanged, UsageError
 from elasticscan.base.forks import cached_property
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
@@ -44,7 +44,7 @@ from elasticscan.storage.batches.layout import THREADS_FROM_BYTES
 from elasticscan.storage.batches.reader import UNREADABLE, BatchReader
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.key_filter import KeyFilter
-from elasticscan.storage.sealed_file import SealedFile, SealingSink
+from elasticscan.storage.sealed_file import SealedFile, SealingSink, read_manifest
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
 
@@ -151,6 +151,18 @@ def new_path(table: int) -> str:
 def is_fragment_path(path: str) -> bool:
     """True if a file at a shard can be a fragment, finished or not; others are not ours to remove."""
     return _PATH.fullmatch(path) is not None
+
+
+def newest_commit_of(store: str, files: Iterable[tuple[Disk, str]]) -> int:
+    """The newest commit that a store's files among some know, as far as they can be read; 0 without any."""
+    newest = 0
+    for disk, path in files:
+        if is_fragment_path(path):
+            with suppress(FragmentDamaged):
+                manifest = read_manifest(disk, path)
+                if manifest.store == store:
+                    newest = max(newest, manifest.after_commit, manifest.max_commit)
+    return newest
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import (
     ElasticScanError,
-    FragmentDamaged,
     OperatorNeeded,
     ShardUnavailable,
     StoreCopied,
@@ -21,7 +20,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import Catalog
-from elasticscan.storage import is_fragment_path, read_manifest
+from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
 from elasticscan.store.context.marks import next_incarnation
 from elasticscan.store.roots import Mark
@@ -176,12 +175,7 @@ def _inspect(
         )
     mark = read_mark(disk)
     layout, commit = (0, 0) if mark is None else (mark.layout, mark.commit)
-    for path in files - live:
-        if is_fragment_path(path):
-            with suppress(FragmentDamaged):
-                manifest = read_manifest(disk, path)
-                if manifest.store == expected.store:
-                    commit = max(commit, manifest.after_commit, manifest.max_commit)
+    commit = max(commit, newest_commit_of(expected.store, ((disk, path) for path in files - live)))
     return lost, trashed_paths(files), (layout, commit)
 
 

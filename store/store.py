@@ -569,9 +569,7 @@ class Store(Named):
         own = arguments.roots("roots", roots)
         name = arguments.or_none(arguments.text, "name", name)
         restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
-        store = cls.open(place, clock, disks)
-        store.adopt()
-        return store
+        return cls.open(place, clock, disks)
 
     def adopt(self) -> Adopted:
         """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.

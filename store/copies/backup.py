@@ -17,6 +17,7 @@ import errno
 import json
 import math
 import re
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
@@ -41,13 +42,20 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, Dump, begun_again, holds_store
+from elasticscan.catalog import Catalog, Dump, Home, Tx, begun_again, holds_store
 from elasticscan.metadata import Seal
-from elasticscan.storage import Disk, find_seal, is_fragment_path, keep_from_group, verify_file
+from elasticscan.storage import (
+    Disk,
+    find_seal,
+    is_fragment_path,
+    keep_from_group,
+    newest_commit_of,
+    verify_file,
+)
 from elasticscan.store.context import Context
 from elasticscan.store.copies.disks import disk_at
 from elasticscan.store.copies.making import Disks, take_back_on_error
-from elasticscan.store.roots import Location
+from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
 from elasticscan.store.roots.location import (
     BACKUP_MARKER,
@@ -307,9 +315,9 @@ def restore_backup(
     clock: Clock,
     disks: Disks,
 ) -> None:
-    """Make a store of a backup: its files, then its catalog; nothing is left where that fails.
+    """Make a store of a backup: its files, its markers, its catalog; nothing is left where that fails.
 
-    The store has to be adopted before it is written to: until then it has the original's identity.
+    It is a copy of its own from its first moment: no key, offset or root is both its and the original's.
 
     Args:
         source: a place of backups.
@@ -339,21 +347,36 @@ def restore_backup(
         # Its own directory holds no store: what was killed amid this may have left a file there.
         check_outside(place, location.directory)
     opened = {shard: disk_at(disks, root) for shard, root in full.items()}
+    own = {shard: {file.path for file in backup.files if file.shard == shard} for shard in stored}
+    remains = {shard: own[shard] for shard, root in stored.items() if location.is_inside(root)}
     for shard, disk in opened.items():
-        if not check_free(disk, full[shard]):
-            raise InvalidOption(f"{shown(full[shard])} holds a shard; choose another", option="roots")
+        check_free(disk, full[shard], remains=remains.get(shard))
     # Roots of removed shards are the original's alone.
     columns, rows = backup.catalog["shards"]
     ids = [row[columns.index("id")] for row in rows]
     all_roots = {shard: stored.get(shard, f"removed/{shard}") for shard in ids}
+    claims = Claims()
+
+    def take_over(tx: Tx, home: Home | None) -> None:
+        store, incarnation = tx.identity().store_id, secrets.token_hex(16)
+        for shard in tx.shards():
+            marker = Marker(store, incarnation, shard.id, shard.name)
+            claims.claim(opened[shard.id], full[shard.id], marker, ids, remains.get(shard.id))
+        # A restore of a newer backup that was killed here may have left files of later commits.
+        other = [
+            (disk, path) for at, disk in opened.items() for path, _ in disk.list() if path not in own[at]
+        ]
+        tx.take_incarnation(incarnation, home, (0, newest_commit_of(store, other)))
+
     with (
         take_back_on_error(location, list(stored.values()), catalog=True),
         _taken_back(full, opened) as copied,
+        claims.undone_on_errors(),
     ):
         for file in backup.files:
             copied.append(file)
             _copy(_below(_place(source, disks)[1], file.shard), opened[file.shard], file)
-        Catalog.create_from(location.catalog_url, clock, shown(uri), backup.catalog, all_roots)
+        Catalog.create_from(location.catalog_url, clock, shown(uri), backup.catalog, all_roots, take_over)
 
 
 @contextmanager

@@ -44,6 +44,7 @@ from elasticscan.storage import (
     read_page,
 )
 from elasticscan.store.context import Context
+from elasticscan.store.copies.making import made_aside
 from elasticscan.store.repair.catalog import KnownStore, ask_catalog
 from elasticscan.store.repair.plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
 from elasticscan.store.repair.trash import with_trash
@@ -328,8 +329,13 @@ def repair_store(
     plan = plan_from_files(opened, report, store_id, catalog)
     names = [f"s{number}" for number in range(1, len(opened) + 1)]
     tablets = min(plan.slots, DEFAULT_TABLETS)
-    with Store.create(into, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
+    with (
+        made_aside(Location.of(into)) as aside,
+        Store.create(aside, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new,
+    ):
         repair_into(new.context, plan, opened, report)
+        with new.context.catalog.writing() as tx:
+            tx.moves_to(Path(Location.of(into).catalog_url))
     return report
 
 

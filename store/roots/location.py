@@ -121,12 +121,7 @@ class Location:
                     f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
                     uri=self.uri,
                 )
-        with self._looking():
-            is_bereft = any(
-                next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
-                for pattern in (MARKER, "t[0-9]*/*.arrow")
-            )
-        if is_bereft:
+        if self.holds_rows():
             lost = (
                 f"its catalog ({CATALOG_FILE}) has lost its tables"
                 if self.exists()
@@ -137,6 +132,15 @@ class Location:
                 f"back from a backup, or make a new store with {repairing(self.directory)}",
                 uri=self.uri,
             )
+
+    def holds_rows(self) -> bool:
+        """True if there are files of shards in the directory.
+
+        Markers alone are of a store that had nothing to lose, or of one whose making was cut off.
+        """
+        with self._looking():
+            files = [] if self.directory is None else self.directory.glob(f"{SHARDS}/*/t[0-9]*/*.arrow")
+            return next(iter(files), None) is not None
 
     @contextmanager
     def knowing_its_shards(self) -> Iterator[None]:

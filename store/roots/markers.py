@@ -186,12 +186,20 @@ def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[i
         )
 
 
-def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
+def check_free(
+    disk: Disk,
+    root: str,
+    mine: Marker | None = None,
+    taken: Collection[int] = (),
+    remains: Collection[str] | None = None,
+) -> bool:
     """True if nobody has a root yet; `mine` and files of shards that were removed do not matter.
 
     Args:
         mine: what shall be its marker, if it is known.
         taken: ids of the store's other shards.
+        remains: for a root within the directory of a store that has no catalog: the files that will be there.
+            A marker beside these alone is of a process that was killed before it made that catalog.
 
     Raises:
         InvalidOption: it belongs to another store, to another copy of this one, to another shard, or holds
@@ -207,9 +215,12 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
     if marker is None:
         return True
     if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
+        if remains is not None and {path for path, _ in disk.list()} <= {MARKER, MARK, *remains}:
+            return True
         raise InvalidOption(
             f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "
-            "choose another directory, or restore that catalog",
+            "choose another directory, or restore that catalog. If a restore, or the making of a store, was "
+            "cut off here, and no store has its catalog elsewhere, remove this directory and try again",
             root=str(place),
         )
     if marker.shard in taken and marker.shard != mine.shard:
@@ -226,13 +237,21 @@ class Claims:
     def __init__(self) -> None:
         self._taken: list[Disk] = []
 
-    def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
+    def claim(
+        self,
+        disk: Disk,
+        root: str,
+        marker: Marker,
+        taken: Collection[int],
+        remains: Collection[str] | None = None,
+    ) -> None:
         """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
-        if check_free(disk, root, marker, taken):
+        if check_free(disk, root, marker, taken, remains):
             self._taken.append(disk)
         write_marker(disk, marker)
         check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
-        if read_mark(disk) is None:
+        mark = read_mark(disk)
+        if mark is None or mark.incarnation != marker.incarnation:
             write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
 
     @contextmanager
