@@ -1,4 +1,4 @@
-"""A process whose threads scan, write and move, and that forks children that scan and write.
+"""A process whose threads scan, write, move and look after the store, and that forks children that scan and write.
 
 python forks.py URI CHILDREN     forks so many, one after another; says what became of them
 
@@ -46,7 +46,7 @@ class Busy:
         self.errors: list[str] = []
         self.done: Counter[str] = Counter()
         self._stop = threading.Event()
-        work = [self._scan, self._scan, self._write, self._move]
+        work = [self._scan, self._scan, self._write, self._move, self._look_after]
         self._threads = [threading.Thread(target=self._repeat, args=(each,)) for each in work]
         for thread in self._threads:
             thread.start()
@@ -80,6 +80,11 @@ class Busy:
         tablet = chance.choice(self.store.context.placement().tablets)
         names = self.store.context.shard_names()
         self.store.move(tablet.id, next(name for shard, name in names.items() if shard != tablet.shard))
+
+    def _look_after(self, _number: int) -> None:
+        """Both look at all of the catalog, and let connections go that others use."""
+        assert self.store.verify() == []
+        self.store.collect_garbage()
 
 
 def child(store: Store, number: int) -> int:
