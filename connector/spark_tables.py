@@ -7,7 +7,8 @@ the option `table`, and the table in Spark would be broken.
 
 Spark tells a source none of this. What shows it is where the tasks run: Spark writes the rows of a table
 that it makes by a query inside a query, and every other write by the query itself. Inside `foreachBatch`
-all queries are such, so there it does not show.
+all queries are such, so there it does not show. `spark-sql` wraps each statement in a query, so there it
+does not show either, and need not: Spark hands a `CREATE TABLE ... AS SELECT` no options, so no store.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pyspark import TaskContext
 from elasticscan.base.errors import InvalidOption
 
 _QUERY, _OUTERMOST = "spark.sql.execution.id", "spark.sql.execution.root.id"
+# What `spark-sql` and Spark's Thrift server set, and no other session.
+_SQL_SHELL = "spark.sql.hive.version"
 _STREAM, _CALLED = "sql.streaming.queryId", "callSite.long"
 
 
@@ -37,7 +40,7 @@ def check_not_for_a_spark_table() -> None:
             )
         return
     query, outermost = task.getLocalProperty(_QUERY), task.getLocalProperty(_OUTERMOST)
-    if query and outermost and query != outermost:
+    if query and outermost and query != outermost and not task.getLocalProperty(_SQL_SHELL):
         raise _refusal(
             "saveAsTable, writeTo(...).create() and CREATE TABLE ... AS SELECT",
             "df.write.format('elasticscan').option('primaryKey', '...').mode('append').save('uri/table')",
