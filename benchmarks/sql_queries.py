@@ -1,6 +1,6 @@
 """Queries of `catalog.sql` beside Spark's Parquet, by turns.
 
-python benchmarks/sql_queries.py [--rows 10000000] [--rounds 7] [--only TEXT] [--plain]
+python benchmarks/sql_queries.py [--rows 10000000] [--rounds 7] [--only TEXT] [--plain] [--ceiling]
 
 Wall time, since a query is waited for; on a machine with other work the ratios of medians still hold roughly.
 """
@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import spark_sources
 from measure import Results
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from spark_session import start_spark
 
@@ -34,11 +36,15 @@ DIMENSION_ROWS, AFTER = 100_000, "query after a limit"
 
 @dataclass(frozen=True)
 class Query:
-    """A query, how many times as fast as over Parquet it is to be, and whether its rows stay in the JVM."""
+    """A query, how many times as fast as over Parquet it is to be, and whether its rows stay in the JVM.
+
+    `share` is how many of the rows are in the answer.
+    """
 
     text: str
     wanted: float | None = None
     stays: bool = False
+    share: float = 0.0
 
 
 QUERIES = {
@@ -61,8 +67,8 @@ QUERIES = {
     "top 10 by an index": Query("SELECT * FROM t ORDER BY v DESC LIMIT 10", 10),
     "limit 10": Query("SELECT * FROM t LIMIT 10", 1),
     "a row by its key": Query("SELECT * FROM t WHERE id = 4711", 1),
-    "filter, 0.1 %": Query("SELECT * FROM t WHERE v < 0.001", 5, stays=True),
-    "filter, 10 %": Query("SELECT * FROM t WHERE v < 0.1", 3, stays=True),
+    "filter, 0.1 %": Query("SELECT * FROM t WHERE v < 0.001", 5, stays=True, share=0.001),
+    "filter, 10 %": Query("SELECT * FROM t WHERE v < 0.1", 3, stays=True, share=0.1),
 }
 
 
@@ -73,13 +79,14 @@ class Times:
     ours: list[float] = field(default_factory=list)
     parquet: list[float] = field(default_factory=list)
     plain: list[float] = field(default_factory=list)
+    ceiling: list[float] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:
         return statistics.median(self.parquet) / statistics.median(self.ours)
 
     def __str__(self) -> str:
-        shown = {"Parquet": self.parquet, "plain view": self.plain}
+        shown = {"Parquet": self.parquet, "plain view": self.plain, "ceiling": self.ceiling}
         others = "".join(f", {name} {statistics.median(t):.3f} s" for name, t in shown.items() if t)
         return f"{statistics.median(self.ours):.3f} s{others}"
 
@@ -125,10 +132,21 @@ def seconds(query: Callable[[str], DataFrame], asked: Query) -> float:
     return time.perf_counter() - start
 
 
+def ceiling_seconds(spark: Any, rows: int) -> float:
+    """What a Python source takes that has nothing to do but to hand so many rows to Spark."""
+    start = time.perf_counter()
+    options = {"rows": rows, "columns": ",".join(SCHEMA.names), "partitions": 2}
+    spark.read.format("ceiling").options(**options).load().write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start
+
+
 def queried(
-    spark: Any, place: Path, rounds: int, only: str = "", plain: bool = False
+    spark: Any, place: Path, rounds: int, only: str = "", plain: bool = False, ceiling_of: int = 0
 ) -> Iterator[tuple[str, Query, Times]]:
-    """Each query with its times, as soon as it is measured; the first round warms up."""
+    """Each query with its times, as soon as it is measured; the first round warms up.
+
+    With `ceiling_of`, the rows of the table, answers that stay in the JVM are handed over by themselves, too.
+    """
     catalog = attach(spark, str(place / "store"))
     other = spark.newSession()
     for name in ("t", "d"):
@@ -144,6 +162,8 @@ def queried(
                 times.parquet.append(took[1])
             if plain:
                 times.plain.append(seconds(spark.sql, asked))
+            if ceiling_of and asked.share:
+                times.ceiling.append(ceiling_seconds(spark, int(ceiling_of * asked.share)))
         yield name, asked, times
 
 
@@ -180,12 +200,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--plain", action="store_true", help="also through the plain views")
+    parser.add_argument("--ceiling", action="store_true", help="also the answers of filters by themselves")
     parser.add_argument("--only", default="", help="queries whose names have this text")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         make_tables(Path(work), asked.rows)
+        spark_sources.PREPARED = some_rows(0, spark_sources.BATCH, np.random.default_rng(2)).to_batches()[0]
+        cloudpickle.register_pickle_by_value(spark_sources)
         spark = start_spark()
-        for name, _, times in queried(spark, Path(work), asked.rounds, asked.only, asked.plain):
+        spark.dataSource.register(spark_sources.CeilingSource)
+        rows = asked.rows if asked.ceiling else 0
+        for name, _, times in queried(spark, Path(work), asked.rounds, asked.only, asked.plain, rows):
             print(f"{name}: {times}, ratio {times.ratio:.2f}", flush=True)
         if asked.only in AFTER:
             alone, after = after_a_limit(spark, Path(work), asked.rounds)
