@@ -110,7 +110,14 @@ from elasticscan.storage.pages import (
 )
 from elasticscan.storage.places import OBJECT_SCHEMES, open_disk
 from elasticscan.storage.ranges import read_ranges
-from elasticscan.storage.sealed_file import FileDamage, find_damage, find_seal, read_manifest, verify_file
+from elasticscan.storage.sealed_file import (
+    SMALL_FILE_BYTES,
+    FileDamage,
+    find_damage,
+    find_seal,
+    read_manifest,
+    verify_file,
+)
 from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.spool import Spool
 from elasticscan.storage.together import Together
@@ -122,6 +129,7 @@ __all__ = [
     "INSERT",
     "OBJECT_SCHEMES",
     "RUN_COLUMNS",
+    "SMALL_FILE_BYTES",
     "SMALL_FRAGMENT_BYTES",
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",

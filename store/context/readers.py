@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from elasticscan.metadata import Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
-from elasticscan.storage import BatchCache, Disk, FragmentReader, OpenFragment, RunReader
+from elasticscan.storage import SMALL_FILE_BYTES, BatchCache, Disk, FragmentReader, OpenFragment, RunReader
 from elasticscan.store.context.lookups import LruCache
 
 MOST_SMALL_BYTES = 1 << 20
-# Readers of small files are kept by what they take: some 0.75 KB for each column of the table, and as much as
-# 24 columns besides. A scan opens all of a table in turn: where fewer are kept, none is found again.
-MOST_SMALL_COLUMNS, ITSELF_COLUMNS = 65_536, 24
+# Readers of small files, and of index runs, are kept by what they take: their own objects, what each
+# column of the table adds, and the file, where that is held in memory. A scan opens all of a table in turn:
+# where fewer are kept, none is found again.
+MOST_KEPT_BYTES, READER_BYTES, COLUMN_BYTES = 64 << 20, 18_000, 750
 MOST_EXPECTED = 16_384
 
 
@@ -27,9 +28,9 @@ class Readers:
         self._batches = BatchCache()
         self._large: LruCache[Hashable, FragmentReader] = LruCache()
         # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
-        self._small: LruCache[Hashable, FragmentReader] = LruCache(MOST_SMALL_COLUMNS)
+        self._small: LruCache[Hashable, FragmentReader] = LruCache(MOST_KEPT_BYTES)
         self._expected: set[tuple[int, str]] = set()  # files that were asked for once
-        self._runs: LruCache[tuple[int, str], RunReader] = LruCache()
+        self._runs: LruCache[tuple[int, str], RunReader] = LruCache(MOST_KEPT_BYTES)
 
     def opener(self, table: TableInfo) -> OpenFragment:
         """A function that opens fragments of a table for some columns."""
@@ -63,7 +64,7 @@ class Readers:
         key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
         if fragment.bytes > MOST_SMALL_BYTES:
             return self._large.get(key, make)
-        return self._small.get(key, make, ITSELF_COLUMNS + len(table.schema))
+        return self._small.get(key, make, _weight(fragment.bytes, len(table.schema)))
 
     def compression_of(self, fragment: Fragment) -> str | None:
         """The form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
@@ -75,5 +76,13 @@ class Readers:
         disk = self._disk_of(shard)
         label = f" of index {index.name!r}, which can be dropped and made again (table {table.name!r}),"
         return self._runs.get(
-            (shard, run.path), lambda: RunReader(disk, table, index, run, self._batches, label)
+            (shard, run.path),
+            lambda: RunReader(disk, table, index, run, self._batches, label),
+            _weight(run.seal.bytes, len(index.columns)),
         )
+
+
+def _weight(file_bytes: int, columns: int) -> int:
+    """About how many bytes a reader of a file takes; of one that is not held, keys of its batches are."""
+    held = file_bytes if file_bytes <= SMALL_FILE_BYTES else file_bytes >> 10
+    return READER_BYTES + COLUMN_BYTES * columns + held

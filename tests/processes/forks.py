@@ -1,4 +1,4 @@
-"""A process whose threads scan, write, move and look after the store, and that forks children that scan and write.
+"""A process whose threads scan, write, move and look after the store, and that forks such children.
 
 python forks.py URI CHILDREN     forks so many, one after another; says what became of them
 

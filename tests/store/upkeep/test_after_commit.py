@@ -191,25 +191,6 @@ def test_readers_of_large_fragments_stay_beside_any_number_of_small_commits(
     assert [opened(fragment, ("v",)) for fragment in state.fragments] == large
 
 
-@pytest.mark.parametrize("kept", [12, 3])
-def test_readers_of_small_fragments_are_kept_by_what_they_take(
-    store: Store, monkeypatch: pytest.MonkeyPatch, kept: int
-) -> None:
-    """A scan of more than are kept opens each again, so many are kept."""
-    monkeypatch.setattr(lookups, "MOST_CACHED", 4)
-    columns = len(store.table("t").schema.names)
-    monkeypatch.setattr(readers, "MOST_SMALL_COLUMNS", kept * (readers.ITSELF_COLUMNS + columns))
-    with Store.open(store.uri, upkeep="off") as other:
-        for number in range(12):
-            write(other, range(100), number)
-        fragments = other.context.table_state(1, other.context.versions()[1]).fragments[-12:]
-        other.context.readers.let_go()
-        opened = other.context.readers.opener(other.table("t").definition)
-        first = [opened(fragment, ("v",)) for fragment in fragments]
-        again = [opened(fragment, ("v",)) for fragment in reversed(fragments)][::-1]
-        assert sum(one is other for one, other in zip(first, again, strict=True)) == kept
-
-
 def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
     with Store.open(store.uri, upkeep="off") as other:
         assert other.status()["upkeep"]["mode"] == "off"
