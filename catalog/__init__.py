@@ -46,7 +46,8 @@ remembered     groups of rows that were read before, of which only newer rows ar
 compiled       statements, compiled once for all catalogs in SQLite of a process
 waiting        answers of a server that falls silent are waited for no longer than a limit
 connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
-server         transactions that outlive their connections; pipeline: statements on a short way to the driver
+exchange       messages to a server and their answers; pipeline: statements on this short way
+server         transactions that outlive their connections
 near           transactions of SQLite that only read
 engine         opening a database, and its transactions; home: where its file lies, and whether it still does
 kept_logs      logs of SQLite that have lost commits, kept aside

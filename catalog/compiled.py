@@ -7,6 +7,7 @@ All of them speak to one library, so what was compiled for one engine serves the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -52,9 +53,16 @@ def sqlite_dialect() -> Dialect:
     return dialect
 
 
+@cache
+def _server_dialect(kind: Callable[..., Dialect]) -> Dialect:
+    """A server's dialect that belongs to no engine, and names values as the server itself does: $1, $2, …"""
+    return kind(paramstyle="numeric_dollar")
+
+
 def own_dialect(dialect: Dialect) -> Dialect:
-    """The dialect to compile in what is kept: no engine's where SQLite is spoken."""
-    return sqlite_dialect() if dialect.name == "sqlite" else dialect
+    """The dialect to compile in what is kept: no engine's."""
+    kind: Any = type(dialect)
+    return sqlite_dialect() if dialect.name == "sqlite" else _server_dialect(kind)
 
 
 @lru_cache(maxsize=16)

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, Executable
 
 from elasticscan.catalog.connections import unsafe_fork
+from elasticscan.catalog.exchange import Answer
 from elasticscan.catalog.failures import driver_error
-from elasticscan.catalog.pipeline import Answer, answer_of, is_kept, words_of
+from elasticscan.catalog.pipeline import answer_of, is_kept, words_of
 from elasticscan.catalog.server import ServerTransaction
 
 
@@ -35,7 +36,7 @@ class NearTransaction:
         if os.getpid() != self._process:
             raise unsafe_fork()
         try:
-            return answer_of([self._driver.execute(*words_of(statement, values, self.dialect))])
+            return answer_of(self._driver.execute(*words_of(statement, values, self.dialect)))
         except self.dialect.loaded_dbapi.Error as error:
             raise driver_error(error, self.dialect) from error
 

@@ -41,6 +41,7 @@ from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
 from elasticscan.base.interrupted import forget, note
 from elasticscan.base.limits import ANSWER_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.connections import check_own, never_free, unsafe_fork
+from elasticscan.catalog.exchange import Answer, exchange
 from elasticscan.catalog.failures import (
     Interrupted,
     commit_unknown,
@@ -48,16 +49,7 @@ from elasticscan.catalog.failures import (
     told_of,
     translate_commit_error,
 )
-from elasticscan.catalog.pipeline import (
-    Answer,
-    Question,
-    Sent,
-    answer_of,
-    is_kept,
-    send_together,
-    table_of,
-    words_of,
-)
+from elasticscan.catalog.pipeline import Question, Sent, is_kept, send_together, table_of
 from elasticscan.catalog.tables import FORMAT_VERSION, outcomes, store_state
 
 P = ParamSpec("P")
@@ -102,7 +94,7 @@ RETURNING {_STATE}, (SELECT count(*) FROM mine) AS is_new, pg_backend_pid() AS p
 _PRUNE = f"DELETE FROM {outcomes.name} WHERE made_at < now() - interval '1 hour'"  # nobody asks for so long
 _END_LOST = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE pid = %(process)s AND backend_xid = %(number)s::xid8::xid
+WHERE pid = $1 AND backend_xid = $2::xid8::xid
 """
 
 
@@ -230,9 +222,11 @@ class ServerTransaction:
 
     def abandon(self) -> None:
         """End it without a commit."""
-        with suppress(SQLAlchemyError):
-            if self._connection is not None:
+        if self._connection is not None:
+            try:
                 self._say("ROLLBACK")
+            except SQLAlchemyError:  # it is lost, or closed: what was said last was broken off
+                self._connection.invalidate()
         self._release()
 
     def forget(self) -> None:
@@ -279,8 +273,7 @@ class ServerTransaction:
 
     def _begin_writing(self, mine: str) -> Sequence[Any]:
         if self._at_server is not None:  # it may be lost to us alone, and hold the lock
-            process, number = self._at_server
-            self._say(_END_LOST, {"process": process, "number": number})
+            self._say(_END_LOST, self._at_server)
         lock_seconds = 0.001 if self._at_once else 2 * ANSWER_SECONDS
         bounds = _BOUND_WAITS.format(client=ANSWER_SECONDS * 1_000, lock=lock_seconds * 1_000)
         rows = self._begin(_BEGIN_WRITING, bounds, _TOUCH_STATE.format(id=mine))
@@ -297,8 +290,7 @@ class ServerTransaction:
     def _ask(self, statement: Executable, parameters: Any) -> Answer:
         assert self._connection is not None
         if is_kept(statement):
-            with self._driver() as driver:
-                return answer_of([driver.execute(*words_of(statement, parameters or {}, self.dialect))])
+            return self._together([(statement, [parameters or {}])])[0]
         result = self._connection.execute(statement, parameters)
         if not result.returns_rows:
             return Answer((), result.rowcount)
@@ -320,9 +312,9 @@ class ServerTransaction:
         with self._driver() as driver:
             return send_together(driver, self.dialect, statements)
 
-    def _say(self, statement: str, parameters: Mapping[str, Any] | None = None) -> None:
+    def _say(self, words: str, values: Sequence[Any] = ()) -> None:
         with self._driver() as driver:
-            driver.execute(statement, parameters)
+            exchange(driver, [(words, values)])
 
     @contextmanager
     def _driver(self) -> Iterator[Any]:
