@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +32,17 @@ _LEFT_OUT = {
     ("COMMENT",): "a table has no COMMENT: leave it out",
     ("LIKE",): "write TBLPROPERTIES ('primaryKey' = '…') AS SELECT * FROM the other table WHERE false",
 }
+# What columns of others may have besides, with what to do without it.
+_NO_PART_OF_COLUMNS = (
+    (
+        r"\bGENERATED\b|\bIDENTITY\b",
+        "no column makes its own values: leave it out, and write them with each row",
+    ),
+    (r"\bDEFAULT\b", "columns have no DEFAULT: leave it out; UPDATE gives rows that are there a value"),
+    (r"\bCHECK\b|\bREFERENCES\b|\bUNIQUE\b", "only the primary key is checked, and NOT NULL: leave it out"),
+    (r"^IF NOT EXISTS\b", "leave IF NOT EXISTS out: DESCRIBE t lists the columns that there are"),
+    (r"\b(?:AFTER|FIRST)\b", "a new column comes last: leave its place out"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +163,30 @@ def columns_of(text: str) -> list[pa.Field]:
             raise ParseException(message=text)
         return list(arrow_schema(columns))
     except ParseException as error:
-        if any(token.upper == "DEFAULT" for token in tokens_of(text)):
-            raise NotUnderstoodError(
-                "columns have no DEFAULT: leave it out, and give the rows that are there a value with UPDATE"
-            ) from None
+        wrong = next((part for part in _parts(text) if not _is_column(part)), text)
+        words = " ".join(token.upper for token in tokens_of(wrong) if token.kind == "word")
+        told = next((told for pattern, told in _NO_PART_OF_COLUMNS if re.search(pattern, words)), None)
         raise NotUnderstoodError(
-            f"a column is a name and a type, perhaps with NOT NULL and COMMENT, and not {text!r}"
+            told
+            or f"a column is a name and a type, perhaps with NOT NULL and COMMENT, and not {wrong.strip()!r}"
         ) from error
+
+
+def _parts(text: str) -> list[str]:
+    """The definitions of columns, one by one."""
+    begins, depth = [0], 0
+    for token in tokens_of(text):
+        depth += (token.word in ("(", "<")) - (token.word in (")", ">"))
+        if token.word == "," and depth == 0:
+            begins.append(token.end)
+    return [text[begin:end].rstrip().rstrip(",") for begin, end in pairwise([*begins, len(text)])]
+
+
+def _is_column(text: str) -> bool:
+    try:
+        return isinstance(StructType.fromDDL(text), StructType)
+    except ParseException:
+        return False
 
 
 def properties_of(reader: StatementReader) -> dict[str, str]:

@@ -30,6 +30,7 @@ _TAG = r"^(?:ALTER TABLE \S+ )?(?:CREATE|REPLACE|DROP|SHOW) (?:TAGS?|BRANCH(?:ES
 _STATEMENTS = (
     (r"^(?:BEGIN|START) (?:UNLOGGED |COUNTER )?BATCH\b|\bAPPLY BATCH\b", _A_COMMIT),
     (r"^(?:BEGIN|START) TRANSACTION\b|^BEGIN(?: ;|$)|^(?:COMMIT|ROLLBACK|SAVEPOINT)\b", _A_COMMIT),
+    (r"^SET TRANSACTION\b", _A_COMMIT),
     (r"^(?!BEGIN\b).* ; ", "each call takes one statement: make several calls"),
     (
         r"^(?:CREATE|DROP|ALTER|USE) KEYSPACE\b",
@@ -62,7 +63,21 @@ _STATEMENTS = (
     (r"^PIVOT\b", "write SELECT * FROM t PIVOT (sum(km) FOR city IN ('Oslo', 'Lima'))"),
     (r"\* EXCLUDE \(", "write * EXCEPT (columns)"),
     (r"\bREAD_(?:PARQUET|CSV|JSON) \(", "write parquet.`path`, csv.`path` or json.`path`"),
-    (r"^(?:OPTIMIZE|VACUUM)$", "name the table, as in VACUUM t"),
+    (r"^(?:OPTIMIZE|VACUUM)$", "name the table, as in OPTIMIZE t and VACUUM t"),
+    (
+        r"^CONVERT TO\b",
+        "store.load(table, directory, format='delta', primary_key=…) reads a table of Delta or Iceberg in",
+    ),
+    (
+        r"^CREATE (?:GLOBAL |LOCAL )?TEMP(?:ORARY)? TABLE\b",
+        "write CREATE TABLE for a table of the store, or CREATE TEMPORARY VIEW … AS SELECT",
+    ),
+    (r"^CREATE EXTERNAL TABLE\b", "tables lie in their store: leave EXTERNAL out"),
+    (r"^DROP INDEX\b", "drop it with store.table(name).drop_index(index), or `elasticscan index drop`"),
+    (r"^(?:FSCK|IMPORT|EXPORT) ", "`elasticscan verify`, `load` and `export` check, read and write files"),
+    (r"^SELECT (?:DISTINCT )?TOP \(?(?: ?\d|:)", "write LIMIT at the end"),
+    (r"\bFETCH (?:FIRST|NEXT)\b", "write LIMIT at the end"),
+    (r"\bUSING SAMPLE\b", "write FROM t TABLESAMPLE (5 ROWS), or (5 PERCENT)"),
     (
         r"^CALL\b",
         "there are no procedures, but OPTIMIZE t, VACUUM t, RESTORE TABLE t TO … and DESCRIBE HISTORY t",
@@ -75,6 +90,10 @@ _OF_TABLES = (
         r"\bPARTITION \(",
         "there are no partitions: mode overwrite with the option 'replaceWhere' replaces some rows",
     ),
+    (r"^(?:DESCRIBE|DESC) .*\bAS OF\b", "write DESCRIBE QUERY SELECT * FROM t VERSION AS OF …"),
+    (r"\bRETURNING\b", "there is no RETURNING: SELECT the rows before, at a snapshot"),
+    (r"^UPDATE .*\bSET \(", "write each column by itself: SET a = …, b = …"),
+    (r"\bTHEN DO NOTHING\b", "leave out the WHEN that does nothing"),
     (r"\bALLOW FILTERING\b", "leave ALLOW FILTERING out: any condition may be asked"),
     (r"\bUSING (?:TTL|TIMESTAMP)\b", _TTL),
     (

@@ -111,8 +111,9 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
         name = _spelt(table, reader.identifier())
         if not reader.takes("TYPE"):
             raise NotUnderstoodError(
-                f"ALTER COLUMN {name} changes the TYPE alone: whether a column allows nulls is said when a "
-                "table is made, and it has no DEFAULT, COMMENT or place"
+                f"ALTER COLUMN {name} changes the TYPE alone: RENAME COLUMN {name} TO … gives it another "
+                "name, whether a column allows nulls is said when a table is made, and it has no DEFAULT, "
+                "COMMENT or place"
             )
         (field,) = columns_of(f"c {reader.until()}")
         table.widen_column(name, field.type)

@@ -50,10 +50,12 @@ _STATEMENTS = (
     ("DESCRIBE EXTENDED", r"(?:DESCRIBE|DESC) (?:TABLE )?(?:EXTENDED|FORMATTED) ", None),
     ("SHOW TBLPROPERTIES", r"SHOW TBLPROPERTIES ", None),
     ("SHOW CREATE TABLE", r"SHOW CREATE TABLE ", None),
-    ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) ", "leave it out"),
-    ("ANALYZE", r"ANALYZE TABLE ", "leave it out"),
-    ("REPAIR", r"(?:MSCK )?REPAIR TABLE ", "leave it out"),
-    ("LOAD DATA", r"LOAD DATA .* INTO TABLE ", "leave it out"),
+    ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) ", "tables and columns have no comments: leave it out"),
+    ("ANALYZE", r"ANALYZE TABLE ", "statistics are written with every file: leave it out"),
+    ("REPAIR", r"(?:MSCK |FSCK )?REPAIR TABLE ", "`elasticscan verify` reads all files: leave it out"),
+    ("REORG", r"REORG TABLE ", "write OPTIMIZE {name}"),
+    ("LOAD DATA", r"LOAD DATA .* INTO TABLE ", "store.load('{name}', files) reads files in"),
+    ("EXPORT", r"EXPORT TABLE ", "store.table('{name}').export(path) writes files"),
     ("DESCRIBE HISTORY", r"(?:DESCRIBE|DESC) HISTORY ", None),
     ("OPTIMIZE", r"OPTIMIZE ", None),
     ("VACUUM", r"VACUUM ", None),
@@ -341,6 +343,8 @@ def check_no_times_past(text: str, views: Iterable[str], session: Session, why: 
         name, rest = _name(tokens[at + 1 :])
         asked = _AS_OF.match(" ".join(rest[:5]) + " ")
         if asked is not None and (view := view_of(name, by_name, session)) is not None:
+            if asked["what"] == "SYSTEM_VERSION":
+                why = f"write {view} VERSION AS OF …"
             raise UnsupportedStatement(
                 f"{asked['what']} AS OF does not work here on {view!r}, a table of an elasticscan store"
                 f"{why and f' ({why})'}: it "

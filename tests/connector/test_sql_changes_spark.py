@@ -34,6 +34,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import row_changes
+from elasticscan.connector.sql.creating import columns_of
+from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import TableViews
 from elasticscan.store import Store
 from tests.connector.test_catalog_spark import setting, tablets_moving
@@ -590,6 +592,20 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
         ):
             catalog.sql(f"CREATE TABLE my_u (id BIGINT PRIMARY KEY, c {kind})")
     assert [table.name for table in store.tables()] == ["few", "t", "trips"]
+
+
+def test_a_part_of_a_column_that_there_is_not_is_told(spark: SparkSession) -> None:
+    for columns, told in (
+        ("id BIGINT GENERATED ALWAYS AS IDENTITY, v INT", "no column makes its own values"),
+        ("id BIGINT, v INT DEFAULT 3", "columns have no DEFAULT"),
+        ("id BIGINT, v INT CHECK (v > 3)", "only the primary key is checked"),
+        ("id BIGINT, v INT AFTER id", "a new column comes last"),
+        ("IF NOT EXISTS v INT", "leave IF NOT EXISTS out"),
+        ("id BIGINT, m MAP<STRING, INT>, v, d DECIMAL(9, 2)", "and not 'v'$"),
+        ("id BIGINT, `default, x` INT, v INT nonsense", "and not 'v INT nonsense'$"),
+    ):
+        with pytest.raises(NotUnderstoodError, match=told):
+            columns_of(columns)
 
 
 def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, catalog: AttachedStore) -> None:
