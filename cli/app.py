@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 from typing import Annotated, Any, cast
 
@@ -11,6 +12,7 @@ from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.cli.commands import (
+    BELOW_INSTEAD,
     BY_NAME,
     EXAMPLES,
     INSTEAD,
@@ -21,6 +23,7 @@ from elasticscan.cli.commands import (
 from elasticscan.cli.output import remember_json, report_error, unwritten, wants_json
 
 _TOO_MANY = "Got unexpected extra argument"  # words of the parser
+_NO_COMMAND = re.compile(r"No such command '([^']*)'")
 
 # What words that cannot be parsed raise, in whichever click typer brings along.
 WrongWords = cast("type[Exception]", typer.BadParameter.__base__)
@@ -76,6 +79,13 @@ def _tell_options(error: Any) -> None:
         error.message, error.possibilities = f"{error.message}: {why}", None
         return
     instead = OPTIONS_INSTEAD.get(wrong, ())
+    below = getattr(error.ctx.command, "commands", {})
+    named = _NO_COMMAND.match(error.message or "")
+    if below and named is not None and error.ctx.parent is not None:
+        meant = BELOW_INSTEAD.get(named[1], next(iter(below)))
+        there = f"there are {', '.join(below)}; as in {_example(error.ctx, meant)}"
+        error.message = f"No such command {named[1]!r}: {there}"
+        return
     own = {word for parameter in error.ctx.command.params for word in parameter.opts} if instead else set()
     here = [word for word in instead if word in own]
     elsewhere = [words for words in instead if not words.startswith("--")]
@@ -89,9 +99,9 @@ def _tell_options(error: Any) -> None:
         error.message = f"{error.message}; as in {example}" if error.message else f"As in {example}"
 
 
-def _example(ctx: Any) -> str:
+def _example(ctx: Any, last: str = "") -> str:
     """A call of the command, as people type it."""
-    names: list[str] = []
+    names: list[str] = [last] if last else []
     while ctx.parent is not None:
         names.insert(0, ctx.info_name)
         ctx = ctx.parent

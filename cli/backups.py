@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from elasticscan.base.redaction import shown
 from elasticscan.cli.options import Json, Uri, shards_of
-from elasticscan.cli.output import answer, size
+from elasticscan.cli.output import answer, counted, size
 from elasticscan.store import Store
 
 
@@ -46,5 +46,5 @@ def restore(
         state = store.status()
     tables = {table["name"]: table["rows"] for table in state["tables"]}
     value = {"store": shown(uri), "snapshot": state["snapshot"], "tables": tables}
-    text = f"{escape(shown(uri))} holds snapshot {state['snapshot']} with {len(tables)} tables."
+    text = f"{escape(shown(uri))} holds snapshot {state['snapshot']} with {counted(len(tables), 'table')}."
     answer(json, value, text)

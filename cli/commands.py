@@ -296,6 +296,13 @@ OPTIONS_INSTEAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("--lag", "--groups", "--group"), ("--streams", "status STORE --streams")),
 }
 
+# Words of others for commands below `tag` and `index`.
+BELOW_INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("ls", "show", "get"), "list"),
+    **dict.fromkeys(("delete", "rm", "remove", "del"), "drop"),
+    **dict.fromkeys(("add", "new", "make", "set", "put"), "create"),
+}
+
 # Likewise, where no option says it: why, and what to do; some for one command alone.
 OPTIONS_TOLD: Mapping[str, str] = {
     **dict.fromkeys(
@@ -313,6 +320,17 @@ OPTIONS_TOLD: Mapping[str, str] = {
     **dict.fromkeys(
         ("--having", "aggregate --limit", "aggregate --order-by"),
         "`elasticscan sql STORE 'SELECT …'` takes HAVING, ORDER BY and LIMIT",
+    ),
+    **dict.fromkeys(
+        ("changes --follow", "changes -f", "changes --tail", "changes --watch"),
+        "what comes later is read by the same command with --after COMMIT, the last one that it told",
+    ),
+    **dict.fromkeys(
+        ("--watch", "--follow", "status -f"), "`elasticscan ui STORE` shows a store while it lives"
+    ),
+    **dict.fromkeys(
+        ("--zorder", "--zorder-by", "--cluster-by", "--sort-by"),
+        "rows lie by their key; `elasticscan index create STORE TABLE NAME --columns A,B` makes others",
     ),
     "--consistency": "every read is of one snapshot: leave it out",
     "--ttl": "rows stay until they are deleted: `elasticscan delete STORE TABLE --where CONDITION`",

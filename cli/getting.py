@@ -16,7 +16,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
 from elasticscan.cli.files import known_kind, open_writer
 from elasticscan.cli.options import Columns, Json, Snapshot, Table, Uri, names_of, snapshot_of
-from elasticscan.cli.output import answer, console, print_json_lines
+from elasticscan.cli.output import answer, console, counted, print_json_lines
 from elasticscan.cli.scanning import Output, show_rows
 from elasticscan.store import Store
 
@@ -44,7 +44,8 @@ def get(
         opened = store.table(table)
         asked = keys_of(keys, opened.schema, opened.primary_key)
         rows = opened.get(asked, names_of(columns), snapshot_of(snapshot))
-    told = f"{rows.num_rows:,} of {asked.num_rows:,} keys are there"
+    is_there = "is there" if asked.num_rows == 1 else "are there"
+    told = f"{rows.num_rows:,} of {counted(asked.num_rows, 'key')} {is_there}"
     if output is not None:
         with open_writer(output, rows.schema) as writer:
             for batch in rows.to_batches():

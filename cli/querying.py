@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any
@@ -13,6 +14,13 @@ from elasticscan.cli.options import Json, Snapshot, Uri, snapshot_of
 from elasticscan.cli.output import console, counted, print_json_lines
 from elasticscan.cli.scanning import SHOWN_ROWS, show_rows
 from elasticscan.store import Store, Table
+
+# How other systems ask a query for times past.
+_TIMES_PAST = re.compile(
+    r"\b(?:VERSION|TIMESTAMP|SYSTEM_TIME|SYSTEM_VERSION)\s+AS\s+OF\b"
+    r"|\bAT\s*\(\s*(?:VERSION|TIMESTAMP)\b|@v?\d",
+    re.IGNORECASE,
+)
 
 
 def sql(
@@ -47,7 +55,8 @@ def sql(
                 )
             if asked[0].type != duckdb.StatementType.SELECT:
                 raise InvalidOption(
-                    "sql takes a SELECT; to change rows: update, delete, load", option="QUERY"
+                    "sql takes a SELECT; to change rows: update, delete, load; to write files: export",
+                    option="QUERY",
                 )
             reader = database.sql(query).to_arrow_reader(SHOWN_ROWS * 1_000)
             rows = (row for batch in reader for row in batch.to_pylist())
@@ -60,7 +69,8 @@ def sql(
                 f"DuckDB: {first} The store's tables{then}: {names}", option="QUERY"
             ) from error
         except duckdb.Error as error:
-            raise InvalidOption(f"DuckDB: {error}", option="QUERY") from error
+            past = "\nAn older snapshot is read with --snapshot 2" if _TIMES_PAST.search(query) else ""
+            raise InvalidOption(f"DuckDB: {error}{past}", option="QUERY") from error
 
 
 def _tables_at(store: Store, snapshot: Any) -> list[Table]:

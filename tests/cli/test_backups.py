@@ -16,7 +16,7 @@ def test_a_store_is_backed_up_and_made_again(shell: Shell, uri: str, tmp_path: P
     assert told["tables"] == {"t": 5_000}
     assert shell.json("verify", tmp_path / "new.store") == {"damaged": []}
     said = shell.ok("restore", place, tmp_path / "old.store", "--name", first["name"])
-    assert said.endswith(f"holds snapshot {first['snapshot']} with 1 tables.\n")
+    assert said.endswith(f"holds snapshot {first['snapshot']} with 1 table.\n")
 
 
 def test_what_is_no_backup_is_refused(shell: Shell, uri: str, tmp_path: Path) -> None:

@@ -120,6 +120,18 @@ def test_words_that_do_not_go_with_a_command_are_told_with_a_call_of_it(shell: S
         (["scan", "a.store", "t", "--skip", "3"], "--skip: --pages stops a scan and tells the --key"),
         (["aggregate", "a.store", "t", "count(*)", "--having", "x"], "takes HAVING, ORDER BY and LIMIT"),
         (["index", "list", "a.store", "t", "u"], "as in `elasticscan index list trips.store`"),
+        (
+            ["tag", "a.store", "t", "june"],
+            "'a.store': there are create, drop, list; as in `elasticscan tag create trips.store",
+        ),
+        (
+            ["tag", "delete", "a.store", "t", "x"],
+            "'delete': there are create, drop, list; as in `elasticscan tag",
+        ),
+        (["index", "ls", "a.store", "t"], "as in `elasticscan index list trips.store"),
+        (["changes", "a.store", "t", "--follow"], "the same command with --after COMMIT"),
+        (["status", "a.store", "--watch"], "`elasticscan ui STORE` shows"),
+        (["optimize", "a.store", "--zorder", "id"], "rows lie by their key"),
         (["tag", "drop", "--nope"], "as in `elasticscan tag create trips.store trips june"),
     ):
         code, message = shell.fails(*words, "--json")

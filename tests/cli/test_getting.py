@@ -32,6 +32,7 @@ def test_people_see_a_table_and_how_many_keys_are_not_there(shell: Shell, uri: s
     assert "4998" in told
     assert "1 of 2 keys are there." in told
     assert "2 of 2 keys are there." in shell.ok("get", uri, "t", "1", "2")
+    assert "1 of 1 key is there." in shell.ok("get", uri, "t", "1")
 
 
 def test_an_older_snapshot_and_a_tag_can_be_read(shell: Shell, uri: str) -> None:

@@ -26,6 +26,9 @@ def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> No
         assert (code, "one query" in told) == (2, True)
     for wrong in ("DROP TABLE t", "SELEC", "SELECT nope FROM t", "SELECT * FROM nope"):
         assert shell.fails("sql", uri, wrong)[0] == 2
+    for past in ("t VERSION AS OF 2", "t AT (VERSION => 2)", "t@v2"):
+        assert "read with --snapshot 2" in shell.fails("sql", uri, f"SELECT * FROM {past}")[1]
+    assert "to write files: export" in shell.fails("sql", uri, "COPY t TO 'x.csv'")[1]
     assert "nope does not exist! The store's tables: t" in " ".join(
         shell.fails("sql", uri, "SELECT * FROM nope")[1].split()
     )
