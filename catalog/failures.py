@@ -45,7 +45,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.interrupted import pass_on
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.base.resources import lack_of_files, lack_of_memory, lacks_memory
-from elasticscan.catalog.probe import is_sound, why_unreadable
+from elasticscan.catalog.probe import has_room, is_sound, why_unreadable
 
 # Messages of SQLite after which trying again does not help, although their class is that of "locked".
 _NO_SENSE = (
@@ -159,7 +159,8 @@ def _damage(error: DBAPIError, said: str, engine: Engine) -> ElasticScanError:
 def _meaning(error: DBAPIError, engine: Engine) -> ElasticScanError:
     said = without(error.orig, _url(engine))  # drivers quote parameters that they do not understand
     words, state = said.lower(), getattr(error.orig, "sqlstate", None)
-    if state == _FULL_STATE or any(word in words for word in _FULL):
+    is_full = state == _FULL_STATE or any(word in words for word in _FULL)
+    if is_full or (_failed_at_its_disk(error) and not has_room(_file(engine))):
         return DiskFull(
             f"the catalog's disk is full ({said}); nothing was committed: free some space and try again"
         )
@@ -183,6 +184,10 @@ def _meaning(error: DBAPIError, engine: Engine) -> ElasticScanError:
     if lost or "closed" in words:
         return _unavailable(said)
     return _damage(error, said, engine)
+
+
+def _failed_at_its_disk(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_IOERR")
 
 
 def is_damage(error: DBAPIError, engine: Engine) -> bool:
@@ -238,6 +243,8 @@ def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanErro
     """Translate the error of a COMMIT: refused for sure, or nobody knows."""
     meaning = _meaning(error, engine)
     words = str(error.orig).lower()
+    if _failed_at_its_disk(error) and isinstance(meaning, DiskFull):
+        return commit_unknown(error)  # all may have been written but the last flush
     if not isinstance(meaning, CatalogUnavailable) or any(word in words for word in _NOT_DONE):
         return meaning
     return commit_unknown(error)

@@ -8,6 +8,7 @@ gives them all, by SQLite.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog.gate import GATE
 
 _READ_BYTES = 1 << 24
+_ROOM_BYTES = 1 << 16  # twice what the index of a log grows by
 
 # Files that were opened to be read. They stay open: closing one would let go of all locks that this
 # process has on the file, those of SQLite in a store that is open for writing among them.
@@ -55,6 +57,14 @@ def why_unreadable(path: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def has_room(path: Path | None) -> bool:
+    """False where the disk of a database is full: what it cannot grow may be told as a failed write."""
+    try:
+        return path is None or shutil.disk_usage(path.parent).free >= _ROOM_BYTES
+    except OSError:
+        return True
 
 
 def is_sound(path: Path) -> bool:

@@ -18,9 +18,9 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,7 @@ import xxhash
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
-    AlreadyExists,
+    ElasticScanError,
     FragmentDamaged,
     FragmentMissing,
     InvalidOption,
@@ -42,7 +42,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, Dump, Home, Tx, begun_again, holds_store
+from elasticscan.catalog import Catalog, Dump, Home, Tx, begun_again
 from elasticscan.metadata import Seal
 from elasticscan.storage import (
     Disk,
@@ -54,7 +54,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.copies.disks import disk_at
-from elasticscan.store.copies.making import Disks, take_back_on_error
+from elasticscan.store.copies.making import Disks, Site, check_no_store, site_of, take_back_on_error
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
 from elasticscan.store.roots.location import (
@@ -64,7 +64,7 @@ from elasticscan.store.roots.location import (
     check_outside,
     remove_directories,
 )
-from elasticscan.store.roots.markers import check_free
+from elasticscan.store.roots.markers import check_free, check_marker, read_marker
 
 VERSION = 1
 SUFFIX = ".backup"
@@ -338,59 +338,99 @@ def restore_backup(
             f"the backup has no shard {min(unknown)!r}; it has {', '.join(backup.shards.values())}",
             option="roots",
         )
-    if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
-        raise AlreadyExists(f"{shown(uri)} already holds a store; choose another place", uri=shown(uri))
+    check_no_store(location)
     stored = {shard: location.stored_root(of, roots.get(of)) for shard, of in backup.shards.items()}
     full = {shard: location.root(root) for shard, root in stored.items()}
     check_apart([(backup.shards[shard], root) for shard, root in full.items()])
     for place in (_root(location), *full.values()):
         # Its own directory holds no store: what was killed amid this may have left a file there.
         check_outside(place, location.directory)
-    opened = {shard: disk_at(disks, root) for shard, root in full.items()}
-    own = {shard: {file.path for file in backup.files if file.shard == shard} for shard in stored}
-    remains = {shard: own[shard] for shard, root in stored.items() if location.is_inside(root)}
-    for shard, disk in opened.items():
-        check_free(disk, full[shard], remains=remains.get(shard))
+    for root in full.values():
+        check_free(disk_at(disks, root), root)
+    with site_of(location) as site:
+        _restore_at(site, backup, _place(source, disks)[1], stored, clock, disks)
+
+
+def _restore_at(
+    site: Site, backup: _Backup, source: Disk, stored: Mapping[int, str], clock: Clock, disks: Disks
+) -> None:
+    """Make a store at a site where nothing of another one is, or nothing that may not stay."""
+    incarnation, claims = secrets.token_hex(16), Claims()
+    new = {
+        shard: _NewRoot(
+            disk_at(disks, site.root(root)),
+            site.root(root),
+            Marker(backup.store, incarnation, shard, backup.shards[shard]),
+        )
+        for shard, root in stored.items()
+    }
     # Roots of removed shards are the original's alone.
     columns, rows = backup.catalog["shards"]
     ids = [row[columns.index("id")] for row in rows]
     all_roots = {shard: stored.get(shard, f"removed/{shard}") for shard in ids}
-    claims = Claims()
 
     def take_over(tx: Tx, home: Home | None) -> None:
-        store, incarnation = tx.identity().store_id, secrets.token_hex(16)
-        for shard in tx.shards():
-            marker = Marker(store, incarnation, shard.id, shard.name)
-            claims.claim(opened[shard.id], full[shard.id], marker, ids, remains.get(shard.id))
-        # A restore of a newer backup that was killed here may have left files of later commits.
-        other = [
-            (disk, path) for at, disk in opened.items() for path, _ in disk.list() if path not in own[at]
-        ]
-        tx.take_incarnation(incarnation, home, (0, newest_commit_of(store, other)))
+        for root in new.values():
+            check_marker(root.disk, root.path, root.marker)
+        left = ((root.disk, path) for root in new.values() for path in root.there)
+        tx.take_incarnation(incarnation, home, (0, newest_commit_of(backup.store, left)))
+        site.settle(tx)
 
-    with (
-        take_back_on_error(location, list(stored.values()), catalog=True),
-        _taken_back(full, opened) as copied,
-        claims.undone_on_errors(),
-    ):
-        for file in backup.files:
-            copied.append(file)
-            _copy(_below(_place(source, disks)[1], file.shard), opened[file.shard], file)
-        Catalog.create_from(location.catalog_url, clock, shown(uri), backup.catalog, all_roots, take_over)
+    with take_back_on_error(site.place, [root.path for root in new.values()]), claims.undone_on_errors():
+        for root in new.values():
+            claims.claim(root.disk, root.path, root.marker, ids)
+            root.there = {path for path, _ in root.disk.list()}
+        with _taken_back(new.values()):
+            for file in backup.files:
+                _copy_to(new[file.shard], _below(source, file.shard), file)
+            where = shown(site.location.uri)
+            Catalog.create_from(site.place.catalog_url, clock, where, backup.catalog, all_roots, take_over)
+
+
+@dataclass(slots=True)
+class _NewRoot:
+    """A root of the store that is being made.
+
+    Attributes:
+        there: files that were there before.
+        copied: those that were copied since.
+    """
+
+    disk: Disk
+    path: str
+    marker: Marker
+    there: Collection[str] = ()
+    copied: list[str] = field(default_factory=list)
+
+
+def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
+    """Copy a file where it is not there yet; what is there stays as it is."""
+    if file.path not in root.there:
+        root.copied.append(file.path)
+        _copy(source, root.disk, file)
+        return
+    try:
+        verify_file(root.disk, file.path, file.seal)
+    except FragmentDamaged as error:
+        raise InvalidOption(
+            f"{root.path} holds a file {file.path} that is not the one of the backup; choose another place",
+            option="roots",
+        ) from error
 
 
 @contextmanager
-def _taken_back(roots: Mapping[int, str], disks: Mapping[int, Disk]) -> Iterator[list[File]]:
-    """Files that go again when the block fails, and the directories that they leave empty."""
-    copied: list[File] = []
+def _taken_back(roots: Iterable[_NewRoot]) -> Iterator[None]:
+    """When the block fails, take back what was copied, where nobody else has claimed the root meanwhile."""
     try:
-        yield copied
+        yield
     except BaseException:
-        for file in copied:
-            with suppress(ShardUnavailable):
-                disks[file.shard].delete(file.path)
-        local = [file for file in copied if "://" not in roots[file.shard]]
-        remove_directories({Path(roots[file.shard], file.path).parent for file in local})
+        for root in roots:
+            with suppress(ElasticScanError):
+                if read_marker(root.disk, root.path) == root.marker:
+                    for path in root.copied:
+                        root.disk.delete(path)
+                    if "://" not in root.path:
+                        remove_directories({Path(root.path, path).parent for path in root.copied})
         raise
 
 

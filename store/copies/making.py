@@ -1,17 +1,22 @@
 """Creation of a store and its shards: wholly, or leaving nothing behind.
 
-A store is there from the commit of its catalog on, and its roots' markers are written before that. A process
-that is killed leaves at most files and markers that no catalog knows, and whoever makes the store there again
-goes on with them.
+Where there is nothing yet, a store is made beside its place and gets its name when it is whole: so nobody
+sees it before, two that are made at once do not mix, and what fails is taken back without a doubt of whose
+it is. In a directory that is there, in a database and at roots elsewhere a marker claims each root before
+anything else is written to it, and the commit of the catalog is the last step. There nothing is taken back
+that was not made just now, and nothing that somebody else has claimed.
+
+A process that is killed leaves no store. What it has made so far stays: beside the place, by a name that says
+that it is unfinished, or as roots with markers, which nobody takes over before they are removed.
 """
 
 from __future__ import annotations
 
-import errno
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from elasticscan.base.clock import Clock
@@ -29,6 +34,80 @@ from elasticscan.store.roots.markers import check_free
 Disks = Callable[[str], Disk]
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a store is made that is to be at a location.
+
+    Attributes:
+        place: the location, or one beside it.
+    """
+
+    location: Location
+    place: Location
+
+    @property
+    def is_aside(self) -> bool:
+        return self.place is not self.location
+
+    def root(self, stored: str) -> str:
+        """The root of a shard, as the catalog keeps it, while the store is being made."""
+        root = self.location.root(stored)
+        if not self.is_aside or "://" in root:
+            return root
+        assert self.location.directory is not None
+        assert self.place.directory is not None
+        if not Path(root).is_relative_to(self.location.directory):
+            return root
+        return str(self.place.directory / Path(root).relative_to(self.location.directory))
+
+    def settle(self, tx: Tx) -> None:
+        """Let a catalog know where it will be; in the transaction that makes it."""
+        if self.is_aside:
+            tx.moves_to(Path(self.location.catalog_url))
+
+
+@contextmanager
+def site_of(location: Location) -> Iterator[Site]:
+    """Give the place where a store is made; one beside the location becomes the location after the block.
+
+    Raises:
+        AlreadyExists, InvalidOption: meanwhile there is a store, or something else.
+    """
+    directory = location.directory
+    if directory is None or directory.exists() or directory.is_symlink():
+        location.make()
+        yield Site(location, location)
+        return
+    aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
+    place = Location(str(aside), aside)
+    try:
+        made = place.make()
+    except InvalidOption as error:
+        said = error.message.replace(str(aside), str(directory))
+        raise InvalidOption(said, option="uri") from error.__cause__
+    try:
+        yield Site(location, place)
+        try:
+            aside.rename(directory)
+            flush_directory(directory.parent)
+        except OSError as error:
+            check_no_store(location)
+            raise InvalidOption(
+                f"no store can be made at {directory}: {error.strerror}; choose another place", option="uri"
+            ) from error
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        remove_directories(made)
+        raise
+
+
+def check_no_store(location: Location) -> None:
+    """Raises `AlreadyExists` where there is one."""
+    if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
+        where = shown(location.uri)
+        raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
+
+
 def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) -> None:
     """Make a store's catalog, and the roots of its first shards its own.
 
@@ -39,30 +118,29 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     """
     full = [(name, location.root(root)) for name, root in new.shards]
     check_apart(full)
-    opened = [disk_at(disks, root) for _, root in full]
-    remains = [() if location.is_inside(root) else None for _, root in new.shards]
-    if location.holds_rows() and location.exists():
+    for _, root in full:
+        disk_at(disks, root)
+    if location.exists():
         location.check_not_empty()
-    if not holds_store(location.catalog_url):  # else Catalog.create raises AlreadyExists
-        location.check_not_bereft()
-        for disk, (_, root), left in zip(opened, full, remains, strict=True):
-            check_outside(root, location.directory)
-            check_free(disk, root, remains=left)
+    check_no_store(location)
+    location.check_not_bereft()
+    for _, root in full:
+        check_outside(root, location.directory)
+        check_free(disk_at(disks, root), root)
+    with site_of(location) as site:
+        roots = [site.root(root) for _, root in new.shards]
+        claims = Claims()
 
-    claims = Claims()
+        def claim_all(tx: Tx) -> None:
+            me, shards = tx.identity(), tx.shards()
+            ids = [shard.id for shard in shards]
+            for shard, root in zip(shards, roots, strict=True):
+                marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
+                claims.claim(disk_at(disks, root), root, marker, ids)
+            site.settle(tx)
 
-    def claim_all(tx: Tx) -> None:
-        me, shards = tx.identity(), tx.shards()
-        ids = [shard.id for shard in shards]
-        for shard, disk, left in zip(shards, opened, remains, strict=True):
-            marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
-            claims.claim(disk, location.root(shard.root), marker, ids, left)
-
-    with (
-        take_back_on_error(location, [root for _, root in new.shards], catalog=True),
-        claims.undone_on_errors(),
-    ):
-        Catalog.create(location.catalog_url, clock, shown(location.uri), new, claim_all)
+        with take_back_on_error(site.place, roots), claims.undone_on_errors():
+            Catalog.create(site.place.catalog_url, clock, shown(location.uri), new, claim_all)
 
 
 @contextmanager
@@ -92,70 +170,18 @@ def new_roots(
     for _, root in full:
         check_outside(root, location.directory)
         check_free(disk_at(disks, root), root, mine)
-    with take_back_on_error(
-        location, [root for name, root in shards if kept.get(name) != root], catalog=False
-    ):
+    with take_back_on_error(location, [root for _, root in full]):
         yield shards
 
 
 @contextmanager
-def made_aside(location: Location) -> Iterator[Path]:
-    """Give a place beside a store's, for a store that takes longer to make; it gets its name after the block.
-
-    When the block fails, what is there goes again. Of a process that is killed it stays, by a name that says
-    that it is unfinished, and is no store at `location`.
-
-    Raises:
-        AlreadyExists: there is a store.
-        InvalidOption: there is something else, or there can be no directory.
-    """
-    directory = location.directory
-    if directory is None:
-        raise InvalidOption(
-            f"{shown(location.uri)} is a database; name a directory that is not there yet", option="into"
-        )
-    if location.exists():
-        raise AlreadyExists(f"{directory} already holds a store; choose another place", uri=str(directory))
-    aside = directory.with_name(f"{directory.name}.unfinished-{secrets.token_hex(4)}")
-    new = [aside, *(parent for parent in directory.parents if not parent.exists())]
-    with _told_of(directory):
-        if directory.is_symlink() or (directory.exists() and any(directory.iterdir())):
-            raise OSError(errno.ENOTEMPTY, "it is not an empty directory")
-    try:
-        yield aside
-        with _told_of(directory):
-            aside.rename(directory)
-            flush_directory(directory.parent)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        remove_directories(new)
-        raise
-
-
-@contextmanager
-def _told_of(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InvalidOption(
-            f"no store can be made at {directory}: {error.strerror}; name a directory that is not there yet",
-            option="into",
-        ) from error
-
-
-@contextmanager
-def take_back_on_error(location: Location, roots: Sequence[str], catalog: bool) -> Iterator[None]:
-    """Make directories; when the block fails, those that are empty go again."""
+def take_back_on_error(location: Location, roots: Iterable[str]) -> Iterator[None]:
+    """Make the directories of roots; when the block fails, those that are empty go again."""
     made: list[Path] = []
     try:
-        if catalog:
-            made += location.make()
         for root in roots:
             made += location.make_root(root)
         yield
     except BaseException:
-        if location.directory in made:
-            with suppress(OSError):  # the error that led here says what is the matter
-                location.remove_catalog()
         remove_directories(made)
         raise

@@ -121,7 +121,12 @@ class Location:
                     f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
                     uri=self.uri,
                 )
-        if self.holds_rows():
+        with self._looking():
+            is_bereft = any(
+                next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
+                for pattern in (MARKER, "t[0-9]*/*.arrow")
+            )
+        if is_bereft:
             lost = (
                 f"its catalog ({CATALOG_FILE}) has lost its tables"
                 if self.exists()
@@ -132,15 +137,6 @@ class Location:
                 f"back from a backup, or make a new store with {repairing(self.directory)}",
                 uri=self.uri,
             )
-
-    def holds_rows(self) -> bool:
-        """True if there are files of shards in the directory.
-
-        Markers alone are of a store that had nothing to lose, or of one whose making was cut off.
-        """
-        with self._looking():
-            files = [] if self.directory is None else self.directory.glob(f"{SHARDS}/*/t[0-9]*/*.arrow")
-            return next(iter(files), None) is not None
 
     @contextmanager
     def knowing_its_shards(self) -> Iterator[None]:
@@ -188,12 +184,6 @@ class Location:
                     self.directory / CATALOG_FILE,
                     f"the catalog of {self.directory}, and with it the secret that seals continuation keys",
                 )
-
-    def remove_catalog(self) -> None:
-        """Remove the catalog of a directory that was just made, and holds no store after all."""
-        if self.directory is not None:
-            for rest in ("", "-wal", "-shm"):
-                (self.directory / (CATALOG_FILE + rest)).unlink(missing_ok=True)
 
     def stored_root(self, shard: str, root: str | None) -> str:
         """A shard's root as the catalog keeps it."""
@@ -372,7 +362,7 @@ def check_outside(root: str, own: Path | None = None) -> None:
         own: a store's directory in which its own shards may lie.
     """
     place = place_of(root)
-    mine = None if own is None else own.resolve()
+    mine = None if own is None else Path(os.path.realpath(own))  # which a loop of links does not end
     for directory in () if place.service else Path(place.path).parents:
         try:
             holder = None if directory == mine else _holder(directory)

@@ -186,20 +186,12 @@ def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[i
         )
 
 
-def check_free(
-    disk: Disk,
-    root: str,
-    mine: Marker | None = None,
-    taken: Collection[int] = (),
-    remains: Collection[str] | None = None,
-) -> bool:
+def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
     """True if nobody has a root yet; `mine` and files of shards that were removed do not matter.
 
     Args:
         mine: what shall be its marker, if it is known.
         taken: ids of the store's other shards.
-        remains: for a root within the directory of a store that has no catalog: the files that will be there.
-            A marker beside these alone is of a process that was killed before it made that catalog.
 
     Raises:
         InvalidOption: it belongs to another store, to another copy of this one, to another shard, or holds
@@ -215,8 +207,6 @@ def check_free(
     if marker is None:
         return True
     if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
-        if remains is not None and {path for path, _ in disk.list()} <= {MARKER, MARK, *remains}:
-            return True
         raise InvalidOption(
             f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "
             "choose another directory, or restore that catalog. If a restore, or the making of a store, was "
@@ -235,35 +225,28 @@ class Claims:
     """Roots that become a new shard's. All of them are given back when the shard is not entered after all."""
 
     def __init__(self) -> None:
-        self._taken: list[Disk] = []
+        self._taken: list[tuple[Disk, str, Marker]] = []
 
-    def claim(
-        self,
-        disk: Disk,
-        root: str,
-        marker: Marker,
-        taken: Collection[int],
-        remains: Collection[str] | None = None,
-    ) -> None:
+    def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
         """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
-        if check_free(disk, root, marker, taken, remains):
-            self._taken.append(disk)
+        if check_free(disk, root, marker, taken):
+            self._taken.append((disk, root, marker))
         write_marker(disk, marker)
         check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
-        mark = read_mark(disk)
-        if mark is None or mark.incarnation != marker.incarnation:
+        if read_mark(disk) is None:
             write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
-        """Give claimed roots back when the block raises."""
+        """Give claimed roots back when the block raises, but for those that others took meanwhile."""
         try:
             yield
         except BaseException:
-            for disk in self._taken:
+            for disk, root, marker in self._taken:
                 with suppress(ElasticScanError):
-                    disk.delete(MARKER)
-                    disk.delete(MARK)
+                    if read_marker(disk, root) == marker:
+                        disk.delete(MARKER)
+                        disk.delete(MARK)
             raise
 
 

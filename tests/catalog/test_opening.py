@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,9 @@ from sqlalchemy.exc import DataError, OperationalError
 from elasticscan.base.errors import (
     AlreadyExists,
     CatalogUnavailable,
+    CommitUnknown,
     DiskFull,
+    ElasticScanError,
     InvalidOption,
     OutOfResources,
     ReadOnlyStore,
@@ -31,7 +34,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreTooNew,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog import Catalog, NewStore, Tx, failures
 from elasticscan.catalog import engine as engine_module
 from elasticscan.catalog.failures import translate_errors
 from elasticscan.metadata import TableInfo
@@ -470,6 +473,21 @@ def test_a_log_whose_index_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) 
     said.sqlite_errorname = "SQLITE_IOERR_SHMMAP"
     with pytest.raises(OutOfResources, match="memory"), translate_errors(engine):
         raise OperationalError("BEGIN", {}, said)
+
+
+@pytest.mark.parametrize(("free", "told"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
+def test_a_log_that_cannot_grow_on_a_full_disk_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, told: type[ElasticScanError]
+) -> None:
+    """What failed amid a commit may be done all the same, so there nobody says that nothing was."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    engine = engine_module.make_engine(tmp_path / "c.db")
+    said = sqlite3.OperationalError("disk I/O error")
+    said.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+    error = OperationalError("BEGIN", {}, said)
+    with pytest.raises(told), translate_errors(engine):
+        raise error
+    assert isinstance(failures.translate_commit_error(error, engine), CommitUnknown)
 
 
 @pytest.mark.parametrize("name", ["catalog.db", "catalog.db-shm"])

@@ -415,9 +415,8 @@ def full(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]]:
         return disks.setdefault(Path(root).name, FaultyDisk(open_disk(root)))
 
     clock = ManualClock(START)
-    with Store.create(
-        tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=clock, disks=disk_at
-    ) as made:
+    Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32, clock=clock).close()
+    with Store.open(tmp_path / "store", clock=clock, disks=disk_at) as made:
         filled(made)
         yield made, disks
 

@@ -354,7 +354,7 @@ def test_a_store_is_not_made_in_the_damaged_one_nor_around_it(tmp_path: Path, in
     assert before == sorted(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("left", ["files", "both"])
+@pytest.mark.parametrize("left", ["marker", "files", "both"])
 def test_whoever_lost_a_catalog_is_sent_to_repair(tmp_path: Path, left: str) -> None:
     old = tmp_path / "old"
     three_writes(old)
@@ -372,7 +372,9 @@ def test_whoever_lost_a_catalog_is_sent_to_repair(tmp_path: Path, left: str) -> 
         with pytest.raises(StoreNotFound, match=r"lost its tables.*elasticscan repair .* NEW"):
             attempt()
     (old / "catalog.db").unlink()
-    if left == "files":
+    if left == "marker":
+        shutil.rmtree(old / "shards" / "a" / "t1")
+    elif left == "files":
         (old / "shards" / "a" / "elasticscan-shard").unlink()
     for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
         with pytest.raises(StoreNotFound, match=r"elasticscan repair .* NEW"):

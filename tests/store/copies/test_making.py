@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,16 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import Engine, event
 
-from elasticscan.base.errors import AlreadyExists, ElasticScanError, InvalidOption, StoreNotFound
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ElasticScanError,
+    FragmentDamaged,
+    InvalidOption,
+    StoreNotFound,
+    WrongRoot,
+)
 from elasticscan.store import Store
+from elasticscan.store.copies import backup
 from elasticscan.store.repair.rebuild import repair_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -136,30 +145,7 @@ def test_a_store_whose_making_is_killed_is_whole_or_is_not_there_and_can_be_made
                 make(original, new)
         assert rows_of(new) == wanted
     assert StoreNotFound in seen
-    assert Store in seen or make is repair  # which gets its name last
-
-
-@pytest.mark.parametrize("every", [31, pytest.param(MANY, marks=pytest.mark.long)])
-def test_an_older_backup_is_restored_where_a_restore_of_a_newer_one_was_killed(
-    original: Path, tmp_path: Path, every: int
-) -> None:
-    """Files of later commits may lie there: their numbers are not used again."""
-    restore_older(original, tmp_path / "wanted")
-    wanted = rows_of(tmp_path / "wanted")
-    for new in kills(restore, original, tmp_path, every):
-        if any((new / "shards").glob("*/elasticscan-shard")):  # beside files that are not this backup's
-            with pytest.raises((AlreadyExists, InvalidOption), match=r"already holds|cut off here"):
-                restore_older(original, new)
-            continue
-        restore_older(original, new)
-        with Store.open(new) as store:
-            assert store.table("t").scan().to_table().num_rows == 60
-            files = {path.relative_to(new) for path in new.rglob("*.arrow")}
-            store.table("t").upsert(pa.table([[1], ["later"]], schema=SCHEMA))
-            store.collect_garbage(grace_seconds=0)
-            assert store.verify() == []
-            assert files
-        assert rows_of(new)["t"] != wanted["t"]
+    assert seen <= {StoreNotFound, Store}
 
 
 @pytest.mark.parametrize(
@@ -214,3 +200,145 @@ def test_a_repaired_store_takes_no_place_that_is_taken(original: Path, tmp_path:
     with pytest.raises(InvalidOption, match="name a directory that is not there yet"):
         repair_store(original / "old", into)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@contextmanager
+def amid_copying(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> Iterator[None]:
+    """Let somebody else come in once, after a file was copied."""
+    copy, is_first = backup._copy, [True]
+
+    def copied(*arguments: Any) -> None:
+        copy(*arguments)
+        if is_first.pop() if is_first else False:
+            other()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "_copy", copied)
+        yield
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("place", ["directory", "database"])
+def test_a_restore_that_is_overtaken_by_another_takes_nothing_of_its_store(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, there: bool
+) -> None:
+    """Of two that make one store, one makes it, and what is written to that stays."""
+    uri, roots = str(tmp_path / "new"), dict[str, str]()
+    if place == "database":
+        uri = f"sqlite:///{tmp_path}/catalog.sqlite"
+        roots = {shard: str(tmp_path / "roots" / shard) for shard in SHARDS}
+    if there:
+        (tmp_path / "new").mkdir()
+    made = list[dict[int, str]]()
+
+    def overtake() -> None:
+        with Store.from_backup(original / "backups", uri, roots=roots) as store:
+            store.table("t").upsert(pa.table([[1_000], ["mine"]], schema=SCHEMA))
+            made.append(contents(store))
+
+    ended = list[type]()
+    with amid_copying(monkeypatch, lambda: ended.append(outcome(overtake))):
+        ended.append(outcome(lambda: Store.from_backup(original / "backups", uri, roots=roots).close()))
+    assert sorted(kind.__name__ for kind in ended)[-1] == "Store"
+    assert ended.count(Store) == 1
+    with Store.open(uri) as store:
+        assert store.verify() == []
+        assert contents(store) == (made[0] if made else wanted_of(original))
+        store.collect_garbage(grace_seconds=0, trash_seconds=0)
+        assert store.verify() == []
+    assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
+
+
+def outcome(work: Callable[[], object]) -> type:
+    """`Store`, or the error with which it was refused."""
+    try:
+        work()
+    except (AlreadyExists, InvalidOption, WrongRoot) as error:
+        return type(error)
+    return Store
+
+
+def contents(store: Store) -> dict[int, str]:
+    rows = store.table("t").scan().to_table().to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["v"] for row in rows}
+
+
+def wanted_of(original: Path) -> dict[int, str]:
+    with Store.open(original / "old") as store:
+        return contents(store)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("catalog", ["away", "elsewhere"])
+def test_a_restore_touches_no_file_of_a_store_whose_catalog_is_not_there(
+    original: Path, tmp_path: Path, catalog: str, is_damaged: bool
+) -> None:
+    """It lies elsewhere, or its disk is not mounted for a moment; nothing tells that from a lost one."""
+    home, backups = tmp_path / "home", tmp_path / "backups"
+    where = home if catalog == "away" else f"sqlite:///{tmp_path}/catalog.sqlite"
+    with Store.create(where, {shard: str(home / "shards" / shard) for shard in SHARDS}) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(pa.table([range(60), ["a"] * 60], schema=SCHEMA))
+        store.backup(backups)
+        wanted = contents(store)
+    if is_damaged:
+        file = sorted(backups.rglob("*.arrow"))[-1]
+        file.write_bytes(file.read_bytes()[:-40] + bytes(40))
+    if catalog == "away":
+        (home / "catalog.db").rename(tmp_path / "catalog.db")
+    before = {path: path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()}
+    for attempt in (lambda: Store.from_backup(backups, home), lambda: Store.create(home, SHARDS)):
+        with pytest.raises((InvalidOption, StoreNotFound)):
+            attempt()
+    assert {path: path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()} == before
+    if catalog == "away":
+        (tmp_path / "catalog.db").rename(home / "catalog.db")
+    with Store.open(where) as store:
+        assert store.verify() == []
+        assert contents(store) == wanted
+        store.table("t").upsert(pa.table([[1], ["z"]], schema=SCHEMA))
+
+
+def test_a_file_that_is_there_is_neither_written_over_nor_taken_back(original: Path, tmp_path: Path) -> None:
+    """A root that has lost its marker counts as free, and may hold the only whole copy of a file."""
+    backups, new = tmp_path / "backups", tmp_path / "new"
+    shutil.copytree(original / "backups", backups)
+    shutil.copytree(original / "old" / "shards" / "s1", new / "shards" / "s1")
+    (new / "shards" / "s1" / "elasticscan-shard").unlink()
+    names = {path.name for path in new.rglob("*.arrow")}
+    damaged = next(path for path in sorted(backups.rglob("*.arrow")) if path.name not in names)
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-40] + bytes(40))
+    before = {path: path.read_bytes() for path in new.rglob("*.arrow")}
+    with pytest.raises(FragmentDamaged):
+        Store.from_backup(backups, new)
+    assert {path: path.read_bytes() for path in new.rglob("*.arrow")} == before
+    damaged.write_bytes(content)
+    other = next(path for path in sorted(new.rglob("*.arrow")))
+    other.write_bytes(b"other")
+    with pytest.raises(InvalidOption, match="is not the one of the backup"):
+        Store.from_backup(backups, new)
+    assert other.read_bytes() == b"other"
+
+
+@pytest.mark.parametrize("make", [create, restore])
+def test_a_loop_of_links_is_no_place_for_a_store(original: Path, tmp_path: Path, make: Making) -> None:
+    (tmp_path / "new").symlink_to(tmp_path / "new")
+    with pytest.raises(InvalidOption):
+        make(original, tmp_path / "new")
+
+
+def test_a_root_within_the_new_directory_is_made_with_it(original: Path, tmp_path: Path) -> None:
+    """And the store can be moved before and after, since nobody takes its new place for a copy."""
+    roots = {"s1": str(tmp_path / "new" / "disks" / "one")}
+    with Store.from_backup(original / "backups", tmp_path / "new", roots=roots) as store:
+        incarnation = store.context.incarnation()
+        store.table("t").upsert(pa.table([[1], ["z"]], schema=SCHEMA))
+        assert store.context.incarnation() == incarnation
+        assert store.verify() == []
+        with store.context.catalog.reading() as tx:
+            home = tx.identity().home
+    assert home is not None
+    assert home.path == str(tmp_path / "new" / "catalog.db")
+    assert (tmp_path / "new" / "disks" / "one" / "elasticscan-shard").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
