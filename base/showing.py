@@ -7,11 +7,13 @@ from typing import Any
 
 
 def brief(value: Any, most: int = 80) -> str:
-    """`repr(value)`, cut; the type of a value without one (very long integers, values inside themselves)."""
+    """`repr(value)`, in one line and cut; the type of a value without one (very long integers, loops)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
         return f"{a_type(value)} that is too long to be shown"
+    if "\n" in text:  # of frames; texts show theirs as two characters
+        text = " ".join(text[: most * 8].split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -209,13 +209,19 @@ def types(option: str, value: Any) -> dict[str, pa.DataType]:
     """Arrow's types by the names of columns; each may be given by its name."""
     if not (value is None or isinstance(value, Mapping)):
         raise _refusal(option, value, "a dict of Arrow's types, such as {'zip': 'string'}")
-    found = {}
-    for name, kind in (value or {}).items():
-        with suppress(ValueError):
-            found[text(option, name)] = pa.type_for_alias(kind) if isinstance(kind, str) else kind
-        if not isinstance(found.get(name), pa.DataType):
-            said = "one of Arrow's types, such as int64, double, bool, date32 or timestamp[us]"
-            raise _refusal(f"{option}[{name!r}]", kind, said)
+    return {
+        text(option, name): arrow_type(f"{option}[{name!r}]", kind) for name, kind in (value or {}).items()
+    }
+
+
+def arrow_type(option: str, value: Any) -> pa.DataType:
+    """A type of Arrow's, or its name."""
+    found = value
+    with suppress(ValueError):
+        found = pa.type_for_alias(value) if isinstance(value, str) else value
+    if not isinstance(found, pa.DataType):
+        said = "one of Arrow's types, such as int64, double, bool, date32 or timestamp[us]"
+        raise _refusal(option, value, said)
     return found
 
 

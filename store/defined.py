@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import pyarrow as pa
@@ -97,7 +97,9 @@ class DefinedTable(Named, shown_as="Table"):
         with self._context.catalog.writing() as tx:
             tx.drop_table(self._find(tx)[0].name)
 
-    def add_columns(self, fields: pa.Schema | Sequence[pa.Field]) -> pa.Schema:
+    def add_columns(
+        self, fields: pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
+    ) -> pa.Schema:
         """Append columns, while others write, scan and move.
 
         Rows that are there already are null in them, in every snapshot; nothing is written anew. Scans
@@ -105,7 +107,8 @@ class DefinedTable(Named, shown_as="Table"):
         already, of the same type, is skipped.
 
         Args:
-            fields: columns of any type that `Store.create_table` takes; all of them nullable.
+            fields: columns of any type that `Store.create_table` takes, all of them nullable; or a dict of
+                their names and types, as `{"note": "string"}`.
 
         Returns:
             The table's new schema.
@@ -144,7 +147,7 @@ class DefinedTable(Named, shown_as="Table"):
         old, new = arguments.text("old", old), arguments.text("new", new)
         return rename_column(self._context, self._find, old, new).schema
 
-    def widen_column(self, name: str, type: pa.DataType) -> pa.Schema:  # noqa: A002 - Arrow's word
+    def widen_column(self, name: str, type: pa.DataType | str) -> pa.Schema:  # noqa: A002 - Arrow's word
         """Give a column a wider type of the same kind, while others write, scan and move.
 
         Nothing is written anew. Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to uint64

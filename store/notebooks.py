@@ -24,7 +24,9 @@ class History(tuple[Commit, ...]):
             for c in self[-_MOST_LINES:]
         ]
         earlier = [f"{len(self) - _MOST_LINES:,} earlier"] if len(self) > _MOST_LINES else []
-        return "\n".join([f"History of {len(self):,} commits", *earlier, *shown])
+        return "\n".join(
+            [f"History of {len(self):,} commit{'' if len(self) == 1 else 's'}", *earlier, *shown]
+        )
 
     def _repr_html_(self) -> str:
         return listing(

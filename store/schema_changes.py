@@ -15,7 +15,7 @@ catalog's layout grows with a change, so every process looks the table up again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -24,10 +24,11 @@ import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
-from elasticscan.base.showing import a_type, brief
+from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx, begun_again
 from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
 from elasticscan.storage import check_definition, check_works, stored_schema
+from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
 
 _WIDENINGS = (
@@ -95,8 +96,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
 @begun_again
 def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
     """Give a column a type that holds all values of its own; nothing is done if it has it already."""
-    if not isinstance(kind, pa.DataType):
-        raise InvalidOption(f"type={a_type(kind)} must be a pyarrow.DataType, like pa.int64()", option="type")
+    kind = arguments.arrow_type("type", kind)
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
         column = _check_free(table, indexes, name, "widened")
@@ -193,12 +193,14 @@ def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, 
 
 
 def _fields(value: Any) -> list[pa.Field]:
+    if isinstance(value, Mapping) and value:
+        return [pa.field(name, kind) for name, kind in arguments.types("fields", value).items()]
     listed = isinstance(value, pa.Schema | Sequence) and not isinstance(value, str)
     fields = list(islice(value, MAX_COLUMNS + 1)) if listed else []  # no more: a range may be without end
     if not fields or not all(isinstance(field, pa.Field) for field in fields):
         raise InvalidOption(
-            f"fields={brief(value)} must be a pyarrow.Schema or a list of pyarrow.field(name, type), at "
-            "least one",
+            f"fields={brief(value)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
+            "dict of names and types, at least one",
             option="fields",
         )
     return fields

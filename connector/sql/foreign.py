@@ -90,7 +90,10 @@ _OF_TABLES = (
         r"\bPARTITION \(",
         "there are no partitions: mode overwrite with the option 'replaceWhere' replaces some rows",
     ),
-    (r"^(?:DESCRIBE|DESC) .*\bAS OF\b", "write DESCRIBE QUERY SELECT * FROM t VERSION AS OF …"),
+    (
+        r"^(?:DESCRIBE|DESC) .*\bAS OF\b",
+        "every snapshot has the newest columns: write DESCRIBE t",
+    ),
     (r"\bRETURNING\b", "there is no RETURNING: SELECT the rows before, at a snapshot"),
     (r"^UPDATE .*\bSET \(", "write each column by itself: SET a = …, b = …"),
     (r"\bTHEN DO NOTHING\b", "leave out the WHEN that does nothing"),

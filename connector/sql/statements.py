@@ -52,7 +52,7 @@ _STATEMENTS = (
     ("SHOW CREATE TABLE", r"SHOW CREATE TABLE ", None),
     ("COMMENT", r"COMMENT ON (?:TABLE|COLUMN) ", "tables and columns have no comments: leave it out"),
     ("ANALYZE", r"ANALYZE TABLE ", "statistics are written with every file: leave it out"),
-    ("REPAIR", r"(?:MSCK |FSCK )?REPAIR TABLE ", "`elasticscan verify` reads all files: leave it out"),
+    ("REPAIR", r"(?:MSCK |FSCK )?REPAIR TABLE ", "leave it out; `elasticscan verify` reads all files"),
     ("REORG", r"REORG TABLE ", "write OPTIMIZE {name}"),
     ("LOAD DATA", r"LOAD DATA .* INTO TABLE ", "store.load('{name}', files) reads files in"),
     ("EXPORT", r"EXPORT TABLE ", "store.table('{name}').export(path) writes files"),

@@ -193,6 +193,17 @@ def test_a_time_without_a_zone_is_refused_with_both_ways_to_write_it(store: Stor
             call(**{option: value})
 
 
+def test_a_value_of_several_lines_is_shown_in_one(store: Store) -> None:
+    class Frame:
+        def __repr__(self) -> str:
+            return "   id  km\n0   1   2\n" * 1_000
+
+    with pytest.raises(
+        InvalidOption, match=r"^\[\w+\] filter=id km 0 1 2 id km .{,70} \(Frame\) must be SQL"
+    ):
+        store.table("t").scan(filter=Frame())  # type: ignore[arg-type]
+
+
 def test_a_retention_period_has_a_unit(store: Store) -> None:
     table = store.table("t")
     refused(table.set_retention, "period", [*NO_SECONDS[1:], 7, 7.5, "7", "7 days", "", timedelta(-1)])

@@ -111,11 +111,21 @@ def test_a_column_that_is_there_already_is_passed_over(store: Store) -> None:
     assert store.table("t").add_columns(pa.schema(NEW)).names == ["id", "v", "n", "note", "by"]
 
 
+def test_types_may_be_given_by_their_names(store: Store) -> None:
+    table = store.table("t")
+    assert table.add_columns({"a": "int32", "b": pa.date32()}).field("a").type == pa.int32()
+    assert table.widen_column("a", "int64").field("a").type == pa.int64()
+    with pytest.raises(InvalidOption, match=r"type='long' .*such as int64"):
+        table.widen_column("a", "long")
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "told"),
     [
         ([], InvalidOption, "at least one"),
         ("n", InvalidOption, "pyarrow.field"),
+        ({}, InvalidOption, "a dict of names and types, at least one"),
+        ({"n": "integer"}, InvalidOption, "fields\\['n'\\]='integer' .*such as int64"),
         ([("n", pa.int64())], InvalidOption, "pyarrow.field"),
         ([pa.field("n", pa.int64(), nullable=False)], InvalidOption, "declare it nullable"),
         ([pa.field("v", pa.int64())], SchemaMismatch, "or widen the column"),
