@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
@@ -45,6 +46,10 @@ def next_incarnation(identity: Identity, here: Home | None) -> str | None:
         return None
     of = (identity.store_id, identity.incarnation, identity.layout, identity.last_commit, here.pack())
     return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
+
+
+def _digest(path: str) -> str:
+    return hashlib.blake2b(path.encode(), digest_size=8).hexdigest()
 
 
 def mark_of(catalog: Identity) -> Mark:
@@ -83,6 +88,7 @@ class RootMarks:
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
+        self._place: str | None = None  # of the catalog; what is open is found again by its file
 
     @begun_again
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
@@ -221,7 +227,7 @@ class RootMarks:
 
     def _note(self, shard: int, mark: Mark, anew: bool = False) -> None:
         disk, root = self.disk_of(shard), self.root_of(shard)
-        marker = self.marker_of(shard, mark.incarnation)
+        marker, mark = self.marker_of(shard, mark.incarnation), replace(mark, catalog=self._catalog_place())
         seen = None if anew else self._seen_afar.pop(shard, None)
         stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
         noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
@@ -233,7 +239,7 @@ class RootMarks:
 
         Only witnesses among them are read, unless it is to be looked at all. That raises `CatalogOutdated`.
         """
-        marks, reached = list[tuple[str, Mark]](), 0
+        marks, reached = list[tuple[int, Mark]](), 0
         for shard in witnesses_first(shards):
             if reached == WITNESSES and not at_all:
                 break
@@ -241,10 +247,36 @@ class RootMarks:
                 mark = read_mark(self.disk_of(shard))
                 reached += 1
                 if mark is not None:
-                    marks.append((self.root_of(shard), mark))
+                    marks.append((shard, mark))
 
         def check(catalog: Identity) -> None:
-            for root, mark in marks:
-                self._check_mark(mark, root, catalog.incarnation, (catalog.layout, catalog.last_commit))
+            for shard, mark in marks:
+                incarnation = catalog.incarnation
+                if mark.incarnation != incarnation and self._is_of_this_catalog(shard, mark):
+                    incarnation = mark.incarnation  # a later one, which the catalog has lost: numbers go on
+                versions = catalog.layout, catalog.last_commit
+                self._check_mark(mark, self.root_of(shard), incarnation, versions)
 
         return check
+
+    def _is_of_this_catalog(self, shard: int, mark: Mark) -> bool:
+        """True if a mark of another incarnation was left by what lay in the catalog's own place.
+
+        By nobody else where the root is copied with the catalog. To other roots a copy may lead, which has
+        taken them over: then the original is read as far as it knows.
+        """
+        if not self._location.is_inside(self._shard_and_disk(shard)[0].root):
+            place = self._catalog_place()
+            if not place or mark.catalog != place:
+                return False
+        marker = None
+        with suppress(ElasticScanError):  # it is another's: whoever reads its files is told
+            marker = read_marker(self.disk_of(shard), self.root_of(shard))
+        return marker == self.marker_of(shard, mark.incarnation)
+
+    def _catalog_place(self) -> str:
+        """A digest of the place of the catalog's file; empty for one in a database."""
+        if self._place is None:
+            home = self._catalog.home
+            self._place = "" if home is None else _digest(home.path)
+        return self._place

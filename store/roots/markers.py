@@ -9,7 +9,10 @@ catalog proves that the catalog is an older copy.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,7 +27,7 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
-from elasticscan.base.interrupted import Passing
+from elasticscan.base.interrupted import Passing, pass_on
 from elasticscan.storage import Disk
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.roots.location import BACKUP_MARKER, MARKER, warn_of_readers_of
@@ -32,6 +35,7 @@ from elasticscan.store.roots.location import BACKUP_MARKER, MARKER, warn_of_read
 MARK = "elasticscan-newest"
 VERSION = 1
 MOST_BYTES = 4_096
+_CLAIM_SECONDS, _CLAIM_LOOKS = 10.0, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Mark:
         missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
             claimed. What was known before may be lost.
         shard: whose root it lies in.
+        catalog: a digest of the place of the catalog's file; empty where it is in a database.
     """
 
     incarnation: str
@@ -70,6 +75,7 @@ class Mark:
     commit: int
     missed: float = 0.0
     shard: int = -1
+    catalog: str = ""
 
     def is_of(self, marker: Marker) -> bool:
         """True if it was written beside a marker; where nothing can be mounted that says whose a root is."""
@@ -129,7 +135,7 @@ def advance_mark(
         wanted_mark = replace(mark, missed=now if stored is None else stored.missed, shard=marker.shard)
     else:
         layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)
-        wanted_mark = replace(stored, layout=layout, commit=commit, shard=marker.shard)
+        wanted_mark = replace(stored, layout=layout, commit=commit, shard=marker.shard, catalog=mark.catalog)
     if anew or wanted_mark != stored:
         write_mark(disk, wanted_mark)
     return wanted_mark
@@ -229,12 +235,15 @@ class Claims:
 
     def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
         """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
-        if check_free(disk, root, marker, taken):
-            self._taken.append((disk, root, marker))
-        write_marker(disk, marker)
-        check_marker(disk, root, marker)  # somebody else may have claimed it at the same moment
-        if read_mark(disk) is None:
-            write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
+        with _alone_at(root):
+            if check_free(disk, root, marker, taken):
+                self._taken.append((disk, root, marker))
+            write_marker(disk, marker)
+            check_marker(
+                disk, root, marker
+            )  # in object storage others may have claimed it at the same moment
+            if read_mark(disk) is None:
+                write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
@@ -248,6 +257,40 @@ class Claims:
                         disk.delete(MARKER)
                         disk.delete(MARK)
             raise
+
+
+@contextmanager
+def _alone_at(root: str) -> Iterator[None]:
+    """Let no other process that claims a directory come in; where it cannot be locked, all may.
+
+    Raises:
+        InvalidOption: somebody else holds it for long.
+    """
+    try:
+        directory = None if "://" in root else os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:  # claiming it tells what is wrong
+        pass_on(error)
+        directory = None
+    if directory is None:
+        yield
+        return
+    try:
+        for _ in range(_CLAIM_LOOKS):
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_CLAIM_SECONDS / _CLAIM_LOOKS)
+                continue
+            except OSError as error:  # its file system knows no locks
+                pass_on(error)
+            break
+        else:
+            raise InvalidOption(f"another process is claiming {root}; choose another directory", root=root)
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(directory, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
+        os.close(directory)
 
 
 def _content(disk: Disk, path: str) -> bytes | None:

@@ -20,6 +20,7 @@ from elasticscan.base.errors import (
     CommitUnknown,
     StoreDamaged,
     TagNotFound,
+    WrongRoot,
 )
 from elasticscan.catalog import Identity
 from elasticscan.store import Store
@@ -386,3 +387,62 @@ def test_what_is_there_is_found_without_a_look_at_the_shards(
         with pytest.raises(TagNotFound):
             store.table("t").scan(snapshot="lost")
         assert asked == [1]
+
+
+def adopted(store: Path, _: Path) -> Path:
+    with Store.open(store) as opened:
+        opened.adopt()
+    return store
+
+
+def written_to_as_a_copy(store: Path, beside: Path) -> Path:
+    shutil.copytree(store, beside / "copy")
+    return beside / "copy"
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    ("change", "roots"), [(adopted, "within"), (adopted, "elsewhere"), (written_to_as_a_copy, "within")]
+)
+def test_a_catalog_of_before_the_last_adoption_is_an_older_one(
+    tmp_path: Path, change: Callable[[Path, Path], Path], read_only: bool, roots: str
+) -> None:
+    """It has another incarnation than its shards, as the original has of a copy that took them over."""
+    shards = {name: str(tmp_path / "disks" / name) if roots == "elsewhere" else "" for name in "ab"}
+    names = shards if roots == "elsewhere" else list(shards)
+    with Store.create(tmp_path / "store", names, tablets=4, slots=16) as made:
+        made.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+    older = tmp_path / "older.db"
+    copied(tmp_path / "store" / "catalog.db", older)
+    store = change(tmp_path / "store", tmp_path)
+    with Store.open(store) as opened:
+        opened.table("t").upsert(rows(NEWEST))
+    as_another_file(older, store / "catalog.db")
+    with Store.open(store, read_only=read_only) as opened:
+        for read in (
+            values,
+            get,
+            lambda it: it.table("t").scan().count(),
+            lambda it: it.table("t").history(),
+        ):
+            with pytest.raises(CatalogOutdated):
+                read(opened)
+    with Store.open(store) as opened:
+        opened.adopt()
+        assert opened.verify() == []
+
+
+def test_an_original_whose_shards_a_copy_took_over_is_still_read(tmp_path: Path) -> None:
+    """Nothing is lost in it: its catalog lies elsewhere than the one that its shards know."""
+    shards = {name: str(tmp_path / "disks" / name) for name in "ab"}
+    with Store.create(tmp_path / "store", shards, tablets=4, slots=16) as made:
+        made.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    with Store.open(tmp_path / "copy") as copy:
+        copy.adopt()
+        copy.table("t").upsert(rows(NEWEST))
+        assert values(copy) == {NEWEST}
+    with Store.open(tmp_path / "store") as original:
+        assert values(original) == {1}
+        with pytest.raises(WrongRoot):
+            original.table("t").upsert(rows(2))

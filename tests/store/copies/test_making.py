@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +29,7 @@ from elasticscan.base.errors import (
 from elasticscan.store import Store
 from elasticscan.store.copies import backup
 from elasticscan.store.repair.rebuild import repair_store
+from elasticscan.store.roots import markers
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 SHARDS = ["s1", "s2"]
@@ -342,3 +346,46 @@ def test_a_root_within_the_new_directory_is_made_with_it(original: Path, tmp_pat
     assert home.path == str(tmp_path / "new" / "catalog.db")
     assert (tmp_path / "new" / "disks" / "one" / "elasticscan-shard").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_of_two_that_claim_one_root_at_once_one_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one looks whether it is free while the other has looked, and writes its marker."""
+    honest, waiting, ended = markers.check_free, threading.Event(), list[type]()
+
+    def slowly(*arguments: Any, **more: Any) -> bool:
+        is_free = honest(*arguments, **more)
+        if len(arguments) > 2:  # amid a claim, not before it
+            waiting.set()
+            sleep(0.2)
+        return is_free
+
+    monkeypatch.setattr(markers, "check_free", slowly)
+
+    def make(name: str) -> None:
+        ended.append(outcome(lambda: Store.create(tmp_path / name, {"s": str(tmp_path / "disk")}).close()))
+
+    first = threading.Thread(target=make, args=("one",))
+    first.start()
+    assert waiting.wait(20)
+    make("two")
+    first.join()
+    assert sorted(kind.__name__ for kind in ended) == ["InvalidOption", "Store"]
+    (left,) = [path for path in (tmp_path / "one", tmp_path / "two") if path.exists()]
+    with Store.open(left) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(pa.table([[1], ["a"]], schema=SCHEMA))
+        assert store.verify() == []
+
+
+def test_a_root_that_is_being_claimed_for_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "_CLAIM_SECONDS", 0.1)
+    (tmp_path / "disk").mkdir()
+    held = os.open(tmp_path / "disk", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(InvalidOption, match="another process is claiming"):
+        Store.create(tmp_path / "new", {"s": str(tmp_path / "disk")})
+    os.close(held)
+    Store.create(tmp_path / "new", {"s": str(tmp_path / "disk")}).close()
