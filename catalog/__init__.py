@@ -66,11 +66,11 @@ should go where is planned in `elasticscan.topology` and carried out by `elastic
 """
 
 from elasticscan.catalog.catalog import Catalog, NewStore, Tx, is_writing
-from elasticscan.catalog.commits import Commit, IdempotencyKey, ask_for_commit
+from elasticscan.catalog.commits import Commit, IdempotencyKey, ask_for_commit, ask_for_merges
 from elasticscan.catalog.dump import Dump
 from elasticscan.catalog.engine import holds_store
 from elasticscan.catalog.failures import Interrupted
-from elasticscan.catalog.fragments import DroppedFile
+from elasticscan.catalog.fragments import DroppedFile, ask_for_merge
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.pipeline import Question
@@ -104,6 +104,8 @@ __all__ = [
     "Tag",
     "Tx",
     "ask_for_commit",
+    "ask_for_merge",
+    "ask_for_merges",
     "ask_topology",
     "begun_again",
     "holds_store",

@@ -25,10 +25,10 @@ from elasticscan.base.showing import utc
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.definitions import packed_columns, unpacked_columns
 from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.fragments import ask_condemned
+from elasticscan.catalog.fragments import ask_condemned, ask_fragments
 from elasticscan.catalog.pipeline import Question
-from elasticscan.catalog.sealed import RowQuery, ask_group, ask_sums
-from elasticscan.catalog.tables import COMMITS, OVERWRITES, REPORT, commits, indexes, leases, tables
+from elasticscan.catalog.sealed import SUMS_OF_KINDS, RowQuery, ask_group, ask_sums
+from elasticscan.catalog.tables import COMMITS, OVERWRITES, REPORT, commits, indexes, leases, shards, tables
 from elasticscan.catalog.tags import TagTx
 from elasticscan.metadata import IndexEvent, StagedFragment, TableInfo
 
@@ -72,8 +72,17 @@ _UPTO = RowQuery(
     order_by=commits.c.number.desc(),
     limit=1,
 )
-# The kinds of groups that a commit changes or counts.
-_KINDS = ("commits", "fragments", "histograms", "index_runs", "indexes", "overwrites", "statistics")
+# The kinds of groups that a commit changes or counts; with it begins a step of upkeep that is due.
+_KINDS: tuple[str, ...] = (
+    "commits",
+    "fragments",
+    "histograms",
+    "index_runs",
+    "indexes",
+    "overwrites",
+    "statistics",
+)
+_KINDS += ("upkeep_steps",)
 _RESERVED = 0  # the commit that made a table which nobody sees yet
 
 
@@ -553,6 +562,13 @@ def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Questio
     if any(fragment.runs for fragment in staged):
         questions.append(ask_group(indexes, {"table_id": table}, "id"))
     return [*questions, *ask_condemned(staged)]
+
+
+def ask_for_merges(table: int, at: Iterable[int]) -> list[Question]:
+    """The questions of who plans merges of a table at some shards."""
+    overwritten = ask_group(commits, {"table_id": table, "is_floor": 1}, "number")
+    newest, sums = (_NEWEST.statement(raw=False), {"table": table}), (SUMS_OF_KINDS, {"kinds": ["shards"]})
+    return [*ask_fragments(table, at), overwritten, newest, ask_group(shards, {}, None), sums]
 
 
 def _commit(row: Any) -> Commit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,8 +14,23 @@ from elasticscan.base.errors import StoreDamaged, WriteConflict
 from elasticscan.catalog.failures import damaged, decoding, is_damage
 from elasticscan.catalog.indexes import IndexTx
 from elasticscan.catalog.pipeline import Question
-from elasticscan.catalog.sealed import RowQuery
-from elasticscan.catalog.tables import FRAGMENTS, condemned, fragments, histograms, index_runs, statistics
+from elasticscan.catalog.sealed import SUMS_OF_KINDS, RowQuery, ask_group, ask_sums
+from elasticscan.catalog.tables import (
+    FRAGMENTS,
+    condemned,
+    dropped_kind,
+    fragments,
+    histograms,
+    index_runs,
+    indexes,
+    leases,
+    moves,
+    statistics,
+    tables,
+    tags,
+    upkeep_done,
+    upkeep_steps,
+)
 from elasticscan.metadata import (
     Fragment,
     FragmentStatistics,
@@ -37,6 +52,11 @@ _AT_ONCE = 500
 _FILE_COLUMNS = ("path", "rows", "bytes", "tombstones", "versioned", "tail", "digest", "superseded_at")
 
 File = tuple[int, str]  # shard, path
+
+# The kinds of groups that a merge changes or counts.
+_MERGED: tuple[str, ...] = ("fragments", dropped_kind("fragments"), "statistics", "histograms", "index_runs")
+_MERGED += (dropped_kind("index_runs"), "indexes", "leases", "tags", "upkeep_done", "upkeep_steps")
+_MERGED += ("commits", "overwrites")
 
 
 class DroppedFile(NamedTuple):
@@ -108,6 +128,10 @@ class FragmentTx(IndexTx):
         rows = self._fragment_rows(shard=shard)
         left = {row.id: _slots(row) - slots for row in rows if _slots(row) & slots}
         self._set_slots([row for row in rows if row.id in left], left)
+
+    def note_merge(self, table: int) -> None:
+        """Read sums that a merge of a table's fragments asks for again and again, before it changes them."""
+        self._rows.note_sums(_MERGED, table)
 
     def set_fragment_slots(self, slots: Mapping[int, SlotSet]) -> None:
         """Set the slots that fragments serve, by their ids; a fragment without any is dropped."""
@@ -312,6 +336,48 @@ def ask_condemned(staged: Iterable[StagedFragment]) -> list[Question]:
     """The questions that `FragmentTx.add_fragments` asks."""
     query = _rows_of(condemned, "file").statement(raw=False)
     return [(query, {"some": names}) for names in _names_of(_files_of(staged))]
+
+
+def ask_fragments(table: int, shards: Iterable[int]) -> list[Question]:
+    """The questions for a table, its fragments at some shards, and what keeps their versions."""
+    of_table = {"table_id": table}
+    questions = [ask_sums(_MERGED, table), ask_group(tables, {"id": table}, None, "dropped_at")]
+    questions += [ask_group(leases, of_table, None), ask_group(tags, of_table, None)]
+    questions += [ask_group(indexes, of_table, "id")]
+    return questions + [
+        ask_group(fragments, of_table | {"shard_id": at}, "id", "dropped_at") for at in shards
+    ]
+
+
+def ask_for_merge(
+    table: int,
+    shards: Iterable[int],
+    going: Sequence[Iterable[int]],
+    staged: Iterable[StagedFragment],
+    targets: Iterable[str] = (),
+) -> list[Question]:
+    """The questions of a merge's transaction: a server may be asked with its beginning.
+
+    Args:
+        table: whose fragments are merged.
+        shards: where they are.
+        going: the ids of those that each merge takes, the first one first: they are likely to serve nothing
+            any more. Once it has changed rows, others ask for theirs anew.
+        staged: what takes their places.
+        targets: of steps of upkeep that end with it.
+    """
+    questions = [*ask_fragments(table, shards), ask_group(moves, {}, "started_at")]
+    questions += [(SUMS_OF_KINDS, {"kinds": ["moves"]})]
+    first, *others = map(sorted, going)
+    columns = [(fragments, "id"), (index_runs, "fragment_id"), (statistics, "fragment_id")]
+    for of, column, ids in [*((*by, first) for by in columns), *((*columns[1], ids) for ids in others)]:
+        some = (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
+        questions += [(_rows_of(of, column).statement(raw=False), {"some": each}) for each in some]
+    for fragment in staged:
+        questions += ask_condemned([fragment])
+    for of in (upkeep_done, upkeep_steps):
+        questions += [ask_group(of, {"target": target}, None) for target in targets]
+    return questions
 
 
 def _files_of(staged: Iterable[StagedFragment]) -> set[File]:

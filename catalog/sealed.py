@@ -216,12 +216,12 @@ def ask_sums(kinds: Sequence[str], part: int) -> Question:
     return _sums_of_kinds_of(len(kinds)), values | {"part": part}
 
 
-def ask_group(table: Table, part: Mapping[str, int], order_by: str | None) -> Question:
-    """The question for the rows of a group, without dropped ones apart, as `SealedRows.group` or `one`."""
-    return _rows_with(table, tuple(part), (), order_by, False).statement(raw=False), part
+def ask_group(table: Table, part: Mapping[str, Any], order: str | None, *nulls: str) -> Question:
+    """The question for the rows of a group as `SealedRows.group`, `all` or `one`; with nulls in columns."""
+    return _rows_with(table, tuple(part), nulls, order, False).statement(raw=False), part
 
 
-_SUMS_OF_KINDS = select(group_digests).where(group_digests.c.kind.in_(bindparam("kinds", expanding=True)))
+SUMS_OF_KINDS = select(group_digests).where(group_digests.c.kind.in_(bindparam("kinds", expanding=True)))
 _THIS_GROUP = and_(*(group_digests.c[name] == bindparam(f"of_{name}") for name in ("kind", "part", "shard")))
 _ENTER_SUMS = insert(group_digests)
 _CHANGE_SUMS = update(group_digests).where(_THIS_GROUP).values(rows=bindparam("n"), total=bindparam("sum"))
@@ -311,7 +311,7 @@ class SealedRows:
             return list(read[key])
         rows = self._with(table, {}, None if order_by is None else order_by.name)
         kinds = {kind for grouping in form.groupings for kind in kinds_of(grouping)}
-        stored = self._sums_now(_SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda of: of[0] in kinds)
+        stored = self._sums_now(SUMS_OF_KINDS, {"kinds": sorted(kinds)}, lambda of: of[0] in kinds)
         compare(self.sums(table, rows, lambda of: of[0] in kinds), stored)
         read[key] = rows
         return list(rows)
@@ -453,7 +453,7 @@ class SealedRows:
         """
         form, (sound, others) = _FORMS[table.name], self.sound(table)
         kinds = sorted(kind for grouping in form.groupings for kind in kinds_of(grouping))
-        stored = self._sums_now(_SUMS_OF_KINDS, {"kinds": kinds}, lambda group: group[0] in kinds)
+        stored = self._sums_now(SUMS_OF_KINDS, {"kinds": kinds}, lambda group: group[0] in kinds)
         sums = self.sums(table, sound)
         if not others and sums == stored:
             return False

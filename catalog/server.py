@@ -173,9 +173,12 @@ class ServerTransaction:
             foreseen = self._foreseen.get(_name_of(statement, parameters or {}))
             if foreseen is not None:
                 return foreseen[1]
+        asked: Sent = statement, [parameters or {}]
+        if self._changes and is_kept(statement):
+            return self._send_changes(asked)[-1]
         self._send_changes()
         answer = self._persist(lambda: self._ask(statement, parameters))
-        self._asked.append(((statement, [parameters or {}]), answer))
+        self._asked.append((asked, answer))
         return answer
 
     def change(
@@ -195,15 +198,18 @@ class ServerTransaction:
         table = statement.table.name
         self._foreseen = {name: of for name, of in self._foreseen.items() if of[0] != table}
 
-    def _send_changes(self) -> None:
+    def _send_changes(self, *questions: Sent) -> list[Answer]:
+        """Send the changes that wait, if any do, and questions with them; returns the answers to all."""
         if not self._changes:
-            return
+            return []
         changes, checks = zip(*self._changes, strict=True)
-        answers = self._persist(lambda: self._together(changes))
+        sent = [*changes, *questions]
+        answers = self._persist(lambda: self._together(sent))
         self._changes = []
-        self._asked += zip(changes, answers, strict=True)
-        for check, answer in zip(checks, answers, strict=True):
+        self._asked += zip(sent, answers, strict=True)
+        for check, answer in zip(checks, answers, strict=False):
             check(answer.rowcount)
+        return answers
 
     def end(self) -> None:
         """End it, with a commit if it writes, which is then done once for sure.

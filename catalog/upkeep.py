@@ -7,7 +7,7 @@ changed nothing, or all that it was to change.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,11 +78,14 @@ class UpkeepTx(StateTx):
 
     def end_step(self, target: str, owner: str) -> bool:
         """End a step; false when another owner has taken it over."""
-        row = self._rows.one(upkeep_steps, missing_is_checked=False, target=target)
-        if row is None or row.owner != owner:
-            return False
-        self._rows.delete(upkeep_steps, [row])
-        return True
+        return self.end_steps({target: owner})
+
+    def end_steps(self, owners: Mapping[str, str]) -> bool:
+        """End the steps at some targets, all looked up before one is ended; false as `end_step`, of any."""
+        rows = [self._rows.one(upkeep_steps, missing_is_checked=False, target=target) for target in owners]
+        mine = [row for row in rows if row is not None and row.owner == owners[row.target]]
+        self._rows.delete(upkeep_steps, mine)
+        return len(mine) == len(owners)
 
     def forget_steps(self) -> None:
         """Let no step be under way: in a store that was made of another one, nobody works at them."""
@@ -95,13 +98,20 @@ class UpkeepTx(StateTx):
 
     def add_done(self, target: str, pieces: int, bytes_read: int = 0, bytes_written: int = 0) -> None:
         """Note that a step was done."""
-        more = {"steps": 1, "pieces": pieces, "bytes_read": bytes_read, "bytes_written": bytes_written}
-        row = self._rows.one(upkeep_done, missing_is_checked=False, target=target)
-        at = {"newest_at": self.times.stamp}
-        if row is None:
-            self._rows.insert(upkeep_done, more | at | {"target": target})
-        else:
-            self._rows.update(upkeep_done, [(row, {n: getattr(row, n) + more[n] for n in more} | at)])
+        self.add_all_done({target: (pieces, bytes_read, bytes_written)})
+
+    def add_all_done(self, done: Mapping[str, tuple[int, int, int]]) -> None:
+        """As `add_done`, of several targets, which are looked up before one of them is changed."""
+        names, at = ("steps", "pieces", "bytes_read", "bytes_written"), {"newest_at": self.times.stamp}
+        rows = {to: self._rows.one(upkeep_done, missing_is_checked=False, target=to) for to in done}
+        changes = list[tuple[Any, dict[str, Any]]]()
+        for target, row in rows.items():
+            more = dict(zip(names, (1, *done[target]), strict=True))
+            if row is None:
+                self._rows.insert(upkeep_done, more | at | {"target": target})
+            else:
+                changes.append((row, {name: getattr(row, name) + more[name] for name in names} | at))
+        self._rows.update(upkeep_done, changes)
 
     def done(self, targets: Collection[str] | None = None) -> tuple[StepsDone, ...]:
         """All that was done, by target; or at some targets alone, of which damage may hide some."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.forks import ChildSafeLock
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Tx, ask_for_merges
 from elasticscan.metadata import StagedFragment
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
@@ -147,8 +147,10 @@ class AfterCommit:
 
     def _merge_at(self, sites: Sequence[Site]) -> None:
         """Merge at the shards of one table: what is due at each is planned, and becomes visible, together."""
-        with self.context.catalog.reading() as tx:
-            written = written_of(tx, sites[0].table)
+        table = sites[0].table
+        with self.context.catalog.reading(lambda: ask_for_merges(table, [s.shard for s in sites])) as tx:
+            tx.note_merge(table)
+            written = written_of(tx, table)
             works = [self._plan(tx, site, written) for site in sites]
             mergings = self._begin(tx, works)
         while mergings:

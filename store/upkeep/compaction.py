@@ -19,7 +19,7 @@ from functools import partial
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.catalog import Question, Tx, ask_for_merge, begun_again
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import (
     Apart,
@@ -139,11 +139,14 @@ def merge_together(
     mergings: Sequence[Merging],
     pace: Callable[[int], None] | None,
     note: Callable[[Tx, Sequence[Merged]], None],
+    targets: Collection[str] = (),
 ) -> list[Merged]:
-    """Carry out some planned merges, and make them visible in one transaction.
+    """Carry out some planned merges, each at a site of its own, and make them visible in one transaction.
 
-    `note` is called in it with what was done by each. Otherwise as `merge_fragments`.
+    `note` is called in it with what was done by each, and may end steps at `targets`. Otherwise as
+    `merge_fragments`.
     """
+    assert len({(merging.table.id, merging.shard) for merging in mergings}) == len(mergings)
     with context.noticing_collection():
         try:
             for merging in mergings:
@@ -151,8 +154,8 @@ def merge_together(
             context.checkpoint("fragments merged")
             for merging in mergings:
                 merging.index()
-            with context.catalog.writing() as tx:
-                merged = [merging.enter(tx) for merging in mergings]
+            with context.catalog.writing(partial(_ask, mergings, targets)) as tx:
+                merged = _enter(tx, mergings)
                 note(tx, merged)
                 for merging, result in zip(mergings, merged, strict=True):
                     if result.added:
@@ -161,6 +164,26 @@ def merge_together(
             discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
     context.note_newest_afar(merging.shard for merging in mergings)
     return merged
+
+
+def _ask(mergings: Sequence[Merging], targets: Collection[str]) -> list[Question]:
+    """All that the transaction wants to know: other writers wait for each answer, too."""
+    questions = list[Question]()
+    for table in {merging.table.id for merging in mergings}:
+        these = [merging for merging in mergings if merging.table.id == table]
+        going = [[fragment.id for fragment in merging.fragments] for merging in these]
+        staged = [copied.staged for merging in these for copied in merging.copies]
+        questions += ask_for_merge(table, [merging.shard for merging in these], going, staged, targets)
+    return questions
+
+
+def _enter(tx: Tx, mergings: Sequence[Merging]) -> list[Merged]:
+    """Make merges visible: all is looked at before anything is changed."""
+    for table in {merging.table.id for merging in mergings}:
+        tx.note_merge(table)
+    for merging in mergings:
+        merging.look(tx)
+    return [merging.enter(tx) for merging in mergings]
 
 
 def plan_merge(
@@ -235,6 +258,9 @@ class Merging:
 
     Attributes:
         copies: files that are staged, and not entered yet.
+        served, slots: by fragments of the shard, and those that all sources still serve as they did, at the
+            look amid the transaction that is to enter them.
+        moves_horizon: true if older snapshots of the table are no longer kept after it.
     """
 
     context: Context
@@ -247,6 +273,9 @@ class Merging:
     copies: list[Copied] = field(default_factory=list)
     bytes_read: int = 0
     bytes_written: int = 0
+    served: dict[int, SlotSet] = field(default_factory=dict)
+    slots: SlotSet = field(default_factory=SlotSet)
+    moves_horizon: bool = False
 
     def copy(self, pace: Callable[[int], None] | None) -> None:
         """Stage the merged fragments; none where the shard leaves the store meanwhile."""
@@ -258,20 +287,26 @@ class Merging:
         with self.context.unless_left(self.shard):
             self.copies = self._index(self.indexes, self.copies)
 
-    def enter(self, tx: Tx) -> Merged:
-        """Make them visible; nothing is done where others came first."""
-        context, horizon = self.context, self.keep.horizon
+    def look(self, tx: Tx) -> None:
+        """Look at what they may take the place of, in the transaction that is to enter them."""
+        self.slots, self.moves_horizon = SlotSet(), False
         now = tx.table_by_id(self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-        if now is None or not _still_allowed(tx, self.table, horizon):
-            return Merged()
-        slots = self._still_served(tx)
-        if slots:  # else the shard need not be there any more
+        if now is None or not _still_allowed(tx, self.table, self.keep.horizon):
+            return
+        self.moves_horizon = self.keep.horizon > now.oldest_snapshot
+        there = tx.fragments(self.table.id, self.shard)
+        self.served = {fragment.id: fragment.slots for fragment in there}
+        self.slots = self._still_served(tx)
+        if self.slots:  # else the shard need not be there any more
             self.copies = self._index(tx.indexes(self.table.id), self.copies)
-            context.check_not_collected(tx, (copied.staged for copied in self.copies))
-        result = self._swap(tx, self.copies, slots)
-        if horizon > now.oldest_snapshot:
-            tx.set_oldest_snapshot(self.table.id, horizon)
+            self.context.check_not_collected(tx, (copied.staged for copied in self.copies))
+
+    def enter(self, tx: Tx) -> Merged:
+        """Make them visible; nothing is done where others came first."""
+        result = self._swap(tx, self.copies, self.slots)
+        if self.moves_horizon:
+            tx.set_oldest_snapshot(self.table.id, self.keep.horizon)
         return result
 
     # ------------------------------------------------------------------ files
@@ -326,19 +361,17 @@ class Merging:
 
     def _still_served(self, tx: Tx) -> SlotSet:
         """The slots that all sources serve as they did when the merge was planned."""
-        now = {fragment.id: fragment.slots for fragment in tx.fragments(self.table.id, self.shard)}
         slots = _slots_of(self.fragments) - _being_copied(tx)
         for fragment in self.fragments:
-            slots -= fragment.slots - now.get(fragment.id, SlotSet())
+            slots -= fragment.slots - self.served.get(fragment.id, SlotSet())
         return slots
 
     def _swap(self, tx: Tx, copies: Sequence[Copied], slots: SlotSet) -> Merged:
         """Put the merged fragments in for what their sources still serve."""
         if not slots:
             return Merged()
-        now = {fragment.id: fragment for fragment in tx.fragments(self.table.id, self.shard)}
-        there = [now[fragment.id] for fragment in self.fragments if fragment.id in now]
-        left = {fragment.id: fragment.slots - slots for fragment in there}
+        there = [fragment.id for fragment in self.fragments if fragment.id in self.served]
+        left = {number: self.served[number] - slots for number in there}
         tx.set_fragment_slots(left)
         for copied in copies:
             staged = copied.staged.serving(slots)

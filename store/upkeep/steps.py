@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Fragment, IndexRun, TableInfo
@@ -181,7 +181,10 @@ def carry_out(
 ) -> Merged:
     """Carry one merge out; `pace` as in `merge_fragments`."""
     context.checkpoint("step begun")
-    note = partial(_note, site, None)
+
+    def note(tx: Tx, merged: Merged) -> None:
+        _note({site: merged}, {}, tx)
+
     return merge_fragments(context, table, site.shard, merge.fragments, pace, merge.slots, note)
 
 
@@ -195,16 +198,16 @@ def carry_out_together(
     sites = [site for site, _ in mergings]
 
     def note(tx: Tx, merged: Sequence[Merged]) -> None:
-        for site, result in zip(sites, merged, strict=True):
-            if result != Merged():
-                _note(site, ends.get(site), tx, result)
+        _note({site: of for site, of in zip(sites, merged, strict=True) if of != Merged()}, ends, tx)
 
     context.checkpoint("step begun")
-    merged = merge_together(context, [merging for _, merging in mergings], None, note)
+    targets = [site.target for site in sites]
+    merged = merge_together(context, [merging for _, merging in mergings], None, note, targets)
     return dict(zip(sites, merged, strict=True))
 
 
-def _note(site: Site, ends: str | None, tx: Tx, merged: Merged) -> None:
-    tx.add_done(site.target, len(merged.gone), merged.bytes_read, merged.bytes_written)
-    if ends is not None:
-        tx.end_step(site.target, ends)
+def _note(merged: Mapping[Site, Merged], ends: Mapping[Site, str], tx: Tx) -> None:
+    tx.add_all_done(
+        {site.target: (len(of.gone), of.bytes_read, of.bytes_written) for site, of in merged.items()}
+    )
+    tx.end_steps({site.target: ends[site] for site in merged if site in ends})
