@@ -294,7 +294,18 @@ def _no_longer_needed(
     """Drop all but the newest backups; returns the paths that none of these needs and that may go."""
     names = sorted(path for path in paths if _is_list(path))
     older = [name for name in names[:-keep] if name != own]  # others may have made newer ones meanwhile
-    needed = {_place_of(file) for name in names if name not in older for file in _unpack(disk, name).files}
+    needed = set[str]()
+    for name in names:
+        if name not in older:
+            try:
+                needed.update(map(_place_of, _unpack(disk, name).files))
+            except StoreDamaged as error:  # so nobody knows which files it needs
+                raise StoreDamaged(
+                    f"backup {own.removesuffix(SUFFIX)} was made and is whole, but no older one was dropped: "
+                    f"{name} there is not as it was written. Remove that file; the next backup drops what "
+                    "none needs",
+                    what=name,
+                ) from error
     dropped = set(old)
     for name in older:
         with suppress(StoreDamaged):
@@ -464,22 +475,36 @@ def _root(place: Location) -> str:
 def _claim(disk: Disk, store: str, uri: str) -> set[str]:
     """Make a place that of a store's backups; returns the files that are there."""
     there = _listed(disk)
-    if BACKUP_MARKER in there:
-        content = disk.open(BACKUP_MARKER)
-        with suppress(ValueError, AttributeError):
-            if json.loads(content.read_at(0, content.size).to_pybytes()).get("store") == store:
-                return there
-        raise InvalidOption(
-            f"{shown(uri)} holds backups of another store; choose another place", option="target"
-        )
-    if there:
+    written = _owner_in_marker(disk) if BACKUP_MARKER in there else None
+    owner = written or _owner_in_lists(disk, there)  # where the marker is lost or torn
+    if owner is None and there:
         raise InvalidOption(
             f"{shown(uri)} is not empty, and holds no backups of this store; choose another place",
             option="target",
         )
+    if owner not in (store, None):
+        raise InvalidOption(
+            f"{shown(uri)} holds backups of another store; choose another place", option="target"
+        )
+    if written == store:
+        return there
     with disk.create(BACKUP_MARKER) as file:
         file.write(json.dumps({"version": VERSION, "store": store}, sort_keys=True).encode() + b"\n")
     return there
+
+
+def _owner_in_marker(disk: Disk) -> str | None:
+    content = disk.open(BACKUP_MARKER)
+    with suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(content.read_at(0, content.size).to_pybytes())["store"])
+    return None
+
+
+def _owner_in_lists(disk: Disk, there: Iterable[str]) -> str | None:
+    for name in filter(_is_list, there):
+        with suppress(StoreDamaged):
+            return _unpack(disk, name).store
+    return None
 
 
 def _listed(disk: Disk) -> set[str]:

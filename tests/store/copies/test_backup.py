@@ -19,7 +19,6 @@ from elasticscan.base.errors import (
     AlreadyExists,
     CatalogOutdated,
     ContinuationKeyError,
-    ElasticScanError,
     FragmentDamaged,
     InvalidOption,
     ShardUnavailable,
@@ -371,9 +370,6 @@ def test_an_unknown_backup_tells_which_there_are(store: Store, tmp_path: Path) -
     for keep in (0, -1, "2"):
         with pytest.raises(InvalidOption, match="keep"):
             store.backup(tmp_path / "b", keep=keep)  # type: ignore[arg-type]
-    (tmp_path / "b" / BACKUP_MARKER).write_text("[]")
-    with pytest.raises(ElasticScanError, match="another store"):
-        store.backup(tmp_path / "b")
 
 
 def test_a_store_that_can_only_be_read_is_backed_up(store: Store, tmp_path: Path) -> None:
@@ -468,3 +464,37 @@ def test_a_backup_is_restored_where_a_restore_was_killed_amid_its_catalog(
         assert everything(made) == before
         made.table("t").upsert(rows(range(3), "z"))
         assert made.verify() == []
+
+
+@pytest.mark.parametrize("marker", [b"", b"[]", b'{"store": ', None])
+def test_a_place_whose_marker_is_lost_or_torn_is_known_by_its_lists(
+    store: Store, tmp_path: Path, marker: bytes | None
+) -> None:
+    store.backup(tmp_path / "b")
+    file = tmp_path / "b" / BACKUP_MARKER
+    whole = file.read_bytes()
+    if marker is None:
+        file.unlink()
+    else:
+        file.write_bytes(marker)
+    with elasticscan.create(tmp_path / "other", ["s1"]) as other, pytest.raises(InvalidOption):
+        other.backup(tmp_path / "b")
+    assert store.backup(tmp_path / "b").copied == 0
+    assert file.read_bytes() == whole
+
+
+def test_a_torn_list_keeps_older_backups_and_is_told_beside_the_new_one(store: Store, tmp_path: Path) -> None:
+    """Nobody knows which files it needs."""
+    for _ in range(3):
+        store.table("t").upsert(rows(range(3), "z"))
+        torn = tmp_path / "b" / f"{store.backup(tmp_path / 'b').name}.backup"
+    torn.write_bytes(torn.read_bytes()[:-9])
+    with pytest.raises(StoreDamaged, match=f"was made and is whole.*{torn.name}.*Remove that file") as told:
+        store.backup(tmp_path / "b", keep=2)
+    assert len(list((tmp_path / "b").glob("*.backup"))) == 4
+    with Store.from_backup(tmp_path / "b", tmp_path / "n") as restored:
+        assert everything(restored) == everything(store)
+    torn.unlink()
+    store.backup(tmp_path / "b", keep=2)
+    assert len(list((tmp_path / "b").glob("*.backup"))) == 2
+    assert told.value.fields["what"] == torn.name
