@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import groupby
@@ -293,7 +293,7 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
         guessed = _own_columns(files, rules)
         if files.kind == "csv" and not rules.nulls:
             plain = pyarrow.csv.ConvertOptions(column_types=dict(rules.types))
-            usual = _factory(files, _csv_format(rules, plain, GUESS_BYTES)).inspect()
+            usual = _inspected(files, _csv_format(rules, plain, GUESS_BYTES))
             _check_no_null_is_text(first, guessed, usual)
         if files.kind == "csv":
             _check_text_and_commas(first, guessed, rules)
@@ -312,7 +312,34 @@ def _own_columns(files: Files, rules: TextRules) -> pa.Schema:
     how = _format(files.kind, rules, None)
     if files.kind == "json":
         return json_lines.columns_of(files.system, files.infos[0].path, rules.types, GUESS_BYTES)
-    return _factory(files, how).inspect()
+    return _inspected(files, how)
+
+
+def _inspected(files: Files, how: Any) -> pa.Schema:
+    """The columns of all files; a time that one has with fractions, and another without, is the same to us.
+
+    Raises:
+        SchemaMismatch: two files have a column in types that differ.
+    """
+    with suppress(pa.ArrowTypeError):
+        return _factory(files, how).inspect()
+    found: dict[str, tuple[pa.DataType, str]] = {}
+    for info in files.infos:
+        for each in _factory(replace(files, infos=(info,)), how).inspect():
+            kind = _spark_time(each.type)
+            before, path = found.get(each.name, (kind, info.path))
+            if before == kind or pa.types.is_null(before):
+                found[each.name] = kind, info.path
+            elif not pa.types.is_null(kind):
+                do = ": load them into tables of their own, or write them anew with one type"
+                if files.kind in _TEXT:
+                    do = f"; name its type: types={{{each.name!r}: 'string'}} or `--type {each.name}=string`"
+                raise SchemaMismatch(
+                    f"column {each.name!r} is {before} in {path} and {kind} in {info.path}{do}",
+                    file=info.path,
+                    column=each.name,
+                )
+    return pa.schema([(name, kind) for name, (kind, _) in found.items()])
 
 
 def _as_table(schema: pa.Schema) -> pa.Schema:

@@ -209,6 +209,20 @@ def test_numbers_of_csv_that_would_lose_digits_are_text(store: Store, tmp_path: 
     assert read(store)[0]["zip"] == 1234
 
 
+def test_files_that_have_a_column_in_other_types_are_told_with_both(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,v,at,n\n1,2,2024-01-01 10:00:00,\n")
+    (tmp_path / "b.csv").write_text("id,v,at,n\n2,3,2024-01-01 10:00:00.25,7\n")
+    store.load("t", f"{tmp_path}/*.csv", primary_key="id")  # times with fractions, and without
+    assert [row["at"].microsecond for row in read(store)] == [0, 250_000]
+    (tmp_path / "b.csv").write_text("id,v,at,n\n2,x,2024-01-01,7\n")
+    with pytest.raises(SchemaMismatch, match=r"'v' is int64 in .*a.csv and string in .*b.csv; name .*--type"):
+        store.load("u", f"{tmp_path}/*.csv", primary_key="id")
+    for name, kind in (("a", pa.int64()), ("b", pa.string())):
+        pyarrow.parquet.write_table(pa.table({"id": pa.array([1]).cast(kind)}), tmp_path / f"{name}.parquet")
+    with pytest.raises(SchemaMismatch, match=r"'id' is int64 in .*a.parquet and string in .*b.parquet: load"):
+        store.load("u", f"{tmp_path}/*.parquet", primary_key="id")
+
+
 def test_moments_of_json_keep_their_zone(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     zoned, bare = "2024-03-01T12:00:00+02:00", "2024-03-01T10:00"
