@@ -317,3 +317,27 @@ def copies_go_on_with_what_others_began(patch: Patch) -> None:
 )
 def what_a_copy_ended_is_begun_again(patch: Patch) -> None:
     while_running(patch, (RootMarks, "_was_begun"), (marks, "check_mark"), lambda *_: None)
+
+
+ADOPTED = "test_a_catalog_of_before_the_last_adoption_is_an_older_one[{}]"
+
+
+@fault("scenarios", "readers notice a catalog of before an adoption", style=ADOPTED.format("within"))
+def marks_of_another_incarnation_say_nothing(patch: Patch) -> None:
+    patch.setattr(RootMarks, "_is_of_this_catalog", lambda self, shard, mark: False)
+
+
+@fault(
+    "scenarios", "a root elsewhere knows where its owner's catalog lies", style=ADOPTED.format("elsewhere")
+)
+def marks_do_not_say_where_the_catalog_lies(patch: Patch) -> None:
+    patch.setattr(RootMarks, "_catalog_place", lambda self: "")
+
+
+@fault(
+    "scenarios",
+    "an original whose shards were taken over elsewhere is still read",
+    style="test_an_original_whose_shards_a_copy_took_over_is_still_read",
+)
+def any_mark_is_of_this_catalog(patch: Patch) -> None:
+    patch.setattr(RootMarks, "_is_of_this_catalog", lambda self, shard, mark: True)

@@ -389,47 +389,45 @@ def test_what_is_there_is_found_without_a_look_at_the_shards(
         assert asked == [1]
 
 
-def adopted(store: Path, _: Path) -> Path:
-    with Store.open(store) as opened:
-        opened.adopt()
-    return store
-
-
-def written_to_as_a_copy(store: Path, beside: Path) -> Path:
-    shutil.copytree(store, beside / "copy")
-    return beside / "copy"
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize(
-    ("change", "roots"), [(adopted, "within"), (adopted, "elsewhere"), (written_to_as_a_copy, "within")]
-)
-def test_a_catalog_of_before_the_last_adoption_is_an_older_one(
-    tmp_path: Path, change: Callable[[Path, Path], Path], read_only: bool, roots: str
-) -> None:
-    """It has another incarnation than its shards, as the original has of a copy that took them over."""
-    shards = {name: str(tmp_path / "disks" / name) if roots == "elsewhere" else "" for name in "ab"}
-    names = shards if roots == "elsewhere" else list(shards)
-    with Store.create(tmp_path / "store", names, tablets=4, slots=16) as made:
+def older_catalog_put_back(place: Path, owned: Path, names: list[str] | dict[str, str]) -> None:
+    """A store gets another incarnation where it is, or as a copy, and then the catalog of before."""
+    with Store.create(place / "store", names, tablets=4, slots=16) as made:
         made.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
-    older = tmp_path / "older.db"
-    copied(tmp_path / "store" / "catalog.db", older)
-    store = change(tmp_path / "store", tmp_path)
-    with Store.open(store) as opened:
+    older = place / "older.db"
+    copied(place / "store" / "catalog.db", older)
+    if owned != place / "store":
+        shutil.copytree(place / "store", owned)
+    with Store.open(owned) as opened:
+        if owned == place / "store":
+            opened.adopt()
         opened.table("t").upsert(rows(NEWEST))
-    as_another_file(older, store / "catalog.db")
-    with Store.open(store, read_only=read_only) as opened:
-        for read in (
-            values,
-            get,
-            lambda it: it.table("t").scan().count(),
-            lambda it: it.table("t").history(),
-        ):
-            with pytest.raises(CatalogOutdated):
-                read(opened)
+    as_another_file(older, owned / "catalog.db")
+
+
+def check_it_is_told(store: Path) -> None:
+    for read_only in (False, True):
+        with Store.open(store, read_only=read_only) as opened:
+            for read in (values, get, lambda it: it.table("t").scan().count(), USES[0]):
+                with pytest.raises(CatalogOutdated):
+                    read(opened)
     with Store.open(store) as opened:
         opened.adopt()
         assert opened.verify() == []
+
+
+@pytest.mark.parametrize("roots", ["within", "elsewhere"])
+def test_a_catalog_of_before_the_last_adoption_is_an_older_one(tmp_path: Path, roots: str) -> None:
+    """It has another incarnation than its shards, as the original has of a copy that took them over."""
+    disks = {name: str(tmp_path / "disks" / name) for name in "ab"}
+    older_catalog_put_back(tmp_path, tmp_path / "store", list(disks) if roots == "within" else disks)
+    check_it_is_told(tmp_path / "store")
+
+
+def test_a_catalog_of_before_a_copys_first_write_is_an_older_one(tmp_path: Path) -> None:
+    older_catalog_put_back(tmp_path, tmp_path / "copy", ["a", "b"])
+    check_it_is_told(tmp_path / "copy")
+    with Store.open(tmp_path / "store") as original:
+        assert values(original) == {1}
 
 
 def test_an_original_whose_shards_a_copy_took_over_is_still_read(tmp_path: Path) -> None:
