@@ -40,7 +40,8 @@ from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.names import Named
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
-from elasticscan.store.rows.sources import COMMA, FORMATS, TextRules
+from elasticscan.store.rows.kinds import FORMATS
+from elasticscan.store.rows.sources import COMMA, TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table

@@ -16,6 +16,7 @@ typed        lists and dicts of Python's, as Arrow
 keys         primary keys in a table's types, and tombstones, the rows that delete them
 sources      files of many kinds: found by path, pattern or URI, and read
 json_lines   lines of JSON, in the types of the table
+kinds        the kind of a file by its name
 faults       the line of JSON that Arrow refuses, and why
 directories  columns that names of directories give
 iceberg      tables of Iceberg, planned and read by their own library

@@ -10,11 +10,10 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import groupby
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.rows import directories, json_lines
 from elasticscan.store.rows.iceberg import ICEBERG, iceberg_table
 from elasticscan.store.rows.json_lines import timed
+from elasticscan.store.rows.kinds import DELTA, STREAM, TEXT, kind_of
 
 # The types of text files are guessed from this many bytes at the beginning of the first, and hold for all.
 GUESS_BYTES = 32 << 20
@@ -40,24 +40,14 @@ BLOCK_BYTES = 4 << 20
 # A Parquet file of more bytes is committed in pieces, where a load can be resumed.
 PIECE_BYTES = 256 << 20
 
-KINDS = {
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".orc": "orc",
-}
-DELTA = "delta"
-FORMATS = (*dict.fromkeys(KINDS.values()), DELTA, ICEBERG)
 VERSIONED = (DELTA, ICEBERG)
-_TEXT = ("csv", "json")
 _BINARY = {"parquet": "ParquetFileFormat", "arrow": "IpcFileFormat", "orc": "OrcFileFormat"}
-_PACKED = (".gz", ".bz2", ".zst")
-_KNOWN = ".csv, .json or .jsonl (also with .gz), .parquet, .arrow or .orc"
+# What Arrow says of a file among others that it cannot read, before it says why.
+_UNREAD = re.compile(
+    r"Error creating dataset\. Could not read schema from '(.+?)'\. Is this a '\w+' file\?: "
+    r"Could not open \w+ input source '.*?': (?:Invalid: |IOError: )?",
+    re.DOTALL,
+)
 _WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])")
 _WILD_AS_REGEX = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 # What to do about a file of text, by a part of what Arrow says; the first that fits counts.
@@ -197,20 +187,6 @@ def find_files(sources: Sequence[Any], kind: str | None, version: int | None = N
     return found
 
 
-def kind_of(path: str) -> str:
-    """`csv`, `json`, `parquet`, `arrow` or `orc`, by the name."""
-    name = PurePosixPath(path.lower())
-    packed = name.suffix in _PACKED
-    kind = KINDS.get((name.with_suffix("") if packed else name).suffix)
-    if kind is None or (packed and kind not in _TEXT):
-        raise InvalidOption(
-            f"{path} is of no kind that is known by its name: use {_KNOWN}, or say which it is: "
-            f"format= or --format, one of {', '.join(FORMATS)}",
-            file=path,
-        )
-    return kind
-
-
 def _look(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
     """The file system, the directory that was named, and the files."""
     system, path, pattern = _located(text)
@@ -218,8 +194,10 @@ def _look(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
         (info,) = system.get_file_info([path])
         if info.type == fs.FileType.File:
             return system, path.rpartition("/")[0], [info]
-        if info.type == fs.FileType.NotFound:
-            raise InvalidOption(f"{shown(text)} cannot be read: No such file or directory", file=shown(text))
+        if info.type != fs.FileType.Directory:
+            missing = info.type == fs.FileType.NotFound and text != "-"
+            why = "No such file or directory" if missing else STREAM
+            raise InvalidOption(f"{shown(text)} cannot be read: {why}", file=shown(text))
     below = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
     infos = [info for info in below if info.type == fs.FileType.File and not _is_hidden(info.path, path)]
     if pattern is not None:
@@ -301,7 +279,7 @@ def schema_of(files: Files, rules: TextRules) -> pa.Schema:
     named = directories.columns_of(files.base, (info.path for info in files.infos), guessed, rules.types)
     own = [field for field in guessed if field.name not in named.names]
     schema = _as_table(pa.schema([*own, *named]))
-    if files.kind in _TEXT:
+    if files.kind in TEXT:
         kinds = (rules.types.get(field.name) or _spark_time(field.type) for field in schema)
         return pa.schema(list(zip(schema.names, kinds, strict=True)))
     return schema
@@ -321,8 +299,16 @@ def _inspected(files: Files, how: Any) -> pa.Schema:
     Raises:
         SchemaMismatch: two files have a column in types that differ.
     """
-    with suppress(pa.ArrowTypeError):
+    try:
         return _factory(files, how).inspect()
+    except pa.ArrowTypeError:  # they differ
+        pass
+    except (pa.ArrowInvalid, OSError) as error:
+        unread = _UNREAD.match(str(error))
+        if unread is None:
+            raise
+        with naming_file(unread[1], "read", _HINTS.get(files.kind, NO_HINTS)):
+            raise type(error)(str(error)[unread.end() :]) from error
     found: dict[str, tuple[pa.DataType, str]] = {}
     for info in files.infos:
         for each in _factory(replace(files, infos=(info,)), how).inspect():
@@ -332,7 +318,7 @@ def _inspected(files: Files, how: Any) -> pa.Schema:
                 found[each.name] = kind, info.path
             elif not pa.types.is_null(kind):
                 do = ": load them into tables of their own, or write them anew with one type"
-                if files.kind in _TEXT:
+                if files.kind in TEXT:
                     do = f"; name its type: types={{{each.name!r}: 'string'}} or `--type {each.name}=string`"
                 raise SchemaMismatch(
                     f"column {each.name!r} is {before} in {path} and {kind} in {info.path}{do}",
@@ -479,7 +465,7 @@ def check_rules(found: Sequence[Files], rules: TextRules, schema: pa.Schema) -> 
                 f"types name a column {name!r}, and there are {', '.join(schema.names)}{meant}",
                 option="types",
             )
-        if kinds.isdisjoint(_TEXT) and name not in named:
+        if kinds.isdisjoint(TEXT) and name not in named:
             raise InvalidOption(
                 f"types are for CSV, JSON and the names of directories, and column {name!r} comes of "
                 f"{' and '.join(sorted(kinds))}, which have types of their own; leave it out, or make the "
@@ -560,7 +546,7 @@ def read_files(sources: Sequence[Any], schema: pa.Schema) -> Iterator[pa.RecordB
 
 def rows_of(piece: SourcePart) -> int | None:
     """The number of rows, where a footer tells it."""
-    if piece.kind in _TEXT:
+    if piece.kind in TEXT:
         return None
     with _reading(piece):
         return piece.fragment.count_rows()  # type: ignore[no-any-return]
