@@ -19,7 +19,8 @@ from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.store.rows.faults import fault_in
 
-# A time of day in ISO 8601 that ends with its zone.
+# In ISO 8601 a day, and a time of day that ends with its zone.
+_DAY = r"^\d{4}-\d\d-\d\d$"
 _ZONE = r"[ T]\d\d.*(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
@@ -152,7 +153,9 @@ def _zoned(kind: pa.DataType, texts: pa.Array) -> pa.DataType:
 
 
 def _time_of(texts: pa.Array, otherwise: pa.DataType) -> pa.DataType:
-    """The type of texts, if all are times with a zone, or all without; text if they are mixed or no times."""
+    """The type of texts: of days, of times with a zone or without; text if they are mixed or no times."""
+    if pa.types.is_timestamp(otherwise) and pc.all(pc.match_substring_regex(texts, _DAY)).as_py():
+        return pa.date32()
     zoned = set(pc.match_substring_regex(texts, _ZONE).to_pylist())
     if not zoned:
         return otherwise

@@ -102,7 +102,7 @@ def test_columns_are_of_named_types_and_moments_keep_their_zone(tmp_path: Path) 
             "mixed": pa.string(),
             "n": pa.int8(),
             "in": pa.struct({"at": pa.list_(moment)}),
-            "day": pa.timestamp("us"),
+            "day": pa.date32(),
         }
     )
 
@@ -112,6 +112,9 @@ def test_columns_are_of_named_types_and_moments_keep_their_zone(tmp_path: Path) 
     [
         ("2024-03-01T10:00:00.125Z", "2024-03-01T10:00:00+02:00", pa.timestamp("us", "UTC")),
         ("2024-03-01T10:00:00.125", "2024-03-01", pa.timestamp("us")),
+        ("2024-03-01T10:00:00", "2024-03-01", pa.timestamp("us")),
+        ("2024-03-01", None, pa.date32()),
+        ("2024-03-01", "2024-02-30", pa.string()),
         ("2024-03-01T10:00:00.125Z", "2024-03-01T10:00:00.125", pa.string()),
         ("2024-03-01T10:00:00.1234567Z", None, pa.string()),
         ("2024-03-01T10:00:00.125Z", "soon", pa.string()),

@@ -248,7 +248,7 @@ def test_moments_of_json_keep_their_zone(store: Store, tmp_path: Path) -> None:
     store.load("t", path, primary_key="id")
     moment = "timestamp[us, tz=UTC]"
     assert [str(field.type) for field in store.table("t").schema][1:] == [
-        *[moment, "timestamp[us]", "string", "timestamp[us]", f"struct<at: list<item: {moment}>>"]
+        *[moment, "timestamp[us]", "string", "date32[day]", f"struct<at: list<item: {moment}>>"]
     ]
     first, second = read(store)
     at = datetime(2024, 3, 1, 10, tzinfo=UTC)
