@@ -54,7 +54,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.copies.disks import disk_at
-from elasticscan.store.copies.making import Disks, Site, check_no_store, site_of, take_back_on_error
+from elasticscan.store.copies.making import BuildingSite, Disks, check_no_store, site_of, take_back_on_error
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
 from elasticscan.store.roots.location import (
@@ -363,7 +363,7 @@ def restore_backup(
 
 
 def _restore_at(
-    site: Site, backup: _Backup, source: Disk, stored: Mapping[int, str], clock: Clock, disks: Disks
+    site: BuildingSite, backup: _Backup, source: Disk, stored: Mapping[int, str], clock: Clock, disks: Disks
 ) -> None:
     """Make a store at a site where nothing of another one is, or nothing that may not stay."""
     incarnation, claims = secrets.token_hex(16), Claims()

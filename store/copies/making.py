@@ -35,8 +35,8 @@ Disks = Callable[[str], Disk]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where a store is made that is to be at a location.
+class BuildingSite:
+    """The place where a store is made that is to be at a location.
 
     Attributes:
         place: the location, or one beside it.
@@ -67,7 +67,7 @@ class Site:
 
 
 @contextmanager
-def site_of(location: Location) -> Iterator[Site]:
+def site_of(location: Location) -> Iterator[BuildingSite]:
     """Give the place where a store is made; one beside the location becomes the location after the block.
 
     Raises:
@@ -76,7 +76,7 @@ def site_of(location: Location) -> Iterator[Site]:
     directory = location.directory
     if directory is None or directory.exists() or directory.is_symlink():
         location.make()
-        yield Site(location, location)
+        yield BuildingSite(location, location)
         return
     aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
     place = Location(str(aside), aside)
@@ -86,7 +86,7 @@ def site_of(location: Location) -> Iterator[Site]:
         said = error.message.replace(str(aside), str(directory))
         raise InvalidOption(said, option="uri") from error.__cause__
     try:
-        yield Site(location, place)
+        yield BuildingSite(location, place)
         try:
             aside.rename(directory)
             flush_directory(directory.parent)
