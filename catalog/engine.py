@@ -206,11 +206,11 @@ def _prepare_postgres(engine: Engine) -> None:
 
 
 def holds_store(url: str | Path) -> bool:
-    """True if there is a store's catalog; makes nothing, not even an empty file."""
-    engine = make_engine(url)
+    """True if there is a store's catalog; makes nothing, not even an empty file, and changes none."""
+    engine = make_engine(url, read_only=True)
     try:
-        path = engine.url.database
-        if engine.dialect.name == "sqlite" and not (path and is_there(Path(path))):
+        file = file_of(url)
+        if file is not None and not (is_there(file) and file.stat().st_size):
             return False
 
         def look(connection: Connection) -> bool:

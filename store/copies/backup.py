@@ -415,18 +415,14 @@ class _NewRoot:
 
 
 def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
-    """Copy a file where it is not there yet; what is there stays as it is."""
-    if file.path not in root.there:
-        root.copied.append(file.path)
-        _copy(source, root.disk, file)
-        return
-    try:
-        verify_file(root.disk, file.path, file.seal)
-    except FragmentDamaged as error:
+    if file.path in root.there:
         raise InvalidOption(
-            f"{root.path} holds a file {file.path} that is not the one of the backup; choose another place",
+            f"{root.path} holds files of this store, but no marker that says whose they are; choose another "
+            "place, or remove this directory if no store uses it",
             option="roots",
-        ) from error
+        )
+    root.copied.append(file.path)
+    _copy(source, root.disk, file)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import fcntl
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -21,8 +22,8 @@ from sqlalchemy import Engine, event
 from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
-    FragmentDamaged,
     InvalidOption,
+    StoreDamaged,
     StoreNotFound,
     WrongRoot,
 )
@@ -303,26 +304,38 @@ def test_a_restore_touches_no_file_of_a_store_whose_catalog_is_not_there(
         store.table("t").upsert(pa.table([[1], ["z"]], schema=SCHEMA))
 
 
-def test_a_file_that_is_there_is_neither_written_over_nor_taken_back(original: Path, tmp_path: Path) -> None:
-    """A root that has lost its marker counts as free, and may hold the only whole copy of a file."""
-    backups, new = tmp_path / "backups", tmp_path / "new"
-    shutil.copytree(original / "backups", backups)
-    shutil.copytree(original / "old" / "shards" / "s1", new / "shards" / "s1")
-    (new / "shards" / "s1" / "elasticscan-shard").unlink()
-    names = {path.name for path in new.rglob("*.arrow")}
-    damaged = next(path for path in sorted(backups.rglob("*.arrow")) if path.name not in names)
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[:-40] + bytes(40))
-    before = {path: path.read_bytes() for path in new.rglob("*.arrow")}
-    with pytest.raises(FragmentDamaged):
-        Store.from_backup(backups, new)
-    assert {path: path.read_bytes() for path in new.rglob("*.arrow")} == before
-    damaged.write_bytes(content)
-    other = next(path for path in sorted(new.rglob("*.arrow")))
-    other.write_bytes(b"other")
-    with pytest.raises(InvalidOption, match="is not the one of the backup"):
-        Store.from_backup(backups, new)
-    assert other.read_bytes() == b"other"
+@pytest.mark.parametrize("there", [b"", b"text", "other database"])
+@pytest.mark.parametrize("make", [create, restore, repair])
+def test_what_is_no_catalog_is_not_changed_where_no_store_is_made(
+    original: Path, tmp_path: Path, make: Making, there: bytes | str
+) -> None:
+    new, file = tmp_path / "new", tmp_path / "new" / "catalog.db"
+    shutil.copytree(original / "old" / "shards", new / "shards")  # so that none is made there
+    if isinstance(there, bytes):
+        file.write_bytes(there)
+    else:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("CREATE TABLE mine (n)")
+    before = {path: path.read_bytes() for path in sorted(new.rglob("*")) if path.is_file()}
+    with pytest.raises((InvalidOption, StoreNotFound, StoreDamaged)):
+        make(original, new)
+    assert {path: path.read_bytes() for path in sorted(new.rglob("*")) if path.is_file()} == before
+
+
+def test_files_of_a_store_that_has_lost_a_marker_are_not_taken_for_a_new_one(
+    original: Path, tmp_path: Path
+) -> None:
+    """The root counts as free, and may hold the only whole copy of a file."""
+    root = tmp_path / "disk"
+    shutil.copytree(original / "old" / "shards" / "s1", root)
+    (root / "elasticscan-shard").unlink()
+    before = {path: path.read_bytes() for path in root.rglob("*.arrow")}
+    assert before
+    with pytest.raises(InvalidOption, match="no marker that says whose they are"):
+        Store.from_backup(original / "backups", tmp_path / "new", roots={"s1": str(root)})
+    assert {path: path.read_bytes() for path in root.rglob("*.arrow")} == before
+    assert not (root / "elasticscan-shard").exists()
+    assert list(tmp_path.iterdir()) == [root]
 
 
 @pytest.mark.parametrize("make", [create, restore])
