@@ -100,13 +100,23 @@ def test_what_is_too_deep_or_too_long_is_told_as_arrow_tells_it(
         assert found is None or "no JSON" in found.why
 
 
+def test_values_of_two_kinds_are_told_to_be_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 1, "v": 1}\n{"id": 2, "v": "x"}\n')
+    with Store.create(tmp_path / "made.store", ["s1"], tablets=2) as store:
+        for types in (None, {"v": "string"}):
+            with pytest.raises(SchemaMismatch, match=r"line 2: .*'v' changed .* of one kind in all") as told:
+                store.load("t", path, primary_key="id", types=types)
+            assert "--type" not in told.value.message, "it would not help"
+
+
 def test_a_file_that_is_refused_is_named_with_the_line_and_nothing_is_written(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": 1}\n{"id": "x"}\n')
     with Store.create(tmp_path / "made.store", ["s1"], tablets=2) as store:
         table = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
         with pytest.raises(
-            SchemaMismatch, match=r"rows.jsonl cannot be read: line 2: .* one JSON object a line"
+            SchemaMismatch, match=r"rows.jsonl cannot be read: line 2: .* of one kind in all objects"
         ):
             store.load("t", path)
         assert table.scan().count() == 0
