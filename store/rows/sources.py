@@ -67,7 +67,7 @@ _HINTS = {
         "unexpected field": "; an object has a field that the table lacks, or that none has in the first "
         "32 MB of the file: leave it out, or add the column first (add_columns, `elasticscan add-column`)",
         "changed from": "; the values of a field are of one kind in all objects, and of the column's: "
-        "numbers without quotes, texts in quotes. Write them so, or hand in a frame of them (create_table, upsert)",
+        "numbers without quotes, texts in quotes. Write them so, or hand in a frame (create_table, upsert)",
         "": "; a file has one JSON object a line, and types={'a': 'string'} or `--type a=string` names the "
         "type of a column",
     },
