@@ -578,10 +578,9 @@ def faulty_store(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]
     def faulty(root: str) -> FaultyDisk:
         return disks.setdefault(Path(root).name, FaultyDisk(LocalDisk(root)))
 
-    store = Store.create(
-        tmp_path / "store", ["a", "b"], tablets=4, slots=16, clock=ManualClock(1_000.0), disks=faulty
-    )
-    with store:
+    clock = ManualClock(1_000.0)
+    Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16, clock=clock).close()
+    with Store.open(tmp_path / "store", clock, faulty) as store:
         store.create_table("t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
         store.table("t").upsert(rows_of(range(100), "old"))
         yield store, disks

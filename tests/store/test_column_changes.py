@@ -447,7 +447,7 @@ def _schema_of_now() -> list[pa.Field]:
         (lambda t: t.widen_column("v", pa.large_string()), SchemaMismatch, "allowed are"),
         (lambda t: t.widen_column("d", pa.decimal128(9, 3)), SchemaMismatch, "allowed are"),
         (lambda t: t.widen_column("d", pa.decimal128(4, 2)), SchemaMismatch, "allowed are"),
-        (lambda t: t.widen_column("n", "int64"), InvalidOption, "pyarrow.DataType"),
+        (lambda t: t.widen_column("n", 64), InvalidOption, "one of Arrow.s types"),
         (lambda t: t.widen_column("m", pa.int64()), ColumnNotFound, "has no column 'm'"),
     ],
 )

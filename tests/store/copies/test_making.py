@@ -35,7 +35,7 @@ from elasticscan.store.roots import markers
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 SHARDS = ["s1", "s2"]
 EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"})
-MANY = int(os.environ.get("ELASTICSCAN_KILLED_EVERY", "7"))  # 1 tries every point
+MANY = int(os.environ.get("ELASTICSCAN_KILLED_EVERY", "23"))  # 1 tries every point
 FINISHED = 77  # the exit code of a child that nothing killed
 Making = Callable[[Path, Path], Any]
 
