@@ -53,7 +53,10 @@ def test_a_new_store_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
         assert modes(tmp_path / "s") == {"directories": {"0o700"}, "files": {"0o600"}}
 
 
-@pytest.mark.parametrize(("directory", "file"), [("0o750", "0o640"), ("0o770", "0o660"), ("0o2750", "0o640")])
+@pytest.mark.parametrize(
+    ("directory", "file"),
+    [("0o750", "0o640"), pytest.param("0o770", "0o660", marks=pytest.mark.long), ("0o2750", "0o640")],
+)
 def test_files_follow_the_directory_that_an_operator_made(
     tmp_path: Path, umask: int, directory: str, file: str
 ) -> None:

@@ -125,8 +125,8 @@ def kills(make: Making, original: Path, place: Path, every: int) -> Iterator[Pat
     ("make", "every"),
     [
         (create, 11),
-        (restore, 31),
-        (repair, 61),
+        (restore, 101),
+        (repair, 131),
         pytest.param(create, MANY, marks=pytest.mark.long),
         pytest.param(restore, MANY, marks=pytest.mark.long),
         pytest.param(repair, MANY, marks=pytest.mark.long),
