@@ -73,7 +73,7 @@ _UPTO = RowQuery(
     limit=1,
 )
 # The kinds of groups that a commit changes or counts; with it begins a step of upkeep that is due.
-_KINDS: tuple[str, ...] = (
+_KINDS = (
     "commits",
     "fragments",
     "histograms",
@@ -81,8 +81,8 @@ _KINDS: tuple[str, ...] = (
     "indexes",
     "overwrites",
     "statistics",
+    "upkeep_steps",
 )
-_KINDS += ("upkeep_steps",)
 _RESERVED = 0  # the commit that made a table which nobody sees yet
 
 

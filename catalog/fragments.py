@@ -54,9 +54,21 @@ _FILE_COLUMNS = ("path", "rows", "bytes", "tombstones", "versioned", "tail", "di
 File = tuple[int, str]  # shard, path
 
 # The kinds of groups that a merge changes or counts.
-_MERGED: tuple[str, ...] = ("fragments", dropped_kind("fragments"), "statistics", "histograms", "index_runs")
-_MERGED += (dropped_kind("index_runs"), "indexes", "leases", "tags", "upkeep_done", "upkeep_steps")
-_MERGED += ("commits", "overwrites")
+_MERGED = (
+    "commits",
+    "fragments",
+    dropped_kind("fragments"),
+    "histograms",
+    "index_runs",
+    dropped_kind("index_runs"),
+    "indexes",
+    "leases",
+    "overwrites",
+    "statistics",
+    "tags",
+    "upkeep_done",
+    "upkeep_steps",
+)
 
 
 class DroppedFile(NamedTuple):

@@ -48,10 +48,6 @@ def next_incarnation(identity: Identity, here: Home | None) -> str | None:
     return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
 
 
-def _digest(path: str) -> str:
-    return hashlib.blake2b(path.encode(), digest_size=8).hexdigest()
-
-
 def mark_of(catalog: Identity) -> Mark:
     """The mark that says how far a catalog has got."""
     return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)
@@ -278,5 +274,7 @@ class RootMarks:
         """A digest of the place of the catalog's file; empty for one in a database."""
         if self._place is None:
             home = self._catalog.home
-            self._place = "" if home is None else _digest(home.path)
+            self._place = (
+                "" if home is None else hashlib.blake2b(home.path.encode(), digest_size=8).hexdigest()
+            )
         return self._place

@@ -54,7 +54,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.copies.disks import disk_at
-from elasticscan.store.copies.making import BuildingSite, Disks, check_no_store, site_of, take_back_on_error
+from elasticscan.store.copies.making import Disks, Staging, check_no_store, staging_of, take_back_on_error
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
 from elasticscan.store.roots.location import (
@@ -294,18 +294,17 @@ def _no_longer_needed(
     """Drop all but the newest backups; returns the paths that none of these needs and that may go."""
     names = sorted(path for path in paths if _is_list(path))
     older = [name for name in names[:-keep] if name != own]  # others may have made newer ones meanwhile
-    needed = set[str]()
-    for name in names:
-        if name not in older:
-            try:
-                needed.update(map(_place_of, _unpack(disk, name).files))
-            except StoreDamaged as error:  # so nobody knows which files it needs
-                raise StoreDamaged(
-                    f"backup {own.removesuffix(SUFFIX)} was made and is whole, but no older one was dropped: "
-                    f"{name} there is not as it was written. Remove that file; the next backup drops what "
-                    "none needs",
-                    what=name,
-                ) from error
+    try:
+        needed = {
+            _place_of(file) for name in names if name not in older for file in _unpack(disk, name).files
+        }
+    except StoreDamaged as error:  # so nobody knows which files that one needs
+        torn = str(error.fields["what"])
+        raise StoreDamaged(
+            f"backup {own.removesuffix(SUFFIX)} was made and is whole, but no older one was dropped: {torn} "
+            "there is not as it was written. Remove that file; the next backup drops what none needs",
+            what=torn,
+        ) from error
     dropped = set(old)
     for name in older:
         with suppress(StoreDamaged):
@@ -358,19 +357,19 @@ def restore_backup(
         check_outside(place, location.directory)
     for root in full.values():
         check_free(disk_at(disks, root), root)
-    with site_of(location) as site:
-        _restore_at(site, backup, _place(source, disks)[1], stored, clock, disks)
+    with staging_of(location) as staging:
+        _restore_at(staging, backup, _place(source, disks)[1], stored, clock, disks)
 
 
 def _restore_at(
-    site: BuildingSite, backup: _Backup, source: Disk, stored: Mapping[int, str], clock: Clock, disks: Disks
+    staging: Staging, backup: _Backup, source: Disk, stored: Mapping[int, str], clock: Clock, disks: Disks
 ) -> None:
-    """Make a store at a site where nothing of another one is, or nothing that may not stay."""
+    """Copy a backup to where a store is made, and let it be one."""
     incarnation, claims = secrets.token_hex(16), Claims()
     new = {
         shard: _NewRoot(
-            disk_at(disks, site.root(root)),
-            site.root(root),
+            disk_at(disks, staging.root(root)),
+            staging.root(root),
             Marker(backup.store, incarnation, shard, backup.shards[shard]),
         )
         for shard, root in stored.items()
@@ -385,17 +384,17 @@ def _restore_at(
             check_marker(root.disk, root.path, root.marker)
         left = ((root.disk, path) for root in new.values() for path in root.there)
         tx.take_incarnation(incarnation, home, (0, newest_commit_of(backup.store, left)))
-        site.settle(tx)
+        staging.settle(tx)
 
-    with take_back_on_error(site.place, [root.path for root in new.values()]), claims.undone_on_errors():
+    with take_back_on_error(staging.place, [root.path for root in new.values()]), claims.undone_on_errors():
         for root in new.values():
             claims.claim(root.disk, root.path, root.marker, ids)
             root.there = {path for path, _ in root.disk.list()}
         with _taken_back(new.values()):
             for file in backup.files:
                 _copy_to(new[file.shard], _below(source, file.shard), file)
-            where = shown(site.location.uri)
-            Catalog.create_from(site.place.catalog_url, clock, where, backup.catalog, all_roots, take_over)
+            where = shown(staging.location.uri)
+            Catalog.create_from(staging.place.catalog_url, clock, where, backup.catalog, all_roots, take_over)
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ Disks = Callable[[str], Disk]
 
 
 @dataclass(frozen=True, slots=True)
-class BuildingSite:
+class Staging:
     """The place where a store is made that is to be at a location.
 
     Attributes:
@@ -67,7 +67,7 @@ class BuildingSite:
 
 
 @contextmanager
-def site_of(location: Location) -> Iterator[BuildingSite]:
+def staging_of(location: Location) -> Iterator[Staging]:
     """Give the place where a store is made; one beside the location becomes the location after the block.
 
     Raises:
@@ -76,7 +76,7 @@ def site_of(location: Location) -> Iterator[BuildingSite]:
     directory = location.directory
     if directory is None or directory.exists() or directory.is_symlink():
         location.make()
-        yield BuildingSite(location, location)
+        yield Staging(location, location)
         return
     aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
     place = Location(str(aside), aside)
@@ -86,7 +86,7 @@ def site_of(location: Location) -> Iterator[BuildingSite]:
         said = error.message.replace(str(aside), str(directory))
         raise InvalidOption(said, option="uri") from error.__cause__
     try:
-        yield BuildingSite(location, place)
+        yield Staging(location, place)
         try:
             aside.rename(directory)
             flush_directory(directory.parent)
@@ -118,17 +118,16 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     """
     full = [(name, location.root(root)) for name, root in new.shards]
     check_apart(full)
-    for _, root in full:
-        disk_at(disks, root)
+    opened = [(disk_at(disks, root), root) for _, root in full]
     if location.exists():
         location.check_not_empty()
     check_no_store(location)
     location.check_not_bereft()
-    for _, root in full:
+    for disk, root in opened:
         check_outside(root, location.directory)
-        check_free(disk_at(disks, root), root)
-    with site_of(location) as site:
-        roots = [site.root(root) for _, root in new.shards]
+        check_free(disk, root)
+    with staging_of(location) as staging:
+        roots = [staging.root(root) for _, root in new.shards]
         claims = Claims()
 
         def claim_all(tx: Tx) -> None:
@@ -137,10 +136,10 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             for shard, root in zip(shards, roots, strict=True):
                 marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
                 claims.claim(disk_at(disks, root), root, marker, ids)
-            site.settle(tx)
+            staging.settle(tx)
 
-        with take_back_on_error(site.place, roots), claims.undone_on_errors():
-            Catalog.create(site.place.catalog_url, clock, shown(location.uri), new, claim_all)
+        with take_back_on_error(staging.place, roots), claims.undone_on_errors():
+            Catalog.create(staging.place.catalog_url, clock, shown(location.uri), new, claim_all)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from elasticscan.storage import (
     read_page,
 )
 from elasticscan.store.context import Context
-from elasticscan.store.copies.making import check_no_store, site_of
+from elasticscan.store.copies.making import check_no_store, staging_of
 from elasticscan.store.repair.catalog import KnownStore, ask_catalog
 from elasticscan.store.repair.plan import FoundFile, PlannedPiece, StorePlan, TablePlan, plan_repair
 from elasticscan.store.repair.trash import with_trash
@@ -332,16 +332,16 @@ def repair_store(
     new_place = Location.of(into)
     if new_place.directory is not None:
         check_no_store(new_place)
-    with site_of(new_place) as site:
-        if not site.is_aside:
+    with staging_of(new_place) as staging:
+        if not staging.is_aside:
             raise InvalidOption(
                 f"{shown(into)} is there already, or is none; name a directory that is not there yet",
                 option="into",
             )
-        with Store.create(site.place.uri, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
+        with Store.create(staging.place.uri, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
             repair_into(new.context, plan, opened, report)
             with new.context.catalog.writing() as tx:
-                site.settle(tx)
+                staging.settle(tx)
     return report
 
 

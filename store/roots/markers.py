@@ -239,9 +239,7 @@ class Claims:
             if check_free(disk, root, marker, taken):
                 self._taken.append((disk, root, marker))
             write_marker(disk, marker)
-            check_marker(
-                disk, root, marker
-            )  # in object storage others may have claimed it at the same moment
+            check_marker(disk, root, marker)  # in object storage others may have claimed it, too
             if read_mark(disk) is None:
                 write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 BLOCK = 1 << 16
 
@@ -46,6 +47,12 @@ class SeveredLine:
             thread.join()
         self._listener.close()
         self._ends.close()
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """The way of a driver to the server through it."""
+        reached = {"host": "127.0.0.1", "port": self.port, "user": "elasticscan", "dbname": "postgres"}
+        return reached | {"sslmode": "disable", "gssencmode": "disable"}
 
     def cut_at(self, *trips: int, answered: bool = False) -> None:
         """Break a connection when it sends these requests, counted from 1 and from now over all connections.

@@ -271,6 +271,20 @@ def test_what_a_handler_raises_comes_out_whatever_takes_it_for_its_own_error(
     assert raised.value is not None
 
 
+def shows_nothing_old(catalog: Catalog, other: Catalog, use: Callable[[], object], file: str) -> int:
+    """Interrupt a use at each step of a file; what others do then is seen. Returns how many there were."""
+    kept = list[BaseException]()  # with their tracebacks
+    for error in interrupted_everywhere(use, {file}):
+        kept.append(error)
+        with other.writing() as tx:
+            tx.bump_layout()
+            newest = tx.versions()[0]
+        with catalog.reading() as tx:
+            assert tx.versions()[0] == newest
+            assert [table.name for table in tx.tables()] == ["t"]
+    return len(kept)
+
+
 def test_a_transaction_left_amid_an_answer_shows_nothing_old_later(catalog: Catalog) -> None:
     add_table(catalog)
 
@@ -278,16 +292,9 @@ def test_a_transaction_left_amid_an_answer_shows_nothing_old_later(catalog: Cata
         with catalog.reading() as tx:
             tx.tables()
 
-    file, kept = Path(str(catalog._engine.url.database)), list[BaseException]()
+    file = Path(str(catalog._engine.url.database))
     with closing(Catalog(file, ManualClock(1_000.0), str(file))) as other:
-        for error in interrupted_everywhere(use, {"pipeline.py"}):
-            kept.append(error)
-            with other.writing() as tx:
-                tx.bump_layout()
-                newest = tx.versions()[0]
-            with catalog.reading() as tx:
-                assert tx.versions()[0] == newest
-    assert kept
+        assert shows_nothing_old(catalog, other, use, "pipeline.py")
 
 
 def test_an_interruption_that_was_handled_before_a_call_is_not_raised_again(table: Table) -> None:

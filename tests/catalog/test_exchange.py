@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -19,28 +18,15 @@ from elasticscan.catalog.waiting import connection_type
 from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 from tests.base.severed_line import BLOCK, SeveredLine
-from tests.base.test_interrupted import interrupted_everywhere
+from tests.base.test_interrupted import shows_nothing_old
 from tests.catalog.test_transactions import add_table, make
 
 VALUES = (2**62, 1.5, "a text with a ' and a %", b"\x00\xff", None)
 TYPES = "$1::bigint AS a, $2::float8 AS b, $3::varchar AS c, $4::bytea AS d, $5::bigint AS e"
 
 
-@pytest.fixture(scope="module")
-def line(postgres: Server) -> Iterator[SeveredLine]:
-    with SeveredLine(postgres.socket) as line:
-        yield line
-
-
-@pytest.fixture(autouse=True)
-def _whole(line: SeveredLine) -> Iterator[None]:
-    yield
-    line.piece, line.rest = BLOCK, None
-
-
 def connect(line: SeveredLine) -> Any:
-    address = {"host": "127.0.0.1", "port": line.port, "user": "elasticscan", "dbname": "postgres"}
-    return connection_type().connect(**address, autocommit=True, sslmode="disable", gssencmode="disable")
+    return connection_type().connect(**line.address, autocommit=True)
 
 
 MESSAGE = [
@@ -136,14 +122,5 @@ def test_a_message_broken_off_at_any_step_leaves_no_answer_to_the_next_and_no_lo
             with catalog.reading() as tx:
                 tx.tables()
 
-        kept = list[BaseException]()
-        for error in interrupted_everywhere(use, {"exchange.py"}):
-            kept.append(error)
-            with other.writing() as tx:
-                tx.bump_layout()
-                newest = tx.versions()[0]
-            with catalog.reading() as tx:
-                assert tx.versions()[0] == newest
-                assert [table.name for table in tx.tables()] == ["t"]
-    assert len(kept) > 50
+        assert shows_nothing_old(catalog, other, use, "exchange.py") > 50
     assert not caplog.records

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,23 +19,8 @@ QUESTION = b"SELECT 7, NULL, 'a text that is longer than the others'"
 ANSWER = [b"7", None, b"a text that is longer than the others"]
 
 
-@pytest.fixture(scope="module")
-def line(postgres: Server) -> Iterator[SeveredLine]:
-    with SeveredLine(postgres.socket) as line:
-        yield line
-
-
-@pytest.fixture(autouse=True)
-def _whole(line: SeveredLine) -> Iterator[None]:
-    yield
-    line.piece, line.rest = BLOCK, None
-
-
 def connect(line: SeveredLine) -> object:
-    address = {"host": "127.0.0.1", "port": line.port, "user": "elasticscan", "dbname": "postgres"}
-    return waiting.connection_type().connect(
-        **address, autocommit=True, sslmode="disable", gssencmode="disable"
-    )
+    return waiting.connection_type().connect(**line.address, autocommit=True)
 
 
 @pytest.mark.parametrize("piece", [1, 2, 7, BLOCK])
