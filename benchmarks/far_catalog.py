@@ -26,13 +26,14 @@ from socket import AF_UNIX, SHUT_RDWR, create_server, socket
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from elasticscan.store import Store
 from tests.base.postgres import start_server
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 REPEATS, PAGE_ROWS, COMMIT_ROWS = 30, 100, 10
-SCANNED_ROWS, ROUNDS, TEXT_BYTES = 2_000_000, 15, (8, 184)
+SCANNED, ROUNDS = ((2_000_000, 8), (10_000_000, 8), (2_000_000, 184)), 15  # rows, and bytes of a text
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -145,10 +146,11 @@ def commits_a_second(uri: str, writers: int, server: int, seconds: float = 5.0) 
     return commits / seconds
 
 
-def compare_scans(uri: str, place: str, text_bytes: int) -> None:
+def compare_scans(uri: str, place: str, count: int, text_bytes: int) -> None:
     """Scan equal stores by turns: with their catalog at a server, and in SQLite."""
-    ids = pa.array(range(SCANNED_ROWS), pa.int64())
-    rows_there = pa.table({"k": ids, "v": ids, "s": [f"{n:0{text_bytes}}" for n in range(SCANNED_ROWS)]})
+    ids = pa.array(range(count), pa.int64())
+    texts = pc.utf8_lpad(ids.cast(pa.string()), text_bytes, "0")
+    rows_there = pa.table({"k": ids, "v": ids, "s": texts})
     with (
         Store.create(uri, {name: f"{place}/{name}" for name in "ab"}, tablets=8) as there,
         Store.create(f"{place}/near.store", ["a", "b"], tablets=8) as near,
@@ -159,14 +161,14 @@ def compare_scans(uri: str, place: str, text_bytes: int) -> None:
         for number in range(ROUNDS + 1):
             for turn, store in enumerate((there, near)):
                 began = {clock: clock() for clock in took}
-                assert sum(page.rows.num_rows for page in store.table("t").scan()) == SCANNED_ROWS
+                assert sum(page.rows.num_rows for page in store.table("t").scan()) == count
                 for clock, times in took.items():
                     if number:  # the first round warms up
                         times[turn].append(clock() - began[clock])
     for clock, name in ((time.perf_counter, "time"), (time.process_time, "time of the processor")):
         server, sqlite = map(statistics.median, took[clock])
         print(
-            f"{SCANNED_ROWS:,} rows of {16 + text_bytes} bytes scanned: {1000 * server:.0f} ms, with SQLite "
+            f"{count:,} rows of {16 + text_bytes} bytes scanned: {1000 * server:.0f} ms, with SQLite "
             f"{1000 * sqlite:.0f}: {sqlite / server:.2f} as fast, by {name}"
         )
 
@@ -192,9 +194,9 @@ def main(delay: float = 10.0, writers: int = 8) -> None:
         one, many = (commits_a_second(uri, count, server.process) for count in (1, writers))
         print(f"{many / one:.2f} times as many")
         if not delay:
-            for text_bytes in TEXT_BYTES:
+            for count, text_bytes in SCANNED:
                 with server.database() as another, tempfile.TemporaryDirectory() as scanned:
-                    compare_scans(server.url(another), scanned, text_bytes)
+                    compare_scans(server.url(another), scanned, count, text_bytes)
 
 
 if __name__ == "__main__":

@@ -434,7 +434,20 @@ class Catalog:
         if (own := self._own_versions.get(get_ident())) is not None:
             return own
         seen = self._newest
-        row = None if self._watch is None else self._watch.row()
+        return self._versions(None if self._watch is None else self._watch.row(), seen)
+
+    @contextmanager
+    def versions_asked(self) -> Iterator[Callable[[], tuple[int, int]] | None]:
+        """Ask a server for them, and give what waits for the answer; None where nobody would wait for it."""
+        if not self._is_far or self._watch is None or get_ident() in self._own_versions:
+            yield None
+            return
+        seen = self._newest
+        with self._watch.asked() as row:
+            yield lambda: self._versions(row(), seen)
+
+    def _versions(self, row: tuple[Any, ...] | None, seen: Reached | None) -> tuple[int, int]:
+        """Read them from a row that was asked for when the newest that was known was `seen`."""
         if row is not None and row[5] == self._store_id:
             with decoding("the store's versions"):
                 is_whole = versions_digest(*row[1:4]) == row[4]

@@ -37,7 +37,7 @@ from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
 from elasticscan.catalog.gate import GATE
 from elasticscan.catalog.home import OpenedFiles
-from elasticscan.catalog.waiting import ask
+from elasticscan.catalog.waiting import answer, ask
 
 
 class _ProofCondition(Condition):
@@ -91,7 +91,7 @@ POOL: Final = {"poolclass": ConnectionPool, "pool_size": 8, "max_overflow": 32, 
 _OPENED_BY, _LEFT_AMID = "opened by", "left amid"
 # What a watch's question may raise beside the driver's errors.
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
-WATCHERS = 4  # at most so many connections for each Watch
+WATCHERS, ASKERS = 4, 2  # at most so many connections for each Watch, and for its questions under way
 
 
 def is_sqlite(engine: Engine) -> bool:
@@ -183,11 +183,18 @@ class Watch:
         self._kinds = [column.type.python_type for column in query.selected_columns]
         self._slots = [_Slot() for _ in range(WATCHERS)]
         self._turns = count()
-        finalize(self, _close_later, partial(_close_slots, self._slots)).atexit = False
+        self._askers = [_Slot() for _ in range(ASKERS)]
+        self._free_askers = deque(self._askers)
+        for slots in (self._slots, self._askers):
+            finalize(self, _close_later, partial(_close_slots, slots)).atexit = False
         _FORKS.watches.add(self)
 
     def row(self) -> tuple[Any, ...] | None:
         """The row, or None when it could not be had this way: then ask in a transaction."""
+        with self.asked() as row:
+            return row()
+
+    def _row(self) -> tuple[Any, ...] | None:
         _FORKS.check(self.engine)
         _FORKS.follow_file(self.engine)
         slot = self._free()
@@ -198,17 +205,71 @@ class Watch:
                 return self._ask(slot.connection)
             except BaseException as error:
                 slot.close()
-                pass_on(error)
-                if not isinstance(error, (*_TROUBLE, self.engine.dialect.loaded_dbapi.Error)):
-                    raise  # Ctrl-C
-                return None  # the slow way will say what is wrong
+                self._raise_unless_trouble(error)
+                return None
+
+    @contextmanager
+    def asked(self) -> Iterator[Callable[[], tuple[Any, ...] | None]]:
+        """Ask a server, and give what waits for its answer, as `row`; something else may be done before.
+
+        Nobody waits for a connection meanwhile, whatever else is asked: where none is free that may be
+        kept for so long, the question is asked when its answer is wanted.
+        """
+        process, slot = os.getpid(), self._asker()
+        if slot is None:
+            yield self._row
+            return
+        is_answered = False
+
+        def row() -> tuple[Any, ...] | None:
+            nonlocal is_answered
+            if os.getpid() != process or slot.connection is None:
+                return self._row()
+            try:
+                found = self._values(answer(slot.connection))
+                is_answered = True
+                return found
+            except BaseException as error:
+                self._raise_unless_trouble(error)
+                return None
+
+        try:
+            try:
+                slot.connection = slot.connection or _connect(self.engine)
+                ask(slot.connection, self._words)
+            except BaseException as error:
+                slot.close()
+                self._raise_unless_trouble(error)
+            yield row
+        finally:
+            if os.getpid() == process:  # those of a child are others
+                if not is_answered:  # the next one who asked there would get this answer
+                    slot.close()
+                self._free_askers.append(slot)
+
+    def _asker(self) -> _Slot | None:
+        """A slot for a question under way, the one that was used last; None where none is free."""
+        if is_postgres(self.engine):
+            with suppress(IndexError):
+                return self._free_askers.pop()
+        return None
+
+    def _raise_unless_trouble(self, error: BaseException) -> None:
+        """Raise Ctrl-C and the like; of all else the slow way will say what is wrong."""
+        pass_on(error)
+        if not isinstance(error, (*_TROUBLE, self.engine.dialect.loaded_dbapi.Error)):
+            raise error
+
+    def _values(self, row: list[bytes | None]) -> tuple[Any, ...]:
+        return tuple(
+            None if value is None else kind(value.decode())
+            for kind, value in zip(self._kinds, row, strict=True)
+        )
 
     def _ask(self, connection: Any) -> tuple[Any, ...] | None:
         if is_postgres(self.engine):
-            return tuple(
-                None if value is None else kind(value.decode())
-                for kind, value in zip(self._kinds, ask(connection, self._words), strict=True)
-            )
+            ask(connection, self._words)
+            return self._values(answer(connection))
         cursor = connection.cursor()
         cursor.execute(self._sql)
         row: tuple[Any, ...] | None = cursor.fetchone()
@@ -243,6 +304,10 @@ class Watch:
             for slot in self._slots:
                 with slot.lock:
                     slot.close()
+            for _ in self._askers:
+                if (asker := self._asker()) is not None:
+                    asker.close()
+                    self._free_askers.appendleft(asker)
 
     def hold(self, end: float) -> list[_Slot]:
         """Take all slots that become free until `end`, a time of `monotonic`: nobody asks meanwhile."""
@@ -252,6 +317,10 @@ class Watch:
         for index, slot in enumerate(self._slots):
             never_free(slot.connection)
             self._slots[index] = _Slot()
+        for index, slot in enumerate(self._askers):
+            never_free(slot.connection)
+            self._askers[index] = _Slot()
+        self._free_askers = deque(self._askers)
 
 
 class _Slot:

@@ -6,8 +6,9 @@ machine. So it is the client that gives up: after `ANSWER_SECONDS` of silence it
 its own side, and then all is as if the connection had been lost (`server.py`). What goes on slowly is no
 silence: each piece of an answer begins the time anew.
 
-A small question that is asked again and again (`ask`) goes to the driver's library directly, and waits no
-longer either: what the driver adds to it takes four times as long as the question itself.
+A small question that is asked again and again (`ask`) goes to the driver's library directly, and its `answer`
+is waited for no longer either: what the driver adds to it takes four times as long as the question itself.
+Between the two whoever asks may do something else.
 
 A statement that waits for the lock of another writer hears nothing, either. It is asked again on another
 connection, and so waits twice as long before its caller is told.
@@ -72,17 +73,22 @@ class _Watched:
             line.shutdown(socket.SHUT_RDWR)
 
 
-def ask(connection: Any, words: bytes) -> list[bytes | None]:
-    """The only row of an answer, as the server writes it; whoever gets an error lets the connection go.
+def ask(connection: Any, words: bytes) -> None:
+    """Send a question; whoever gets an error, here or with the answer, lets the connection go.
 
     It is for connections outside of any transaction, and words that are few. Raises what the driver does.
     """
-    line, row = connection.pgconn, list[bytes | None]()
-    there = poll()
-    there.register(line.socket, POLLIN)
+    line = connection.pgconn
     line.send_query(words)
     if line.flush():
         raise BlockingIOError("the connection takes nothing")
+
+
+def answer(connection: Any) -> list[bytes | None]:
+    """The only row of the answer to what was asked, as the server writes it; raises what the driver does."""
+    line, row = connection.pgconn, list[bytes | None]()
+    there = poll()
+    there.register(line.socket, POLLIN)
     while True:
         while line.is_busy():  # to take a result that is not there yet would wait without end
             if not there.poll(1_000 * ANSWER_SECONDS):

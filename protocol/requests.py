@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -201,10 +202,27 @@ class Shards(Protocol):
     def read_rows(self, request: RowRequest) -> RowAnswer: ...
 
 
+class PlacementLook(Protocol):
+    """A look at the places of tablets that has begun.
+
+    Attributes:
+        is_awaited: True where the answer is on its way, so that something else may be done meanwhile.
+    """
+
+    @property
+    def is_awaited(self) -> bool: ...
+
+    def answer(self) -> Placement:
+        """Wait for the answer: where tablets are, or were at a moment since the look began."""
+
+
 class Placements(Protocol):
     """The present places of tablets."""
 
     def current(self) -> Placement: ...
+
+    def look(self) -> AbstractContextManager[PlacementLook]:
+        """Begin a look, whose answer may be taken within the block."""
 
     def recent(self, looked: Placement | None) -> Placement:
         """Return what a look of just now has shown, if a page may be read by it; else what a new one shows.

@@ -13,7 +13,8 @@ position were returned". Each page takes three steps:
 
 The look of step 3 may be the next page's step 1 (`Placements.recent`): what is compared are the epochs before
 and after a page, so an older first look can only drop more. A second look is made anew each time, and no
-sooner than when the page was read.
+sooner than when the page was read. While its answer is on the way (`Placements.look`) the page after is read:
+it counts if all of the one before did, once it has had a look of its own.
 
 It is right because of three things that the layers around it keep: the order of rows is the same
 at every shard, the rows of a slot at a snapshot are the same wherever the slot lives, and a

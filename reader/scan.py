@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from elasticscan.base.interrupted import Passing
 from elasticscan.filters import KeySets
 from elasticscan.protocol import (
     ChangeSpan,
@@ -105,20 +106,55 @@ def drive(
     `after` of a page are the cursors of the whole scan. The generator may be dropped after any page; the
     cursors of the last page are all that is needed to go on. At the end it proves that every slot was
     covered.
+
+    While the look after a page is awaited, the next page is read. It counts if nothing of the first has
+    moved, and if it is asked for soon; its own look comes then.
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
+    ahead: _Step | None = None
     looked: Placement | None = None
-    # The look after a page may be the one before the next: of an older one more is compared, not less.
-    while cursors and (read := plan_read(cursors, placements.recent(looked))) is not None:
-        page = shards.read_page(plan.request(read, placements.layout_of(read.placement)))
-        looked = placements.current()
-        accepted = accept_page(cursors, read, page.after, looked)
+
+    def step(cursors: Cursors, placement: Placement) -> _Step | None:
+        read = plan_read(cursors, placement)
+        if read is None:
+            return None
+        return _Step(cursors, read, shards.read_page(plan.request(read, placements.layout_of(placement))))
+
+    while cursors:
+        # The look after a page may be the one before the next: of an older one more is compared, not less.
+        recent = placements.recent(looked)
+        is_read = ahead is not None and ahead.cursors == cursors and recent is looked
+        now = ahead if is_read else step(cursors, recent)
+        if now is None:
+            break
+        with placements.look() as look:  # the rows have been read, so it is a second one
+            ahead = None
+            # Beside the first page none is read: many scans have no other, or are left there.
+            if look.is_awaited and looked is not None:
+                with Passing(Exception):  # whoever needs that page meets it again
+                    ahead = step(now.expected, placements.recent(looked))
+            looked = look.answer()
+        accepted = accept_page(cursors, now.read, now.page.after, looked)
         coverage.finish(accepted.finished)
-        answer = drop_moved(page, accepted.moved)
-        stats.count(plan, read, accepted, page, answer)
+        answer = drop_moved(now.page, accepted.moved)
+        stats.count(plan, now.read, accepted, now.page, answer)
         cursors = accepted.cursors
         yield replace(answer, after=cursors)
     coverage.prove()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A page of a scan that stood at some cursors, before it is known what has moved meanwhile."""
+
+    cursors: Cursors
+    read: ShardRead
+    page: PageRows
+
+    @property
+    def expected(self) -> Cursors:
+        """The cursors after it if nothing has."""
+        return accept_page(self.cursors, self.read, self.page.after, self.read.placement).cursors
 
 
 def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from elasticscan.protocol import (
     KeyList,
     PageRequest,
     PageRows,
+    PlacementLook,
     RowAnswer,
     RowRequest,
 )
@@ -40,6 +42,12 @@ from elasticscan.topology import Placement
 Answer = TypeVar("Answer")
 
 
+@dataclass(frozen=True, slots=True)
+class _CatalogLook:
+    is_awaited: bool
+    answer: Callable[[], Placement]
+
+
 class CatalogPlacements:
     """Placements as the catalog has them at the moment of asking, or had them a moment ago."""
 
@@ -49,7 +57,20 @@ class CatalogPlacements:
 
     def current(self) -> Placement:
         began = self._context.clock.now()
-        placement = self._context.placement()
+        return self._note(self._context.placement(), began)
+
+    @contextmanager
+    def look(self) -> Iterator[PlacementLook]:
+        began = self._context.clock.now()
+        with self._context.catalog.versions_asked() as versions:
+            yield _CatalogLook(versions is not None, lambda: self._answer(versions, began))
+
+    def _answer(self, versions: Callable[[], tuple[int, int]] | None, began: float) -> Placement:
+        if versions is None:
+            return self.current()
+        return self._note(self._context.placement(self._context.note_seen(versions())[0]), began)
+
+    def _note(self, placement: Placement, began: float) -> Placement:
         self._last = placement, began
         return placement
 

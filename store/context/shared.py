@@ -191,7 +191,7 @@ class Context:
 
         Where files were entered, only at directories: whoever did that knows which of the others he wrote to.
         """
-        self._note_seen((committed.layout, committed.last_commit))
+        self.note_seen((committed.layout, committed.last_commit))
         with suppress(ElasticScanError):
             before, mark = self.local_shards(), mark_of(committed)
             local, afar = self._active_shards(committed.layout)
@@ -298,14 +298,14 @@ class Context:
 
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
-        versions = self.catalog.versions()
-        self._note_seen(versions)
-        return versions
+        return self.note_seen(self.catalog.versions())
 
-    def _note_seen(self, versions: tuple[int, int]) -> None:
+    def note_seen(self, versions: tuple[int, int]) -> tuple[int, int]:
+        """Remember what a look at the catalog has shown, and return it."""
         if versions > self.seen and self.catalog.progress is not None:
             self._carry_over(self.catalog.progress)
         self.seen = max(self.seen, versions)  # another thread may have looked since
+        return versions
 
     @begun_again
     def commit_before(self, timestamp: float) -> int:
@@ -386,7 +386,7 @@ class Context:
         if cached is not None:
             return cached[0]
         with self.catalog.reading() as tx:
-            self._note_seen(tx.versions())
+            self.note_seen(tx.versions())
             self.placement_in(tx)  # whoever asks for a table needs it next, and so waits once
             return self.table(tx, name)[0]
 

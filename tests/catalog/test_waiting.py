@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("psycopg", reason="pip install 'elasticscan[postgres]'")
 
 from elasticscan.catalog import waiting
-from elasticscan.catalog.waiting import ask
+from elasticscan.catalog.waiting import answer, ask
 from elasticscan.store import Store
 from tests.base.postgres import Server
 from tests.base.severed_line import BLOCK, SeveredLine
@@ -23,11 +23,16 @@ def connect(line: SeveredLine) -> object:
     return waiting.connection_type().connect(**line.address, autocommit=True)
 
 
+def answer_to(connection: object, words: bytes) -> list[bytes | None]:
+    ask(connection, words)
+    return answer(connection)
+
+
 @pytest.mark.parametrize("piece", [1, 2, 7, BLOCK])
 def test_an_answer_is_whole_in_whatever_pieces_it_comes(line: SeveredLine, piece: int) -> None:
     connection = connect(line)
     line.piece = piece
-    assert [ask(connection, QUESTION) for _ in range(3)] == [ANSWER] * 3
+    assert [answer_to(connection, QUESTION) for _ in range(3)] == [ANSWER] * 3
     connection.close()
 
 
@@ -37,11 +42,11 @@ def test_an_answer_that_ends_amid_any_byte_is_an_error_and_never_a_part(line: Se
         connection = connect(line)
         line.rest = count
         try:
-            answer = ask(connection, QUESTION)
+            came = answer_to(connection, QUESTION)
         except Exception:
             ends += 1
         else:
-            assert answer == ANSWER
+            assert came == ANSWER
             break
         finally:
             line.rest = None
@@ -53,7 +58,7 @@ def test_words_that_the_server_refuses_and_answers_of_no_row_are_errors(line: Se
     for words in (b"SELECT nothing", b"SELECT 1 WHERE false", b"SELECT generate_series(1, 2)"):
         connection = connect(line)
         with pytest.raises(Exception, match=r"rows"):
-            ask(connection, words)
+            answer_to(connection, words)
         connection.close()
 
 
@@ -63,7 +68,7 @@ def test_a_silent_server_is_waited_for_no_longer_than_the_limit(
     connection = connect(line)
     monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.2)
     with postgres.paused(), pytest.raises(TimeoutError, match=r"no answer for 0\.2 seconds"):
-        ask(connection, QUESTION)
+        answer_to(connection, QUESTION)
     connection.close()
 
 

@@ -157,6 +157,35 @@ def second_look_amid_the_page(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", with_the_look_amid)
 
 
+@fault("simulation", "a page that was read while a look was awaited needs a look of its own")
+def one_look_for_two_pages(patch: Patch) -> None:
+    look, kept = MemoryCluster.look, list[Any]()
+
+    @contextlib.contextmanager
+    def kept_for_the_next(self: MemoryCluster) -> Iterator[Any]:
+        if kept:
+            yield kept.pop()
+            return
+        with look(self) as new:
+            if new.is_awaited:
+                kept.append(replace(new, is_awaited=False))
+            yield new
+
+    patch.setattr(MemoryCluster, "look", kept_for_the_next)
+
+
+@fault("simulation", "a page that was read ahead counts only if all of the one before did")
+def page_ahead_of_dropped_rows(patch: Patch) -> None:
+    class Whichever(tuple[Any, ...]):
+        def __eq__(self, _: object) -> bool:
+            return True
+
+        __hash__ = tuple.__hash__
+
+    expected = driver._Step.expected.fget
+    patch.setattr(driver._Step, "expected", property(lambda step: Whichever(expected(step))))
+
+
 @fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
 def epoch_stays(patch: Patch) -> None:
 

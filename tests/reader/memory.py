@@ -12,6 +12,7 @@ the caller says otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from elasticscan.protocol import (
     Cursors,
     PageRequest,
     PageRows,
+    PlacementLook,
     RowAnswer,
     RowRequest,
     merge,
@@ -81,6 +83,15 @@ class _Found:
     value: int
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLook:
+    is_awaited: bool
+    placement: Placement
+
+    def answer(self) -> Placement:
+        return self.placement
+
+
 class MemoryCluster:
     """Implements `Shards` and `Placements`.
 
@@ -93,6 +104,7 @@ class MemoryCluster:
 
     Attributes:
         remembers: tells whether the last look at the placement is recent enough to read a page by it.
+        awaits: tells whether the answer to a look comes from afar, so that a page may be read meanwhile.
     """
 
     def __init__(
@@ -104,6 +116,7 @@ class MemoryCluster:
     ) -> None:
         self.during = during
         self.remembers: Callable[[], bool] = lambda: False
+        self.awaits: Callable[[], bool] = lambda: False
         self.last_commit = 0
         self._placement, self._order = placement, order
         slots = placement.slot_count  # never changes, whatever moves or splits
@@ -119,6 +132,11 @@ class MemoryCluster:
 
     def current(self) -> Placement:
         return self._placement
+
+    @contextmanager
+    def look(self) -> Iterator[PlacementLook]:
+        """A look whose answer is from when it began, whatever happens before that is taken."""
+        yield MemoryLook(self.awaits(), self._placement)
 
     def recent(self, looked: Placement | None) -> Placement:
         return looked if looked is not None and self.remembers() else self.current()

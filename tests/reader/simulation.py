@@ -113,11 +113,12 @@ class SimulatedScan:
     def most_pages_left(self) -> int:
         """How many pages the scan may still need when nothing moves any more.
 
-        A page is full, or it finishes all that its shard has; and one step tells that it is over.
+        A page is full, or it finishes all that its shard has; one that was read ahead may still lose rows to
+        the last move; and one step tells that it is over.
         """
         left = sum(self.expected.values()) - len(self.got)
         shards = self.cluster.current().split_by_shard(slots_of(self.cursors))
-        return left // self.plan.page_rows + len(shards) + 1
+        return left // self.plan.page_rows + len(shards) + 2
 
     def check(self) -> None:
         got = Counter(self.got)
@@ -143,6 +144,10 @@ class Simulation:
         apart = random.Random(-1 - seed)
         share = apart.choice([0.0, 0.5, 1.0])
         self.cluster.remembers = lambda: apart.random() < share
+        # Whether pages are read while the look after the one before is awaited, as of a server.
+        far = random.Random(f"far {seed}")
+        awaited = far.choice([0.0, 0.5, 1.0])
+        self.cluster.awaits = lambda: far.random() < awaited
         self.keys = self.random.randint(1, 60)
         self.values = self.random.choice([2, 1_000])  # few of them: many ties in an index scan
         self.rows: dict[int, int] = {}

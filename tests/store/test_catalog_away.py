@@ -166,6 +166,7 @@ def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be
     assert all("history()" in text and "txn=" in text for _, text in said)
 
 
+@pytest.mark.long
 def test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next(tmp_path: Path) -> None:
     """In the very process whose move it was: ownership is by what runs, not by what lives."""
     for attempts in (3, 40):

@@ -178,6 +178,7 @@ def table_commit(table: Table) -> int:
     return table.history()[0].number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(PROGRAMS, short=1))
 def test_what_is_forgotten_of_the_past_is_never_missed(store: Store, clock: ManualClock, seed: int) -> None:
     program = Program(store, clock, random.Random(seed))

@@ -33,6 +33,7 @@ def failing_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", ranges_of_seeds(5, 8, 1, "ELASTICSCAN_FAILING_SEEDS"), ids=str)
 def test_whatever_call_on_a_catalogs_files_fails_what_was_acknowledged_is_there(
     seeds: range, failing_files: Path, tmp_path: Path

@@ -126,8 +126,11 @@ def test_a_small_commit_is_four_requests_for_each_shard_at_most(
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("PUT", ".arrow"), ("GET", MARK), ("PUT", MARK)],
-    ids=["files", "looks at marks", "marks"],
+    [
+        pytest.param("PUT", ".arrow", id="files"),
+        pytest.param("GET", MARK, id="looks at marks", marks=pytest.mark.long),
+        pytest.param("PUT", MARK, id="marks", marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("indexes", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_commit_goes_to_several_shards_at_once(

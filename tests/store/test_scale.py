@@ -74,6 +74,7 @@ class Count:
         return self.statements - statements, self.rows - read
 
 
+@pytest.mark.long
 def test_questions_do_not_grow_with_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
         count, asked, places = Count(store, monkeypatch), list[dict[str, int]](), itertools.cycle("ba")

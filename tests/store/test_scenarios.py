@@ -234,6 +234,7 @@ def test_empty_partition_and_empty_table(store: Store) -> None:
 # --------------------------------------------------------------------------------- pages and keys
 
 
+@pytest.mark.long
 def test_key_size_after_many_moves(store: Store) -> None:
     largest = 0
     for number, page in enumerate(store.table("t").scan(page_rows=2)):

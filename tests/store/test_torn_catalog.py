@@ -38,6 +38,7 @@ def run_in_child(seeds: range, directory: Path) -> list[dict[str, Any]]:
     return lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", ranges_of_seeds(2, 2 * len(TEARS), 1, "ELASTICSCAN_TORN_SEEDS"), ids=str)
 def test_a_torn_catalog_answers_as_an_acknowledged_commit_or_with_a_typed_error(
     seeds: range, tmp_path: Path
@@ -48,6 +49,7 @@ def test_a_torn_catalog_answers_as_an_acknowledged_commit_or_with_a_typed_error(
         assert came["older"], "some lose commits"
 
 
+@pytest.mark.long
 def test_a_log_that_the_system_takes_a_part_of_holds_what_was_acknowledged(tmp_path: Path) -> None:
     (line,) = run_in_child(range(-1, 0), tmp_path)
     assert line["came"] == "True", "some writes were refused"

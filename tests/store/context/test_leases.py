@@ -56,6 +56,7 @@ def test_a_scan_of_a_snapshot_that_retention_soon_lets_go_is_leased(tmp_path: Pa
     assert store.status()["leases"] == [], "a scan that is complete lets go of its snapshot"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "retention_hours", [0, *(pytest.param(hours, marks=pytest.mark.long) for hours in (1, 3, 24))]
 )

@@ -124,9 +124,9 @@ def kills(make: Making, original: Path, place: Path, every: int) -> Iterator[Pat
 @pytest.mark.parametrize(
     ("make", "every"),
     [
-        (create, 11),
         (restore, 101),
-        (repair, 131),
+        pytest.param(create, 11, marks=pytest.mark.long),
+        pytest.param(repair, 131, marks=pytest.mark.long),
         pytest.param(create, MANY, marks=pytest.mark.long),
         pytest.param(restore, MANY, marks=pytest.mark.long),
         pytest.param(repair, MANY, marks=pytest.mark.long),

@@ -1,0 +1,127 @@
+"""The order in which pages are read and looks made: the next page is read while a look is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from elasticscan.protocol import PageRequest, PageRows, PlacementLook
+from elasticscan.topology import initial_placement
+from tests.reader.memory import MemoryCluster
+from tests.reader.simulation import SimulatedScan
+
+ROWS = {key: key for key in range(20)}
+
+
+class ToldCluster(MemoryCluster):
+    """One whose catalog is far away, and which notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(initial_placement(4, 2, [1, 2]))
+        self.awaits = self.remembers = lambda: True
+        self.told: list[str] = []
+        self.refuses: BaseException | None = None
+        self.write(ROWS)
+
+    def read_page(self, request: PageRequest) -> PageRows:
+        self.told.append("page")
+        if self.refuses is not None:
+            raise self.refuses
+        return super().read_page(request)
+
+    @contextmanager
+    def look(self) -> Iterator[PlacementLook]:
+        self.told.append("look")
+        with super().look() as look:
+            yield look
+        self.told.append("looked")
+
+
+@pytest.fixture
+def cluster() -> ToldCluster:
+    return ToldCluster()
+
+
+@pytest.fixture
+def scan(cluster: ToldCluster) -> SimulatedScan:
+    return SimulatedScan.of(cluster, ROWS, page_rows=5)
+
+
+def told(cluster: ToldCluster) -> str:
+    said = " ".join(cluster.told)
+    cluster.told.clear()
+    return said
+
+
+def test_a_page_is_read_while_the_look_at_the_one_before_is_awaited(
+    cluster: ToldCluster, scan: SimulatedScan
+) -> None:
+    scan.step()
+    assert told(cluster) == "page look looked", "many scans have no second page"
+    scan.step()
+    assert told(cluster) == "page look page looked"
+    scan.step()
+    assert told(cluster) == "look page looked"
+    scan.step()
+    assert told(cluster) == "look looked", "there is nothing beyond the last page"
+    scan.step()
+    assert told(cluster) == ""
+    assert scan.done
+    scan.check()
+
+
+def test_where_no_answer_is_awaited_no_page_is_read_ahead(cluster: ToldCluster, scan: SimulatedScan) -> None:
+    cluster.awaits = lambda: False
+    for _ in range(4):
+        scan.step()
+        assert told(cluster) == "page look looked"
+
+
+def test_a_page_that_cannot_be_read_ahead_is_told_when_it_is_asked_for(
+    cluster: ToldCluster, scan: SimulatedScan
+) -> None:
+    scan.step()
+    read = cluster.read_page
+
+    def refuse(request: PageRequest) -> PageRows:
+        page = read(request)
+        cluster.refuses = OSError("gone")
+        return page
+
+    cluster.read_page = refuse  # type: ignore[method-assign]
+    scan.step()
+    assert len(scan.got) == 10
+    with pytest.raises(OSError, match="gone"):
+        scan.step()
+
+
+def test_an_interruption_while_a_page_is_read_ahead_comes_out(
+    cluster: ToldCluster, scan: SimulatedScan
+) -> None:
+    scan.step()
+    read = cluster.read_page
+
+    def interrupt(request: PageRequest) -> PageRows:
+        page = read(request)
+        cluster.refuses = KeyboardInterrupt()
+        return page
+
+    cluster.read_page = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        scan.step()
+
+
+def test_whoever_pauses_has_the_next_page_read_anew(cluster: ToldCluster, scan: SimulatedScan) -> None:
+    for _ in range(2):
+        scan.step()
+    told(cluster)
+    cluster.remembers = lambda: False
+    cluster.move(1, 2)
+    cluster.move(1, 1)  # so that another placement is there, and another value for it
+    scan.step()
+    assert told(cluster) == "page look page looked"
+    while not scan.done:
+        scan.step()
+    scan.check()
