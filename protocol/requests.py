@@ -227,6 +227,7 @@ class Placements(Protocol):
     def recent(self, looked: Placement | None) -> Placement:
         """Return what a look of just now has shown, if a page may be read by it; else what a new one shows.
 
+        It is the look that the page before was accepted by; for the first page, None, any look will do.
         So it may choose what is read. What it is compared with then is a new look, after the reading.
         """
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from elasticscan.base.errors import FragmentDamaged, TableChanged
 from elasticscan.base.limits import LOOK_SECONDS
+from elasticscan.catalog import Tx
 from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
 from elasticscan.protocol import (
     Cluster,
@@ -53,7 +54,6 @@ class CatalogPlacements:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._last: tuple[Placement, float] | None = None  # look, by whichever thread, and when it began
 
     def current(self) -> Placement:
         began = self._context.clock.now()
@@ -71,7 +71,7 @@ class CatalogPlacements:
         return self._note(self._context.placement(self._context.note_seen(versions())[0]), began)
 
     def _note(self, placement: Placement, began: float) -> Placement:
-        self._last = placement, began
+        self._context.looked = placement, began
         return placement
 
     def recent(self, looked: Placement | None) -> Placement:
@@ -80,14 +80,21 @@ class CatalogPlacements:
         Who pauses between pages must not go on by a placement whose files were collected meanwhile, nor
         without noticing that his snapshot has expired.
         """
-        if looked is not None and self._last is not None and self._last[0] is looked:
-            since = self._context.clock.now() - self._last[1]
-            if 0 <= since < LOOK_SECONDS and self._context.layout_of(looked) == self._context.seen[0]:
-                return looked
+        last = self._context.looked
+        if last is not None and (looked is None or last[0] is looked):
+            since = self._context.clock.now() - last[1]
+            if 0 <= since < LOOK_SECONDS and self._context.layout_of(last[0]) == self._context.seen[0]:
+                return last[0]
         return self.current()
 
     def layout_of(self, placement: Placement) -> int | None:
         return self._context.layout_of(placement)
+
+
+def note_look(context: Context, tx: Tx) -> None:
+    """Take what a transaction sees, which has just begun, for a look at the placement."""
+    context.note_seen(tx.versions())
+    context.looked = context.placement_in(tx), context.clock.now()
 
 
 def local_cluster(context: Context) -> Cluster:

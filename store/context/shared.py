@@ -76,6 +76,7 @@ class Context:
         self.seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
         self._placement = Lasting[None, Placement]()
+        self.looked: tuple[Placement, float] | None = None  # last look, by any thread, and when it began
         self._tables: dict[int, TableState] = {}
         self._definitions = Lasting[int, TableInfo]()
         self.readers = Readers(self.disk_of)

@@ -16,6 +16,7 @@ from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept
+from elasticscan.store.context.shards import note_look
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
 from elasticscan.store.reading.first_rows import kept_order
@@ -52,6 +53,7 @@ def begin_scan(
         context.check_newest()
     with context.catalog.reading(context.ask_topology) as tx:
         table, indexes = find(tx)
+        note_look(context, tx)
         asked = snapshot_of(tx, table, snapshot)
         held = hold_snapshot(context, tx, table, asked, look)
         if held is not None and not is_divided:

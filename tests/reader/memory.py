@@ -118,7 +118,8 @@ class MemoryCluster:
         self.remembers: Callable[[], bool] = lambda: False
         self.awaits: Callable[[], bool] = lambda: False
         self.last_commit = 0
-        self._placement, self._order = placement, order
+        self._placement = self._looked = placement
+        self._order = order
         slots = placement.slot_count  # never changes, whatever moves or splits
         self._slot_of = slot_of or (lambda key: key % slots)
         self._stored: dict[tuple[int, int], Versions] = {}  # by (shard, slot)
@@ -131,15 +132,17 @@ class MemoryCluster:
         return None  # what a shard serves has no numbers
 
     def current(self) -> Placement:
+        self._looked = self._placement
         return self._placement
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
         """A look whose answer is from when it began, whatever happens before that is taken."""
-        yield MemoryLook(self.awaits(), self._placement)
+        yield MemoryLook(self.awaits(), self.current())
 
     def recent(self, looked: Placement | None) -> Placement:
-        return looked if looked is not None and self.remembers() else self.current()
+        """As `Placements.recent`: the first page may be read by a look that somebody else has made."""
+        return looked or self._looked if self.remembers() else self.current()
 
     def read_page(self, request: PageRequest) -> PageRows:
         found: list[_Found] = []
