@@ -87,6 +87,17 @@ def pass_on(error: BaseException) -> None:
         raise error
 
 
+def pass_on_behind(error: BaseException, before: BaseException | None) -> None:
+    """As `pass_on`, also of one that a library took for an error of its own and put behind this one.
+
+    `before` is what was being handled when that began: no error behind it is of the call.
+    """
+    pass_on(error)
+    own = raised_by_handler(error, before)
+    if own is not None:
+        raise own from None
+
+
 class Passing:
     """Suppresses errors of some kinds in a block, but for those that the handler of a signal raised."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from mmap import mmap
@@ -21,6 +22,7 @@ from botocore.session import Session
 
 from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
 from elasticscan.base.forks import ChildSafeLock
+from elasticscan.base.interrupted import pass_on_behind
 from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing, may_be_renewed
@@ -188,13 +190,14 @@ class Bucket:
         """Send a request until it is answered, or its time is over."""
         if key is not None:
             parameters["Key"] = key
-        began, pause, renewed = monotonic(), _FIRST_PAUSE_SECONDS, False
+        began, pause, renewed, handled = monotonic(), _FIRST_PAUSE_SECONDS, False, sys.exception()
         while True:
             client = None
             try:
                 client = _client()
                 answer = take(getattr(client.service, request)(Bucket=self.name, **parameters))
             except FAILURES as error:
+                pass_on_behind(error, handled)  # botocore takes an alarm for a line that broke
                 if client is not None and not renewed and may_be_renewed(error):
                     renewed = True
                     _let_go(client)
