@@ -184,7 +184,7 @@ class Watch:
         self._slots = [_Slot() for _ in range(WATCHERS)]
         self._turns = count()
         self._askers = [_Slot() for _ in range(ASKERS)]
-        self._free_askers = deque(self._askers)
+        self._asked: dict[_Slot, _Question] = {}  # whose a slot is
         for slots in (self._slots, self._askers):
             finalize(self, _close_later, partial(_close_slots, slots)).atexit = False
         _FORKS.watches.add(self)
@@ -215,44 +215,54 @@ class Watch:
         Nobody waits for a connection meanwhile, whatever else is asked: where none is free that may be
         kept for so long, the question is asked when its answer is wanted.
         """
-        process, slot = os.getpid(), self._asker()
-        if slot is None:
+        if not is_postgres(self.engine):
             yield self._row
             return
-        is_answered = False
+        process, question = os.getpid(), _Question()
+        end = partial(self._end, question)
+        slot: _Slot | None = None
 
         def row() -> tuple[Any, ...] | None:
-            nonlocal is_answered
-            if os.getpid() != process or slot.connection is None:
+            if slot is None or os.getpid() != process or slot.connection is None:
                 return self._row()
             try:
                 found = self._values(answer(slot.connection))
-                is_answered = True
+                question.is_answered = True
                 return found
             except BaseException as error:
                 self._raise_unless_trouble(error)
                 return None
 
         try:
-            try:
-                slot.connection = slot.connection or _connect(self.engine)
-                ask(slot.connection, self._words)
-            except BaseException as error:
-                slot.close()
-                self._raise_unless_trouble(error)
+            note(end)
+            slot = self._asker(question)
+            if slot is not None:
+                try:
+                    slot.connection = slot.connection or _connect(self.engine)
+                    ask(slot.connection, self._words)
+                except BaseException as error:
+                    slot.close()
+                    self._raise_unless_trouble(error)
             yield row
         finally:
-            if os.getpid() == process:  # those of a child are others
-                if not is_answered:  # the next one who asked there would get this answer
-                    slot.close()
-                self._free_askers.append(slot)
+            if os.getpid() == process:  # the slots of a child are others
+                end()
+            forget(end)
 
-    def _asker(self) -> _Slot | None:
-        """A slot for a question under way, the one that was used last; None where none is free."""
-        if is_postgres(self.engine):
-            with suppress(IndexError):
-                return self._free_askers.pop()
+    def _asker(self, question: _Question) -> _Slot | None:
+        """The first free slot for a question under way, which is then its own; None where none is free."""
+        for slot in self._askers:
+            if self._asked.setdefault(slot, question) is question:  # one step, which no handler breaks off
+                return slot
         return None
+
+    def _end(self, question: _Question) -> None:
+        """Give the slot of a question to others, if it has one; what it did not take is nobody's answer."""
+        for slot in self._askers:
+            if self._asked.get(slot) is question:
+                if not question.is_answered:
+                    slot.close()
+                del self._asked[slot]
 
     def _raise_unless_trouble(self, error: BaseException) -> None:
         """Raise Ctrl-C and the like; of all else the slow way will say what is wrong."""
@@ -304,10 +314,9 @@ class Watch:
             for slot in self._slots:
                 with slot.lock:
                     slot.close()
-            for _ in self._askers:
-                if (asker := self._asker()) is not None:
-                    asker.close()
-                    self._free_askers.appendleft(asker)
+            for slot in self._askers:
+                if self._asked.setdefault(slot, question := _Question()) is question:
+                    self._end(question)  # nothing was answered, so it closes
 
     def hold(self, end: float) -> list[_Slot]:
         """Take all slots that become free until `end`, a time of `monotonic`: nobody asks meanwhile."""
@@ -320,7 +329,13 @@ class Watch:
         for index, slot in enumerate(self._askers):
             never_free(slot.connection)
             self._askers[index] = _Slot()
-        self._free_askers = deque(self._askers)
+        self._asked.clear()
+
+
+class _Question:
+    """One that is under way, until its answer was taken."""
+
+    is_answered = False
 
 
 class _Slot:

@@ -6,18 +6,21 @@ import multiprocessing
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from select import select
 
 import pytest
-from sqlalchemy import select
+import sqlalchemy
 
 pytest.importorskip("psycopg", reason="pip install 'elasticscan[postgres]'")
 
+from elasticscan.base.resources import telling_lack
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.connections import ASKERS, Watch
 from elasticscan.catalog.tables import store_state
 from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
+from tests.base.test_interrupted import interrupted_everywhere
 from tests.catalog.test_transactions import add_table, make
 
 
@@ -31,26 +34,29 @@ def catalog(line: SeveredLine, postgres: Server) -> Iterator[Catalog]:
 
 @pytest.fixture
 def watch(catalog: Catalog) -> Iterator[Watch]:
-    watch = Watch(catalog._engine, select(store_state.c.layout))
+    watch = Watch(catalog._engine, sqlalchemy.select(store_state.c.last_commit))
     yield watch
     watch.close()
 
 
-def layout(catalog: Catalog) -> int:
+def newest(catalog: Catalog) -> int:
     with catalog.reading() as tx:
-        return tx.versions()[0]
+        return tx.versions()[1]
 
 
 def test_other_questions_are_answered_while_some_are_under_way(catalog: Catalog, watch: Watch) -> None:
     with ExitStack() as under_way:
         rows = [under_way.enter_context(watch.asked()) for _ in range(ASKERS + 2)]
-        before = layout(catalog)
+        assert len(watch._asked) == ASKERS
+        for slot in watch._asked:
+            select([slot.connection], [], [])  # the answer is there
+        before = newest(catalog)
         add_table(catalog)
-        assert watch.row() == (layout(catalog),)
+        assert watch.row() == (newest(catalog),)
         found = [row() for row in rows]
     # Those for which there was a connection were asked before the change, the others when it was wanted.
-    assert found == [(before,)] * ASKERS + [(layout(catalog),)] * 2
-    assert watch.row() == (layout(catalog),)
+    assert found == [(before,)] * ASKERS + [(newest(catalog),)] * 2
+    assert watch.row() == (newest(catalog),)
 
 
 def test_an_answer_that_nobody_took_is_never_that_of_another_question(catalog: Catalog, watch: Watch) -> None:
@@ -58,7 +64,7 @@ def test_an_answer_that_nobody_took_is_never_that_of_another_question(catalog: C
         with watch.asked():
             pass
         add_table(catalog, f"t{number}")
-        assert watch.row() == (layout(catalog),)
+        assert watch.row() == (newest(catalog),)
 
 
 def test_an_interruption_while_an_answer_is_awaited_leaves_it_to_nobody(
@@ -68,7 +74,23 @@ def test_an_interruption_while_an_answer_is_awaited_leaves_it_to_nobody(
         with pytest.raises(KeyboardInterrupt), watch.asked():
             raise KeyboardInterrupt
         add_table(catalog, f"t{number}")
-        assert watch.row() == (layout(catalog),)
+        assert watch.row() == (newest(catalog),)
+
+
+def test_an_interruption_at_any_step_leaves_all_connections_to_others(catalog: Catalog, watch: Watch) -> None:
+    kept = list[BaseException]()
+
+    @telling_lack
+    def use() -> None:
+        with watch.asked() as row:
+            row()
+
+    for error in interrupted_everywhere(use, {"connections.py", "contextlib.py"}):
+        kept.append(error)
+        assert not watch._asked
+        assert watch.row() == (newest(catalog),)
+    assert len(kept) > 10
+    test_other_questions_are_answered_while_some_are_under_way(catalog, watch)
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -107,7 +129,7 @@ def test_as_many_threads_as_come_ask_and_take_their_answers(catalog: Catalog, wa
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [(layout(catalog),)] * 12
+    assert found == [(newest(catalog),)] * 12
 
 
 def ask_in_child(watch: Watch, row: object, result: object) -> None:
@@ -121,7 +143,7 @@ def test_a_child_that_was_forked_meanwhile_asks_for_itself(catalog: Catalog, wat
         result = fork.SimpleQueue()
         child = fork.Process(target=ask_in_child, args=(watch, row, result))
         child.start()
-        assert result.get() == ((layout(catalog),), (layout(catalog),))
+        assert result.get() == ((newest(catalog),), (newest(catalog),))
         child.join()
-        assert row() == (layout(catalog),)
+        assert row() == (newest(catalog),)
     assert child.exitcode == 0
