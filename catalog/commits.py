@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -192,8 +192,12 @@ class CommitTx(TagTx):
         row = self._rows.one(tables, id=table_id, dropped_at=None)
         return None if row is None else _table_info(row)
 
-    def tables(self) -> tuple[TableInfo, ...]:
-        rows = self._rows.all(tables, order_by=tables.c.name)
+    def tables(self, of: Collection[int] | None = None) -> tuple[TableInfo, ...]:
+        """The tables that are not dropped; `of` some ids, without a look at the others."""
+        rows = sorted(self._of(tables, "id", of or ()), key=lambda row: row.name)
+        if of is None or len(rows) != len(of):  # one that damage hides is missed among all
+            every = self._rows.all(tables, order_by=tables.c.name)
+            rows = [row for row in every if of is None or row.id in of]
         return tuple(_table_info(row) for row in rows if row.dropped_at is None)
 
     def _change_table(self, table: int, **new: Any) -> None:

@@ -6,6 +6,7 @@ and is removed with the phase that ends it. A test holds that nobody else writes
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,24 +35,34 @@ class MoveTx(PlacementTx):
         # A row that damage hides would be refused as the second one with its key.
         row = self._rows.one(moves, missing_is_checked=False, tablet_id=move.tablet)
         if row is not None:
-            busy = _move(row)
-            raise MoveInProgress(
-                f"tablet {move.tablet} is already being moved by {busy.owner}; wait for it, or run "
-                "`elasticscan move --resume` if that process is gone",
-                tablet=move.tablet,
-                owner=busy.owner,
-            )
-        new = {"tablet_id": move.tablet, "source": move.source, "target": move.target}
-        at = self.times.stamp
-        times = {"started_at": at, "heartbeat_at": at}
-        self._rows.insert(moves, new | {"phase": move.phase.value, "owner": owner} | times)
+            raise _busy(_move(row))
+        self._rows.insert(moves, _entered(move, owner, self.times.stamp))
+
+    def plan_moves(self, planned: Sequence[Move], owner: str) -> None:
+        """As `plan_move`, for several, after one look at those under way."""
+        assert all(move.phase is Phase.PLANNED for move in planned), f"a move begins with a plan: {planned}"
+        under_way = {move.tablet: move for move in self.moves()} if planned else {}
+        for move in planned:
+            if move.tablet in under_way:
+                raise _busy(under_way[move.tablet])
+        self._rows.insert(moves, *(_entered(move, owner, self.times.stamp) for move in planned))
+
+    def give_up_moves(self, owner: str, planned: Collection[Move]) -> None:
+        """Let what is left of an owner's moves fail, after one look at those under way."""
+        tablets = {move.tablet for move in planned}
+        left = [row for row in self._all() if row.owner == owner and row.tablet_id in tablets]
+        assert all(_move(row).after(Event.FAILED).is_over for row in left), "a move that failed is over"
+        self._rows.delete(moves, left)
 
     def move(self, tablet: int) -> OwnedMove | None:
         row = self._rows.one(moves, tablet_id=tablet)
         return None if row is None else _move(row)
 
     def moves(self) -> tuple[OwnedMove, ...]:
-        return tuple(_move(row) for row in self._rows.all(moves, order_by=moves.c.started_at))
+        return tuple(_move(row) for row in self._all())
+
+    def _all(self) -> list[Any]:
+        return self._rows.all(moves, order_by=moves.c.started_at)
 
     def disown_moves(self) -> None:
         """Let all moves be anybody's: in a store that was made of another one, nobody works at them."""
@@ -87,6 +98,21 @@ class MoveTx(PlacementTx):
         """Show that an owner of moves is alive."""
         rows = self._rows.select(moves, moves.c.owner == owner)
         self._rows.update(moves, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])
+
+
+def _entered(move: Move, owner: str, at: float) -> dict[str, Any]:
+    """The row of a move that begins."""
+    new = {"tablet_id": move.tablet, "source": move.source, "target": move.target}
+    return new | {"phase": move.phase.value, "owner": owner, "started_at": at, "heartbeat_at": at}
+
+
+def _busy(move: OwnedMove) -> MoveInProgress:
+    return MoveInProgress(
+        f"tablet {move.tablet} is already being moved by {move.owner}; wait for it, or run "
+        "`elasticscan move --resume` if that process is gone",
+        tablet=move.tablet,
+        owner=move.owner,
+    )
 
 
 def _move(row: Any) -> OwnedMove:

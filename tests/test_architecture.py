@@ -406,7 +406,11 @@ def test_the_walk_notices_a_statement_that_changes_rows() -> None:
 # first phase, asks the table, or writes down that an owner is alive.
 STATE_WRITERS = {
     "moves": {
-        ("catalog/moves.py", name) for name in ("plan_move", "transition", "heartbeat", "disown_moves")
+        ("catalog/moves.py", name)
+        for name in (
+            *("plan_move", "plan_moves", "transition", "give_up_moves"),
+            *("heartbeat", "disown_moves"),
+        )
     },
     "indexes": {("catalog/indexes.py", name) for name in ("create_index", "transition_index")},
 }

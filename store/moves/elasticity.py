@@ -295,8 +295,7 @@ class Elasticity:
         active = [shard.id for shard in tx.shards() if not shard.draining]
         balancing = [p for p in _plan_even(tx, after, active) if p.tablet not in moving]
         plans = [p for p in balancing if only_from is None or p.source == only_from]
-        for plan in plans:
-            tx.plan_move(plan, owner)
+        tx.plan_moves(plans, owner)
         return adopted + plans
 
     def _carry_out(self, plans: Sequence[Move], owner: str, tolerate: bool = False) -> None:
@@ -334,8 +333,7 @@ class Elasticity:
         for wait in UNDO_WAITS_SECONDS:
             try:
                 with self._context.catalog.writing() as tx:
-                    for plan in plans:
-                        tx.transition(plan, owner, Event.FAILED)
+                    tx.give_up_moves(owner, plans)
             except TryAgain:
                 self._context.clock.sleep(wait)
             except ElasticScanError:

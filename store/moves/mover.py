@@ -178,6 +178,8 @@ class Mover:
     def _rest_rows(self, progress: _Progress) -> int:
         """Count how many rows were committed near the tablet since the last round, at most."""
         with self._context.catalog.reading() as tx:
+            if tx.versions()[1] <= progress.copied_to:
+                return 0
             fragments = tx.fragments(shard=progress.move.source)
         slots = progress.tablet.slots
         return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
@@ -209,7 +211,8 @@ class Mover:
             placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)
             tx.replace_placement(before, placement)
             tx.strike_slots(move.source, slots)
-            tables, indexes = {table.id: table for table in tx.tables()}, tx.indexes()
+            tables = {table.id: table for table in tx.tables({of for of, _ in progress.copies})}
+            indexes = tx.indexes() if tables else ()
             for table_id, copied in progress.copies:
                 if (table := tables.get(table_id)) is not None:
                     # An index may have been made since the copy; then its runs are still missing.
@@ -286,10 +289,11 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sourc
     sources, here = [], dict[int, list[Fragment]]()
     for fragment in tx.fragments(shard=progress.move.source):
         here.setdefault(fragment.table, []).append(fragment)
+    here = {table: found for table, found in here.items() if any(f.slots & slots for f in found)}
     floors = tx.floors() if here else {}
-    for table in tx.tables() if here else ():
+    for table in tx.tables(here):
         bounds = Bounds(progress.copied_to + 1, upto, since=table.oldest_snapshot)
-        fragments = [f for f in here.get(table.id, ()) if bounds.touch(f) and f.slots & slots]
+        fragments = [f for f in here[table.id] if bounds.touch(f) and f.slots & slots]
         if fragments:
             floor = floors.get(table.id, (0, 0))[0]
             whole = table.with_dropped(table.oldest_snapshot)

@@ -895,6 +895,38 @@ def test_a_tablet_is_moved_by_one_owner_at_a_time(catalog: Catalog, clock: Manua
         tx.plan_move(MOVE, "you")
 
 
+def test_moves_are_planned_and_given_up_together(catalog: Catalog) -> None:
+    plans = [MOVE, Move(2, 1, 2)]
+    with catalog.writing() as tx:
+        tx.plan_move(Move(3, 1, 2), "me")
+        tx.plan_moves(plans, "me")
+        tx.plan_moves([], "me")
+        assert tx.transition(MOVE, "me", Event.START_COPY) is not None
+        assert {move.tablet for move in tx.moves()} == {1, 2, 3}
+        with pytest.raises(MoveInProgress, match="tablet 2 is already being moved by me"):
+            tx.plan_moves([Move(4, 1, 2), Move(2, 1, 2)], "you")
+        with pytest.raises(AssertionError, match="begins with a plan"):
+            tx.plan_moves([Move(4, 1, 2, Phase.CAUGHT_UP)], "me")
+        tx.give_up_moves("you", plans)
+        assert {move.tablet for move in tx.moves()} == {1, 2, 3}
+        tx.give_up_moves("me", plans)
+        assert [move.tablet for move in tx.moves()] == [3]
+        tx.give_up_moves("me", plans)
+    with catalog.reading() as tx:
+        tx.check_whole()
+
+
+def test_some_tables_are_read_without_the_others(catalog: Catalog) -> None:
+    with catalog.writing() as tx:
+        ids = [tx.create_table(name, definition(name)).id for name in ("b", "a", "gone")]
+        tx.drop_table("gone")
+    with catalog.reading() as tx:
+        assert [table.name for table in tx.tables()] == ["a", "b"]
+        assert [table.name for table in tx.tables(ids)] == ["a", "b"]
+        assert [table.name for table in tx.tables({ids[0], 1_000})] == ["b"]
+        assert tx.tables(()) == ()
+
+
 def test_a_move_arrives_in_the_transaction_that_switches_the_placement(catalog: Catalog) -> None:
     with catalog.writing() as tx:
         tx.plan_move(MOVE, "me")

@@ -16,6 +16,7 @@ from elasticscan.catalog import Catalog, Tx, commits, definitions, sealed
 from elasticscan.catalog.near import NearTransaction
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
+from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.steps import written_of
 from elasticscan.topology import SlotSet
@@ -199,6 +200,54 @@ def test_a_keeper_joins_all_small_tablets_in_one_transaction(
             assert store.table("t").scan().count() == 60
             assert store.verify() == []
     assert took[0] == took[1]
+
+
+def test_a_move_reads_no_row_of_tables_without_rows_in_its_tablet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(0, 20))
+        count, read, places = Count(store, monkeypatch), list[int](), itertools.cycle("ba")
+        for others in (1, 30):
+            with store.context.catalog.writing() as tx:
+                for number in range(others):
+                    tx.create_table(f"other{number} of {others}", table.definition)
+            read.append(count.of(lambda: store.move(1, next(places)))[1])
+        assert read[1] <= read[0] + 5  # topologies, which are one more with each move
+        assert table.scan().count() == 20
+
+
+def test_an_expansion_enters_and_gives_up_all_moves_by_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mover, "carry_out", lambda *_: None)  # so all of them are left
+    asked = list[int]()
+    for tablets in (8, 64):
+        with Store.create(tmp_path / f"{tablets}", ["a"], tablets=tablets, slots=64) as store:
+            planned, count = list[int](), Count(store, monkeypatch)
+            how = store.elasticity(on_progress=lambda _, of, planned=planned: planned.append(of))  # type: ignore[misc]
+            store.expand_with(how, ["b"], {})
+            asked.append(count.statements)
+            assert set(planned) == {tablets // 2}
+            assert store.status()["moves"] == []
+    assert asked[0] == asked[1]
+
+
+def test_a_move_asks_for_what_was_committed_meanwhile_where_something_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 20))
+        read, fragments = list[bool](), Tx.fragments
+
+        def counted(tx: Tx, table: int | None = None, shard: int | None = None) -> Any:
+            read.append(shard is not None)
+            return fragments(tx, table, shard)
+
+        monkeypatch.setattr(Tx, "fragments", counted)
+        store.move(1, "b")
+        assert sum(read) == 1
 
 
 def test_a_move_begins_no_transaction_for_each_table_that_it_copies(
