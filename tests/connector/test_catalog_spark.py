@@ -349,6 +349,36 @@ def test_a_setting_that_changes_what_a_query_means_is_heeded(
                     catalog.sql(text)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        (
+            "spark.sql.legacy.literal.pickMinimumPrecision",
+            "false",
+            "SELECT max(price + 1) AS p, sum(price * 2) AS q FROM prices",
+        ),
+        (
+            "spark.sql.legacy.exponentLiteralAsDecimal.enabled",
+            "true",
+            "SELECT sum(id * 1e2) AS p, max(price + 1e0) AS q FROM prices",
+        ),
+    ],
+)
+def test_a_setting_of_literals_gives_aggregates_the_types_of_spark(
+    spark: SparkSession, store: Store, name: str, value: str, text: str
+) -> None:
+    rows = pa.table({"id": [1, 2], "price": pa.array([1, 2], pa.decimal128(9, 2))})
+    store.create_table("prices", rows, primary_key="id")
+    try:
+        shop = attach(spark, store.uri)
+        with setting(spark, name, value):
+            expected, given = spark.sql(text), shop.sql(text)
+            assert [field.dataType for field in given.schema] == [field.dataType for field in expected.schema]
+            assert given.collect() == expected.collect()
+    finally:
+        store.table("prices").drop()
+
+
 def test_a_session_that_never_named_a_time_zone_is_good_enough(
     spark: SparkSession, catalog: AttachedStore
 ) -> None:
