@@ -218,8 +218,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
     """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    at_once = 1 if page.pruner else _MOST_AT_ONCE
-    for reach in _reaches(source.view, pieces, bounds, at_once):
+    for reach in _reaches(source.view, pieces, bounds, alone=page.pruner is not None):
         rest = _read_reach(source, page, reach, bounds, needed)
         if rest is not None:
             left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
@@ -262,10 +261,11 @@ class _Reach:
         return within
 
 
-def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, at_once: int) -> Iterator[_Reach]:
-    """The pieces as reaches of so many stretches at most, in their order.
+def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, alone: bool) -> Iterator[_Reach]:
+    """The pieces as reaches, in their order; of several stretches only over a fragment `alone`, if so asked.
 
-    Where neighbouring tablets lie at different shards a piece is a tablet, of a few rows perhaps.
+    Where neighbouring tablets lie at different shards a piece is a tablet, of a few rows perhaps; and a
+    fragment serves the tablets that it has rows of, with others between them.
     """
     reach: _Reach | None = None
     for number, piece in enumerate(pieces):
@@ -273,7 +273,8 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, at_once: int) 
             key = piece.key if stretch.start == piece.start else None
             if reach is not None:
                 follows = reach.layers is stretch.layers and key is None and reach.end <= stretch.start
-                if follows and stretch.layers is not None and len(reach.spans) < at_once:
+                joins = stretch.layers is not None and not (alone and stretch.layers.others)
+                if follows and joins and len(reach.spans) < _MOST_AT_ONCE:
                     reach.spans.append((stretch.start, stretch.end))
                     continue
                 yield reach
@@ -330,7 +331,8 @@ def _read_reach(
 ) -> Piece | None:
     """Add rows of a reach; returns the rest if the page is full.
 
-    It is read interval by interval where some may be pruned, and where versions have to be merged.
+    It is read interval by interval where versions have to be merged, and where some may be pruned: those
+    over one fragment alone are pruned all or none, and then batch by batch.
     """
     layers, primary_key = reach.layers, source.table.primary_key
 
@@ -345,6 +347,14 @@ def _read_reach(
         if run:
             rest = Piece(reach.start, reach.end, reach.key)
             return _read_slices(page, run, rest, within=reach.within())
+    elif len(reach.spans) > 1:
+        assert layers is not None and not layers.others, "what is laid over is pruned where it lies"
+        intervals = (i for span in reach.spans for i in source.view.between(*span, bounds))
+        if all(map(page.pruner.prunes, intervals)):
+            return None
+        rest = Piece(reach.start, reach.end, reach.key)
+        run = laid_over() if page.room > 0 else None
+        return rest if run is None else _read_slices(page, run, rest, layers.base, reach.within())
     for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
         if page.pruner and page.pruner.prunes(interval):
             continue

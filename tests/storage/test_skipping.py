@@ -19,6 +19,7 @@ from elasticscan.filters.key_sets import Interval, KeySet, KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics
 from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
+from elasticscan.storage import pages as pages_module
 from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
 from elasticscan.storage.pages import PageBuilder, PagePruner, Piece, fill_page, read_page
 from elasticscan.storage.statistics import StatisticsCollector
@@ -351,6 +352,41 @@ def test_a_run_over_many_slots_is_asked_about_once_a_page() -> None:
     assert (page.rows.num_rows, page.after) == (0, ())
     assert max(asked.values()) == 2, "once for all of the fragment, once on its own"
     assert page.skipped == sum(fragment.rows for fragment in shelf.fragments)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(SEEDS)
+def test_slots_of_a_fragment_with_others_between_them_are_pruned_in_one_go(seed: int) -> None:
+    """Rows of what lies between are in the fragment: this shard serves them, or did once."""
+    rng, shelf = random.Random(seed), shelf_of(64)
+    asked = SlotSet.of((slot, slot + 1) for slot in rng.sample(range(64), rng.randint(2, 40)))
+    values = [rng.choice(("wanted", "no", "no", "no")) for _ in range(16)]
+    served = asked if rng.random() < 0.5 else None
+    shelf.add(versions(shelf, range(300), lambda key: values[shelf.slot_of((key,)) // 4]), served)
+    wanted, cursors = equal_to(shelf, "wanted"), (Cursor(asked),)
+    pages = read_all(shelf, Bounds(0, 1), varying(rng), wanted, cursors)
+    everything = read_all(shelf, Bounds(0, 1), same(1_000), None, cursors)
+    assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
+    assert set(rows_of(pages, shelf)) <= set(rows_of(everything, shelf))
+    assert all(slot in asked for slot, *_ in rows_of(pages, shelf))
+
+
+def test_many_tablets_of_a_fragment_are_looked_up_in_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, read_slices = [0], pages_module._read_slices
+
+    def counted(*given: Any, **named: Any) -> Any:
+        looked[0] += 1
+        return read_slices(*given, **named)
+
+    monkeypatch.setattr(pages_module, "_read_slices", counted)
+    shelf = shelf_of(512)
+    at = SlotSet.of((slot, slot + 1) for slot in range(0, 512, 2))
+    rows = versions(shelf, range(2_000), lambda key: "wanted" if key % 50 == 0 else "no")
+    shelf.add([version for version in rows if version.slot in at], at)
+    wanted = equal_to(shelf, "wanted")
+    (page,) = read_all(shelf, Bounds(0, 1), same(10_000), wanted)
+    assert len(matching([page], shelf, wanted)) == sum(row.key[0] % 50 == 0 for row in rows if row.slot in at)
+    assert looked[0] == 1, "of 256 stretches"
 
 
 def test_a_full_page_is_the_last_one_if_the_rest_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:
