@@ -114,9 +114,10 @@ def drive(
     ahead: _Step | None = None
     looked: Placement | None = None
 
-    def step(cursors: Cursors, placement: Placement) -> _Step | None:
+    def step(cursors: Cursors, placement: Placement, shard: int | None = None) -> _Step | None:
+        """Read the next page; none at another shard, if one is given."""
         read = plan_read(cursors, placement)
-        if read is None:
+        if read is None or shard not in (None, read.shard):
             return None
         return _Step(cursors, read, shards.read_page(plan.request(read, placements.layout_of(placement))))
 
@@ -129,10 +130,11 @@ def drive(
             break
         with placements.look() as look:  # the rows have been read, so it is a second one
             ahead = None
-            # Beside the first page none is read: many scans have no other, or are left there.
+            # Beside the first page none is read: many scans have no other, or are left there. And none at a
+            # shard that has not just answered: it may be away, and this page would wait for it.
             if look.is_awaited and looked is not None:
                 with Passing(Exception):  # whoever needs that page meets it again
-                    ahead = step(now.expected, placements.recent(looked))
+                    ahead = step(now.expected, placements.recent(looked), now.read.shard)
             looked = look.answer()
         accepted = accept_page(cursors, now.read, now.page.after, looked)
         coverage.finish(accepted.finished)
