@@ -63,6 +63,7 @@ _USUAL = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
+    "spark.sql.groupByOrdinal": "true",
     # These give numbers that are written in a query other types.
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",

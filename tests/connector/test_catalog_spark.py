@@ -379,6 +379,24 @@ def test_a_setting_of_literals_gives_aggregates_the_types_of_spark(
         store.table("prices").drop()
 
 
+def test_a_number_after_group_by_is_no_column_where_spark_takes_it_for_none(
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # what is read beside the driver has groups of one row, and needs no GROUP BY
+    store.create_table("few", pa.table({"id": [1, 2], "n": [5, 5]}), primary_key="id")
+    text = "SELECT n, count(*) AS c FROM few GROUP BY 1"
+    try:
+        shop = attach(spark, store.uri)
+        assert shop.sql(text).collect() == [(5, 2)]
+        with (
+            setting(spark, "spark.sql.groupByOrdinal", "false"),
+            pytest.raises(AnalysisException, match="MISSING_AGGREGATION"),
+        ):
+            shop.sql(text)
+    finally:
+        store.table("few").drop()
+
+
 def test_a_session_that_never_named_a_time_zone_is_good_enough(
     spark: SparkSession, catalog: AttachedStore
 ) -> None:
