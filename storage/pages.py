@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
 def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
     """Add rows of the pieces, in order, until the page is full; returns the rest of the pieces."""
     needed = tuple(dict.fromkeys((*page.schema.names, *source.table.primary_key)))
-    for reach in _reaches(source.view, pieces, bounds, alone=page.pruner is not None):
+    for reach in _reaches(source.view, pieces, bounds):
         rest = _read_reach(source, page, reach, bounds, needed)
         if rest is not None:
             left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
@@ -236,12 +237,14 @@ class _Reach:
         spans: `[start, end)` of each, ascending.
         key: as that of the piece, for the first slot.
         layers: those of all.
+        only: the fragment that is alone in all of them, whose batches may be pruned.
     """
 
     number: int
     spans: list[tuple[int, int]]
     key: bytes | None
     layers: Layers | None
+    only: Fragment | None = None
 
     @property
     def start(self) -> int:
@@ -261,8 +264,8 @@ class _Reach:
         return within
 
 
-def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, alone: bool) -> Iterator[_Reach]:
-    """The pieces as reaches, in their order; of several stretches only over a fragment `alone`, if so asked.
+def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_Reach]:
+    """The pieces as reaches, in their order.
 
     Where neighbouring tablets lie at different shards a piece is a tablet, of a few rows perhaps; and a
     fragment serves the tablets that it has rows of, with others between them.
@@ -273,14 +276,24 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds, alone: bool) -
             key = piece.key if stretch.start == piece.start else None
             if reach is not None:
                 follows = reach.layers is stretch.layers and key is None and reach.end <= stretch.start
-                joins = stretch.layers is not None and not (alone and stretch.layers.others)
-                if follows and joins and len(reach.spans) < _MOST_AT_ONCE:
+                if follows and stretch.layers is not None and len(reach.spans) < _MOST_AT_ONCE:
                     reach.spans.append((stretch.start, stretch.end))
                     continue
                 yield reach
             reach = _Reach(number, [(stretch.start, stretch.end)], key, stretch.layers)
     if reach is not None:
         yield reach
+
+
+def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Bounds) -> Iterator[_Reach]:
+    """What is left of a reach, in its order, as reaches over one fragment alone, or over several."""
+    intervals = (i for span in reach.spans for i in view.between(*span, bounds))
+    left = (i for i in intervals if pruner is None or not pruner.prunes(i))
+    for is_alone, neighbours in groupby(left, lambda interval: len(interval.fragments) == 1):
+        some = list(neighbours)
+        key = reach.key if some[0].start == reach.start else None
+        only = some[0].fragments[0] if is_alone else None
+        yield _Reach(reach.number, [(i.start, i.end) for i in some], key, reach.layers, only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +344,8 @@ def _read_reach(
 ) -> Piece | None:
     """Add rows of a reach; returns the rest if the page is full.
 
-    It is read interval by interval where versions have to be merged, and where some may be pruned: those
-    over one fragment alone are pruned all or none, and then batch by batch.
+    It is read interval by interval where versions have to be merged. Where some may be pruned, neighbours
+    over one fragment alone are read in one go, batch by batch, and so are those that others are laid over.
     """
     layers, primary_key = reach.layers, source.table.primary_key
 
@@ -347,29 +360,23 @@ def _read_reach(
         if run:
             rest = Piece(reach.start, reach.end, reach.key)
             return _read_slices(page, run, rest, within=reach.within())
-    elif len(reach.spans) > 1:
-        assert layers is not None and not layers.others, "what is laid over is pruned where it lies"
-        intervals = (i for span in reach.spans for i in source.view.between(*span, bounds))
-        if all(map(page.pruner.prunes, intervals)):
-            return None
-        rest = Piece(reach.start, reach.end, reach.key)
+    for group in _unpruned(source.view, page.pruner, reach, bounds):
+        rest = Piece(group.start, group.end, group.key)
         run = laid_over() if page.room > 0 else None
-        return rest if run is None else _read_slices(page, run, rest, layers.base, reach.within())
-    for interval in (i for span in reach.spans for i in source.view.between(*span, bounds)):
-        if page.pruner and page.pruner.prunes(interval):
-            continue
-        rest = Piece(interval.start, interval.end, reach.key if interval.start == reach.start else None)
-        if page.room <= 0:
-            return rest
-        run = laid_over()
         if run:
-            only = interval.fragments[0] if len(interval.fragments) == 1 else None
-            left = _read_slices(page, run, rest, only)
-        else:
-            inputs = source.inputs(interval.fragments, needed)
-            left = _read_merged(page, inputs, interval, rest.key, primary_key, bounds)
-        if left is not None:
-            return left
+            left = _read_slices(page, run, rest, group.only, group.within())
+            if left is not None:
+                return left
+            continue
+        for start, end in group.spans:
+            for interval in source.view.between(start, end, bounds):
+                rest = Piece(interval.start, interval.end, group.key if start == group.start else None)
+                if page.room <= 0:
+                    return rest
+                inputs = source.inputs(interval.fragments, needed)
+                left = _read_merged(page, inputs, interval, rest.key, primary_key, bounds)
+                if left is not None:
+                    return left
     return None
 
 

@@ -363,15 +363,21 @@ def test_slots_of_a_fragment_with_others_between_them_are_pruned_in_one_go(seed:
     values = [rng.choice(("wanted", "no", "no", "no")) for _ in range(16)]
     served = asked if rng.random() < 0.5 else None
     shelf.add(versions(shelf, range(300), lambda key: values[shelf.slot_of((key,)) // 4]), served)
+    for commit in range(2, 2 + rng.randint(0, 2)):  # laid over some of it
+        newer = versions(shelf, rng.sample(range(320), 5), lambda _: rng.choice(("wanted", "no")), commit)
+        shelf.add(newer, SlotSet.of((version.slot, version.slot + 1) for version in newer))
     wanted, cursors = equal_to(shelf, "wanted"), (Cursor(asked),)
-    pages = read_all(shelf, Bounds(0, 1), varying(rng), wanted, cursors)
-    everything = read_all(shelf, Bounds(0, 1), same(1_000), None, cursors)
+    pages = read_all(shelf, Bounds(0, 9), varying(rng), wanted, cursors)
+    everything = read_all(shelf, Bounds(0, 9), same(1_000), None, cursors)
     assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
     assert set(rows_of(pages, shelf)) <= set(rows_of(everything, shelf))
     assert all(slot in asked for slot, *_ in rows_of(pages, shelf))
 
 
-def test_many_tablets_of_a_fragment_are_looked_up_in_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [0, 3])
+def test_many_tablets_of_a_fragment_are_looked_up_in_it_once(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
     looked, read_slices = [0], pages_module._read_slices
 
     def counted(*given: Any, **named: Any) -> Any:
@@ -383,10 +389,13 @@ def test_many_tablets_of_a_fragment_are_looked_up_in_it_once(monkeypatch: pytest
     at = SlotSet.of((slot, slot + 1) for slot in range(0, 512, 2))
     rows = versions(shelf, range(2_000), lambda key: "wanted" if key % 50 == 0 else "no")
     shelf.add([version for version in rows if version.slot in at], at)
+    for newer in [version for version in rows if version.slot in at and version.value == "no"][:others]:
+        shelf.add([replace(newer, commit=2, value="wanted")], SlotSet.span(newer.slot, newer.slot + 1))
     wanted = equal_to(shelf, "wanted")
-    (page,) = read_all(shelf, Bounds(0, 1), same(10_000), wanted)
-    assert len(matching([page], shelf, wanted)) == sum(row.key[0] % 50 == 0 for row in rows if row.slot in at)
-    assert looked[0] == 1, "of 256 stretches"
+    (page,) = read_all(shelf, Bounds(0, 2), same(10_000), wanted)
+    before = sum(row.value == "wanted" for row in rows if row.slot in at)
+    assert len(matching([page], shelf, wanted)) == before + others
+    assert looked[0] <= 1 + 2 * others, "of 256 stretches"
 
 
 def test_a_full_page_is_the_last_one_if_the_rest_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:
