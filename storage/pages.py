@@ -286,7 +286,7 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_R
 
 
 def _unpruned(view: View, pruner: PagePruner | None, reach: _Reach, bounds: Bounds) -> Iterator[_Reach]:
-    """What is left of a reach, in its order, as reaches over one fragment alone, or over several."""
+    """Split what is left of a reach, in its order, into reaches over one fragment alone and over several."""
     intervals = (i for span in reach.spans for i in view.between(*span, bounds))
     left = (i for i in intervals if pruner is None or not pruner.prunes(i))
     for is_alone, neighbours in groupby(left, lambda interval: len(interval.fragments) == 1):
