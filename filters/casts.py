@@ -23,6 +23,7 @@ from elasticscan.filters.coercion import (
     is_integer,
     type_name,
 )
+from elasticscan.filters.units import to_units
 
 _Caster = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -132,10 +133,11 @@ def _decimal_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
-    # With up to 15 digits Arrow divides two exact floats, which rounds once, as it should. With more, only
-    # reading the number from its digits rounds once.
+    # With up to 15 digits two exact floats are divided, which rounds once, as it should (Arrow multiplies by
+    # 0.1, which rounds twice: 0.3 becomes 0.30000000000000004). With more, only reading the number from its
+    # digits rounds once.
     if values.type.precision <= 15 and target == pa.float64():
-        return values.cast(target)
+        return pc.divide(to_units(values).cast(target), 10.0**values.type.scale)
     return values.cast(pa.string()).cast(target)
 
 

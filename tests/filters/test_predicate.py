@@ -622,6 +622,15 @@ def test_a_double_becomes_the_decimal_of_the_digits_it_is_written_with(
     assert made.to_pylist() == [None if text is None else Decimal(text) for text in expected]
 
 
+def test_a_decimal_becomes_the_double_that_its_digits_are_read_as() -> None:
+    texts = [f"{n / 100:.2f}" for n in range(100)] + ["1.1", "123456789012.345", "-0.000000000000003"]
+    for text in texts:
+        decimals = pa.array([None, Decimal(text), Decimal(0)])
+        rows = pa.record_batch({"x": [0.25, float(text), None], "d": decimals}).slice(1)
+        for condition in (f"x = {text}", f"x IN ({text})", "x = d", f"x = {text}D"):
+            assert answer(condition, rows) == [True, None], condition
+
+
 @pytest.mark.parametrize("number", [NAN, INF, -INF, 1e38, 99999.5])
 def test_a_double_that_no_such_decimal_holds_is_refused(number: float) -> None:
     with pytest.raises((FilterError, pa.ArrowInvalid)):
