@@ -88,7 +88,7 @@ class Aggregation:
         if not self._values:
             raise InvalidOption('values=[] must name an aggregate, such as "count(*)"', option="values")
         if self._group_by:
-            for name in columns_of(table, list(self._group_by)):
+            for name in columns_of(table, list(self._group_by), "group_by"):
                 check_groupable(name, table.schema.field(name).type, "group_by")
         aggregates = tuple(Aggregate.parse(text, table.schema) for text in self._values)
         names = Counter([*self._group_by, *(aggregate.name for aggregate in aggregates)])

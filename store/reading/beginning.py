@@ -210,14 +210,14 @@ def scan_changes(
     return Scan(context, table, base, key, leased=bool(lease))
 
 
-def columns_of(table: TableInfo, columns: list[str] | None) -> tuple[str, ...]:
+def columns_of(table: TableInfo, columns: list[str] | None, option: str = "columns") -> tuple[str, ...]:
     """The columns that were asked for; all of them by default."""
     if columns is None:
         return tuple(table.schema.names)
     if not columns or len(set(columns)) < len(columns):
         raise InvalidOption(
-            f"columns={columns!r} must be a list of column names, at least one and each once",
-            option="columns",
+            f"{option}={columns!r} must be a list of column names, at least one and each once",
+            option=option,
         )
     for name in columns:
         if name not in table.schema.names:

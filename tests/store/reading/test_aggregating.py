@@ -125,6 +125,11 @@ def test_random_aggregates_beside_a_mover_are_those_of_duckdb(
     assert rows.num_rows == table.aggregate("count(*)")["count(*)"][0].as_py()
 
 
+def test_a_group_that_is_named_twice_is_told_as_an_error_of_group_by(table: Table) -> None:
+    with pytest.raises(InvalidOption, match=r"group_by=\['g', 'g'\] must be .* each once"):
+        table.aggregate("count(*)", ["g", "g"])
+
+
 def test_an_older_snapshot_is_aggregated_as_it_was(table: Table) -> None:
     first = table.history()[1].number
     result = table.aggregate("count(*) AS c", snapshot=first)
