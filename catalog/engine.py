@@ -80,6 +80,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             return engine
         arguments: dict[str, Any] = {}
         if parsed.get_driver_name() == "psycopg":
+            _check_options(parsed, url)
             # Transactions are begun by hand; prepared statements would not get through every proxy.
             given = {name: seconds for name, seconds in _SIGNS_OF_LIFE.items() if name not in parsed.query}
             arguments = {"isolation_level": "AUTOCOMMIT", "pool_timeout": BUSY_SECONDS}
@@ -107,6 +108,22 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
         _prepare_postgres(engine)
     follow_forks(engine)
     return engine
+
+
+def _check_options(parsed: URL, url: str | Path) -> None:
+    """Refuse options of a connection that PostgreSQL's library would tell by name.
+
+    What follows a '?' in a password that was written as it is would be told so.
+    """
+    from psycopg.pq import Conninfo  # noqa: PLC0415 - an extra, which not all installations have
+
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    if not parsed.query.keys() <= known:
+        raise InvalidOption(
+            "it has options of the connection that PostgreSQL does not know; in a user or a password '?', "
+            f"'&' and '=' are written as %3F, %26 and %3D: {shown(url)}",
+            option="uri",
+        )
 
 
 def _parse(url: str | Path) -> URL:

@@ -117,6 +117,15 @@ def test_a_part_of_a_password_is_never_asked_for_as_a_host(
     assert asked == []
 
 
+@pytest.mark.parametrize("rest", [f"ann:?{SECRET}=@127.0.0.1:1/x", "127.0.0.1:1/x?sslmod=require"])
+def test_an_option_that_a_server_does_not_know_is_no_damage_and_not_told_by_name(rest: str) -> None:
+    place = f"postgresql+psycopg:///{rest}"
+    for call in (lambda: Store.open(place), lambda: Store.create(place, {"a": "a"})):
+        with pytest.raises(InvalidOption, match="options of the connection that PostgreSQL does not know"):
+            call()
+        assert SECRET not in told(call)
+
+
 NOISE = st.text(st.sampled_from("ab1 :/@?&=;%+'\"\\"), max_size=4)
 NAMES_OF_SECRETS = ["password", "sslpassword", "PASSWD", "pwd", "client_secret", "token", "api_key", "sslkey"]
 
