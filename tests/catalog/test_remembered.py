@@ -115,6 +115,7 @@ class Histories:
         tx.forget_dropped(tx.dropped_files())
 
 
+@pytest.mark.long
 def test_what_a_reader_remembers_is_what_a_full_read_finds_after_any_history(
     catalog: Catalog, reader: Catalog
 ) -> None:

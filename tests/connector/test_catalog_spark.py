@@ -483,6 +483,7 @@ def test_a_new_table_leaves_a_view_of_its_name_alone(spark: SparkSession, store:
         store.table("mine_too").drop()
 
 
+@pytest.mark.long
 def test_what_is_no_query_goes_to_spark_over_views_made_anew(spark: SparkSession, store: Store) -> None:
     shop = attach(spark, store.uri)
     shop.sql("INSERT INTO t SELECT id + 1000 AS id, name, v FROM t WHERE id < 10")

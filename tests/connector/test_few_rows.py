@@ -390,6 +390,7 @@ def _workers() -> set[int]:
     return {process for process in daemons if processes[process][0] in daemons and is_below(process)}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system tells of no processes")
 @pytest.mark.parametrize("limit", [700, 15_000])
 def test_no_worker_is_killed_by_a_limit(

@@ -182,6 +182,7 @@ def test_a_table_of_no_format_is_the_stores(
 # What tables are
 
 
+@pytest.mark.long
 def test_a_table_tells_its_keys_indexes_and_size(
     spark: SparkSession, store: Store, catalog: AttachedStore
 ) -> None:

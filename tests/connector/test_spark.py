@@ -130,6 +130,7 @@ def test_metadata_columns_come_when_asked_for(spark: SparkSession, store: Store)
     assert {row[0] for row in frame.select("_shard").distinct().collect()} == {"s1", "s2"}
 
 
+@pytest.mark.long
 def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Store) -> None:
     with error_with("[ES_INVALID_OPTION] there is no option 'colums'; did you mean 'columns'?"):
         reader(spark, store, colums="id").load()

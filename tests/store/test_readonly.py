@@ -225,6 +225,7 @@ def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Pat
 # ------------------------------------------------------------------------------- another user's
 
 
+@pytest.mark.long
 @needs_root
 def test_another_user_reads_a_store_while_its_owner_writes(uri: str) -> None:
     with OtherUser(NOBODY) as reader:
@@ -248,6 +249,7 @@ def test_another_user_reads_a_store_while_its_owner_writes(uri: str) -> None:
         assert reader("look")[3]
 
 
+@pytest.mark.long
 @needs_root
 def test_another_user_does_not_learn_whether_a_private_store_is_there(place: Path) -> None:
     Store.create(place / "s", ["a"]).close()

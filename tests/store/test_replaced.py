@@ -54,6 +54,7 @@ def test_an_open_store_does_not_go_on_with_another_one(tmp_path: Path) -> None:
         store.expand(["c"])
 
 
+@pytest.mark.long
 def test_spark_reads_the_store_that_is_there_now(tmp_path: Path) -> None:
     place = tmp_path / "s"
     for value in range(6):

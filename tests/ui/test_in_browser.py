@@ -210,6 +210,7 @@ def compare(browser: Browser, store: Store) -> dict[str, Any]:
     return status
 
 
+@pytest.mark.long
 def test_the_page_shows_what_status_prints_while_tablets_move(
     store: Store, clock: GatedClock, server: PageServer, browser: Browser
 ) -> None:

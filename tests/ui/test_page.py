@@ -110,6 +110,7 @@ def test_the_page_gets_what_status_prints(uri: str) -> None:
         assert [t["reason"] for t in seen["slot-map"]["topologies"]] == ["created", "tablet 1 moved to s2"]
 
 
+@pytest.mark.long
 def test_a_store_that_goes_away_is_a_message_until_it_is_back(uri: str) -> None:
     with served(uri) as made, closing(Viewer(made)) as viewer:
         viewer.until(lambda seen: "problem" in seen)

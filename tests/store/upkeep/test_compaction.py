@@ -64,6 +64,7 @@ def read(store: Store) -> dict[int, int]:
     return dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", ranges_of_seeds(12, 2, short=1), ids=str)
 def test_merges_of_some_fragments_change_no_snapshot(programs: Programs, seeds: range) -> None:
     for seed in seeds:
