@@ -17,7 +17,7 @@ def ranges_of_seeds(count: int, size: int, short: int, variable: str = "ELASTICS
     if text:
         first, _, last = text.partition("-")
         return [range(int(first), int(last or first) + 1)]
-    marks = [() if number < short else pytest.mark.long for number in range(count)]
+    marks = [() if number < short else pytest.mark.long for number in range(drawn(count))]
     return [
         pytest.param(range(number * size, (number + 1) * size), marks=mark)
         for number, mark in enumerate(marks)
@@ -26,4 +26,10 @@ def ranges_of_seeds(count: int, size: int, short: int, variable: str = "ELASTICS
 
 def seeds(count: int, short: int) -> list[Any]:
     """So many seeds, of which only the first few are not `long`."""
-    return [pytest.param(seed, marks=() if seed < short else pytest.mark.long) for seed in range(count)]
+    marks = [() if seed < short else pytest.mark.long for seed in range(drawn(count))]
+    return [pytest.param(seed, marks=mark) for seed, mark in enumerate(marks)]
+
+
+def drawn(count: int) -> int:
+    """Half of them where `CI` is set, as of other draws there (`tests/base/examples.py`)."""
+    return (count + 1) // 2 if os.environ.get("CI") else count
