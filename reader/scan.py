@@ -126,8 +126,7 @@ def drive(
         recent = placements.recent(looked)
         is_read = ahead is not None and ahead.cursors == cursors and recent is looked
         now = ahead if is_read else step(cursors, recent)
-        if now is None:
-            break
+        assert now is not None, "where cursors are left there is something to read"
         with placements.look() as look:  # the rows have been read, so it is a second one
             ahead = None
             # Beside the first page none is read: many scans have no other, or are left there. And none at a
