@@ -19,7 +19,7 @@ permissions  Modes of files, of the directories that they are made in.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
-interrupted  What a thread has begun, to be ended where a signal's handler raises amid it.
+interrupted  What a thread has begun, to be ended where a signal's handler raises during it.
 resources   What a process has no more of, told as such.
 threads     Threads whose start comes to an end, also where there is no memory for them.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
@@ -38,7 +38,7 @@ Promises:
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.
 
-Left out: configuration files, logging set-up, retry policies. Whoever needs one has it beside the
+Left out: configuration files, logging set-up, retry policies. Whoever needs one has it alongside the
 code it serves.
 
 Import from the module that has the thing (`from elasticscan.base.errors import InvalidOption`):

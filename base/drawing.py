@@ -53,7 +53,7 @@ def bars(title: str, values: Sequence[tuple[str, float, int]]) -> str:
 
 
 def _sized(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """A picture that a notebook does not stretch."""
+    """A picture that a notebook does not range."""
     drawn = picture(width, height, title, parts)
     return drawn.replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)
 

@@ -397,7 +397,7 @@ class InvalidTopologyChange(UsageError):
 
 
 class UnsafeFork(UsageError):
-    """A process that was forked amid its parent's transaction, write or move.
+    """A process that was forked during its parent's transaction, write or move.
     Fork while the parent rests, or start processes with `spawn`."""
 
     code = "ES_UNSAFE_FORK"
@@ -491,7 +491,7 @@ class StoreReplaced(StartAgain):
 
 
 class TableChanged(StartAgain):
-    """A table that was dropped, made anew, or whose columns changed in a way that a reader cannot follow.
+    """A table that was dropped, made again, or whose columns changed in a way that a reader cannot follow.
     Begin again with the table as it is now."""
 
     code = "ES_TABLE_CHANGED"

@@ -1,8 +1,8 @@
 """Locks, and work that must not be cut in two, when a process is forked.
 
 A forked child has one thread, that of the fork, and the memory of all: a lock that another thread
-held stays shut in it for ever. So locks that are held for a moment are made anew in the child
-(`ChildSafeLock`), and work whose inner state nobody but its library can make anew is waited for
+held stays shut in it for ever. So locks that are held for a moment are made again in the child
+(`ChildSafeLock`), and work whose inner state nobody but its library can make again is waited for
 before a fork (`ForkGate`): a gate lets work in, a fork shuts it, waits until nobody is inside, and
 opens it again on both sides. Work that calls a user's code, which may fork, remembers whose it is
 (`Birthplace`), so that the child neither finishes nor cleans up what its parent goes on with. Where
@@ -92,7 +92,7 @@ class Birthplace:
         """Raise `UnsafeFork` in a child that was forked before the work was done."""
         if not self.is_here:
             raise UnsafeFork(
-                "this process was forked amid a write or a move of its parent, which alone goes on with it; "
+                "this process was forked during a write or a move of its parent, which alone continues it; "
                 "nothing was changed here: write or move in the child by a call of its own",
                 process=os.getpid(),
             )
@@ -118,7 +118,7 @@ class ForkGate:
     def inside_at_once(self) -> Iterator[bool]:
         """The same without waiting: False where a fork is under way, or the gate just changes.
 
-        For whoever holds what a fork waits for, and for finalizers, which may run amid anything, and so
+        For whoever holds what a fork waits for, and for finalizers, which may run during anything, and so
         in the thread that changes the gate.
         """
         entered = False
@@ -188,7 +188,7 @@ class ForkGate:
             self._changed.notify_all()
 
     def renew(self) -> None:
-        """Begin anew in a forked child: no thread is inside there, and none waits."""
+        """Begin again in a forked child: no thread is inside there, and none waits."""
         self._lock = Lock()  # entered by itself: Condition's own way in is not proof against signals
         self._changed = Condition(self._lock)
         self._inside: dict[int, frozenset[object]] = {}  # thread -> its entries

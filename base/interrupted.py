@@ -6,9 +6,10 @@ the block's end. Then the transaction stays open, with its lock, for as long as 
 notebooks do. So whoever begins something that others wait for notes how it is ended, and each call of
 the public surface that raises ends what it has begun and left (`resources.telling_lack`).
 
-Libraries (and this one) take what they catch for an error of their own: an alarm amid a parse becomes one of
-the text, and a lock or a connection that was left halfway another one that hides it. What the handler raised
-is then among the errors behind the one that comes out, and is what its user waits for (`raised_by_handler`).
+Libraries (and this one) take what they catch for an error of their own: an alarm during a parse becomes one
+of the text, and a lock or a connection that was left halfway another one that hides it. What the handler
+raised is then among the errors behind the one that comes out, and is what its user waits for
+(`raised_by_handler`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def raised_by_handler(error: BaseException, before: BaseException | None) -> Bas
         before: what was being handled when that began: no error behind it is of the call.
     """
     if error.__cause__ is None and error.__context__ is None and isinstance(error, Exception):
-        return None  # it is told as it is, whoever raised it
+        return None  # it is raised as it is, whoever raised it
     handlers: frozenset[CodeType] | None = None
     left: list[BaseException | None] = [error]
     seen = {id(before)}

@@ -56,8 +56,8 @@ GC_FEW_FILES: Final = 20
 # positions are made of.
 MAX_KEY_BYTES: Final = 16 << 10
 
-# A continuation key: room for 2,048 positions of the longest primary keys, beside columns and filter. A scan
-# has as many positions as it has slots that were left half-read, and then moved: few.
+# A continuation key: room for 2,048 positions of the longest primary keys, alongside columns and filter. A
+# scan has as many positions as it has slots that were left half-read, and then moved: few.
 MAX_KEY_CHARS: Final = 64 << 20
 
 # How long a continuation key can be used after its page was given out, or for as long as any table keeps its
@@ -85,7 +85,7 @@ SHARDS_AT_ONCE: Final = 6
 BUSY_SECONDS: Final = 120.0
 FORK_WAIT_SECONDS: Final = 20.0
 
-# How long a lost connection to a database server is made anew, and a busy object storage asked again, before
+# How long a lost connection to a database server is made again, and a busy object storage asked again, before
 # an error tells of it; and how long for the first one of a process, whose address may be wrong.
 RECONNECT_SECONDS: Final = 60.0
 FIRST_CONNECT_SECONDS: Final = 10.0
@@ -93,8 +93,8 @@ FIRST_CONNECT_SECONDS: Final = 10.0
 # How long a look at where slots are may be what the next page of a scan is read by.
 LOOK_SECONDS: Final = 1.0
 
-# How long a database server may be silent amid an answer before its connection counts as lost; and how long
-# a client amid a transaction that writes, for whose lock others wait.
+# How long a database server may be silent during an answer before its connection counts as lost; and how long
+# a client during a transaction that writes, for whose lock others wait.
 ANSWER_SECONDS: Final = 60.0
 
 # Files that a process keeps open to read from; others are opened again when they are read.

@@ -1,6 +1,7 @@
 """Errors of users' files: those that are loaded, written and exported, which are no files of a store.
 
-What a process lacks (memory, open files) is no error of a file: it is told as everywhere else (`resources`).
+What a process lacks (memory, open files) is no error of a file: it is raised as everywhere else
+(`resources`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Table.aggregate` beside reading all rows and grouping them in Arrow: processor time, by turns.
+"""`Table.aggregate` alongside reading all rows and grouping them in Arrow: processor time, by turns.
 
 python benchmarks/aggregates.py [--rows 10000000] [--rounds 5]
 """

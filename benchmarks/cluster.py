@@ -1,4 +1,4 @@
-"""A scan by two workers of one core each beside one of `local[2]`, by turns in one run.
+"""A scan by two workers of one core each alongside one of `local[2]`, by turns in one run.
 
     PYTHONPATH=. python benchmarks/cluster.py [--rows 5000000] [--rounds 7]
 

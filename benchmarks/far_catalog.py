@@ -5,7 +5,7 @@
 It starts a PostgreSQL server of its own, and a line to it which holds back all that is sent, both ways, for
 half of the time. With 0 milliseconds there is no line, and scans are set against those of a store whose
 catalog is in SQLite, by turns. Commits a second are those of one writer, and of several processes, each with
-its own table. Beside them stands what a commit takes of the processors, in the writers and in the server:
+its own table. Alongside them stands what a commit takes of the processors, in the writers and in the server:
 their sum bounds a machine's commits a second, whatever waits for whatever.
 """
 

@@ -130,7 +130,7 @@ LINES = {
 
 
 def drawn(points: Points) -> str:
-    caption = f"ratios after so many commits of {COMMIT_ROWS} rows, beside {LOADED:,} rows"
+    caption = f"ratios after so many commits of {COMMIT_ROWS} rows, alongside {LOADED:,} rows"
     return plotted(points, "commits", LINES, caption, 10**-0.5, (0.5, 1, 2, 5, 10, 20, 50))
 
 

@@ -1,4 +1,4 @@
-"""Secondary indexes: selective queries beside DuckDB and Spark's Parquet, builds, choices, moves."""
+"""Secondary indexes: selective queries alongside DuckDB and Spark's Parquet, builds, choices, moves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def bench_writes(results: Results, work: Path, rows: int) -> None:
 
 
 def bench_selective(results: Results, store: Store, parquet: Path, rows: int, rounds: int) -> None:
-    """0.1 % of the rows by an indexed column, in Python, beside DuckDB over Parquet."""
+    """0.1 % of the rows by an indexed column, in Python, alongside DuckDB over Parquet."""
     where = fraction(0.001)
     duck = duckdb.connect()
 
@@ -153,7 +153,7 @@ def bench_virtual(results: Results, work: Path, rows: int) -> None:
 def bench_spark_selective(
     results: Results, spark: Any, place: Path, parquet: str, rows: int, rounds: int, wanted: float
 ) -> None:
-    """0.1 % through Spark: the index beside Spark's Parquet scan with the same filter."""
+    """0.1 % through Spark: the index alongside Spark's Parquet scan with the same filter."""
     where = fraction(0.001)
 
     def noop(frame: Any) -> None:
@@ -175,7 +175,7 @@ def bench_spark_selective(
 def bench_sql_average(
     results: Results, spark: Any, place: Path, ceiling: Callable[[], Any], rounds: int
 ) -> None:
-    """`SELECT avg(v)` through the catalog's SQL, beside the ceiling of a source with that column."""
+    """`SELECT avg(v)` through the catalog's SQL, alongside the ceiling of a source with that column."""
     from elasticscan.connector import attach  # noqa: PLC0415 - Spark is not needed for the others
 
     catalog = attach(spark, str(place))

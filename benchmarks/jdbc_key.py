@@ -1,4 +1,4 @@
-"""One row by its key: `catalog.sql` beside PostgreSQL over JDBC, both through Spark, by turns.
+"""One row by its key: `catalog.sql` alongside PostgreSQL over JDBC, both through Spark, by turns.
 
 python benchmarks/jdbc_key.py [--rows 1000000] [--rounds 21] [--jar /usr/share/java/postgresql.jar]
 

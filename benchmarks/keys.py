@@ -37,7 +37,7 @@ def bench_get(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_key_scans(results: Results, store: Store, rows: int) -> None:
-    """A scan of one key, of a thousand, and of a short range, beside one that reads all slots."""
+    """A scan of one key, of a thousand, and of a short range, alongside one that reads all slots."""
     table, chance = store.table("t"), np.random.default_rng(8)
 
     def one() -> None:
@@ -56,7 +56,7 @@ def bench_key_scans(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_unequal_runs(results: Results, work: Path) -> None:
-    """A whole index over one large run and forty small ones, beside the same rows compacted."""
+    """A whole index over one large run and forty small ones, alongside the same rows compacted."""
     place = work / "unequal"
     store = Store.create(place, ["s1"])
     table = store.create_table("t", SCHEMA, ["id"])
@@ -80,7 +80,7 @@ def bench_unequal_runs(results: Results, work: Path) -> None:
 
 
 def bench_spark_key(results: Results, spark: Any, place: Path) -> None:
-    """One key through Spark, beside a read of a table without rows: by the option `filter`, and in SQL."""
+    """One key through Spark, alongside a read of a table without rows: by the option `filter`, and in SQL."""
     with Store.open(place) as store:
         if all(table.name != "nothing" for table in store.tables()):
             store.create_table("nothing", SCHEMA, ["id"])

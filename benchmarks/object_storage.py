@@ -74,8 +74,10 @@ def measured(server: S3Server, place: Path, what: str) -> tuple[int, int, float,
     server.line.clear()
     environment = os.environ | server.environment
     command = [sys.executable, "-m", "benchmarks.object_storage", "child", str(place), what]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    return len(server.line.requests), server.line.answered, float(told[1]), float(told[2])
+    message = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
+    return len(server.line.requests), server.line.answered, float(message[1]), float(message[2])
 
 
 def tell(what: str, figures: tuple[int, int, float, float]) -> None:

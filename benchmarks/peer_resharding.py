@@ -1,7 +1,8 @@
 """Scans while rows move from shard to shard: how many they lose, and how many they give twice.
 
-elasticscan beside what programs do that shard a database by themselves: two schemas of PostgreSQL, rows moved
-from one to the other in one transaction, and a reader that goes through one after the other, page by page.
+elasticscan alongside what programs do that shard a database by themselves: two schemas of PostgreSQL, rows
+moved from one to the other in one transaction, and a reader that goes through one after the other, page by
+page.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Outcome = tuple[int, int, int, float]  # rows lost, rows given twice, moves, sec
 
 
 def counted(pages: Callable[[], Iterator[pa.RecordBatch]], move: Callable[[random.Random], None]) -> Outcome:
-    """What is wrong with a few scans beside a mover."""
+    """What is wrong with a few scans alongside a mover."""
     ended, moves = threading.Event(), 0
 
     def go_on() -> None:

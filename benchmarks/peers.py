@@ -1,4 +1,4 @@
-"""elasticscan beside the stores that its users know: the same rows, the same work, by turns, one machine.
+"""elasticscan alongside the stores that its users know: the same rows, the same work, by turns, one machine.
 
     make peers                                         a million rows, all engines
     make peers ARGUMENTS='--rows 10000000 --engines elasticscan DuckDB Lance'
@@ -259,8 +259,8 @@ def markdown(figures: Figures) -> Iterator[str]:
 def write(place: Path, count: int, figures: Figures) -> None:
     """The figures as files: what tells them, and what shows them."""
     place.mkdir(parents=True, exist_ok=True)
-    told = json.dumps({"rows": count, "figures": figures}, indent=1)
-    (place / "peers.json").write_text(told + "\n", encoding="utf-8")
+    message = json.dumps({"rows": count, "figures": figures}, indent=1)
+    (place / "peers.json").write_text(message + "\n", encoding="utf-8")
     (place / "peers.svg").write_text(peer_chart.drawn(figures, count), encoding="utf-8")
     (place / "peers-bars.svg").write_text(peer_bars.drawn(figures), encoding="utf-8")
 

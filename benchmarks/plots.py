@@ -22,7 +22,7 @@ def plotted(
         lines: the names of the others, with texts for people.
         caption: what it shows.
         lowest: where the vertical axis begins.
-        ticks: what is written beside it.
+        ticks: what is written alongside it.
     """
     highest = max(point[name] for point in points for name in lines if name in point)
     low = math.log10(lowest)

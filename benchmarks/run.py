@@ -51,7 +51,7 @@ MOVER_BYTES_PER_SECOND = 32 << 20
 
 
 def bench_load(results: Results, source: Path, work: Path, rows: int, rounds: int) -> None:
-    """Bulk load from Parquet, beside pyarrow writing Parquet sorted the same way."""
+    """Bulk load from Parquet, alongside pyarrow writing Parquet sorted the same way."""
 
     def load() -> None:
         make_store(work / "load", parquet_reader(source)).close()
@@ -99,7 +99,7 @@ def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None
 
 
 def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows: int) -> None:
-    """A page in a table ten times smaller, beside one in the full table."""
+    """A page in a table ten times smaller, alongside one in the full table."""
     small = make_store(work / "small", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows // 10)))
 
     def page_cost(of: Store) -> float:
@@ -256,7 +256,7 @@ def main() -> int:
     )
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
     parser.add_argument("--commits", type=int, default=1_000, help="of the upkeep benchmark")
-    parser.add_argument("--stream-commits", type=int, default=200, help="of the stream beside readers")
+    parser.add_argument("--stream-commits", type=int, default=200, help="of the stream alongside readers")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     only = set(options.only.split(","))

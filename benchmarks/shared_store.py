@@ -1,4 +1,4 @@
-"""A store that many use at once: writers side by side, writes of many tasks, a stream beside readers.
+"""A store that many use at once: writers side by side, writes of many tasks, a stream alongside readers.
 
 `python shared_store.py STORE FIRST SECONDS`: one of the writers; it prints how many commits it made.
 """
@@ -46,7 +46,7 @@ def _commits(uri: str, writers: int, first: int) -> int:
 
 
 def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
-    """What three writes of 200 tasks leave to count, beside the same rows compacted."""
+    """What three writes of 200 tasks leave to count, alongside the same rows compacted."""
     with loaded(work / "tasks", LOADED) as store:
         _counted(store, spark)  # a JVM begins slowly
         for number in range(3):
@@ -82,7 +82,7 @@ def _counted(store: Store, spark: Any) -> dict[str, float]:
 
 
 def bench_first_scans(results: Results, work: Path, rows: int) -> None:
-    """The first scan after each of some commits, and the best of three later ones, beside one before them.
+    """The first scan after each of some commits, and the best of three later ones, alongside one before them.
 
     The reader has the store open for itself, as one in another process.
     """
@@ -108,7 +108,7 @@ def bench_first_scans(results: Results, work: Path, rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What reads beside a stream cost in one stretch of its commits; times in milliseconds.
+    """What reads alongside a stream cost in one range of its commits; times in milliseconds.
 
     Attributes:
         scan, point: medians of processor time, as ratios to those of a store without a stream, by turns.
@@ -127,7 +127,7 @@ class Beside:
 
 
 def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commits: int) -> None:
-    """Scans and point queries beside a stream that makes so many commits, one after the other."""
+    """Scans and point queries alongside a stream that makes so many commits, one after the other."""
     with (
         open_files_limited(256),
         loaded(work / "stream", LOADED) as store,
@@ -146,7 +146,7 @@ def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commit
             query.stop()
     worst = max(curve, key=lambda point: point.scan)
     results.at_most(
-        f"scan beside {commits:,} commits of a stream, worst stretch / of a store without a stream",
+        f"scan alongside {commits:,} commits of a stream, worst range / of a store without a stream",
         worst.scan,
         2,
         f"{worst.scan_ms:.1f} ms",
@@ -158,14 +158,14 @@ def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commit
 
 
 def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Beside]:
-    """Reads of both stores by turns, in stretches of the commits that are made meanwhile."""
+    """Reads of both stores by turns, in ranges of the commits that are made meanwhile."""
     begin = store.status()["snapshot"]
     reads = [(of, how) for how in ({}, {"filter": "k = 5"}) for of in (store, quiet)]
-    done, stretch = 0, 0
-    while stretch < SAMPLES:
-        stretch = done * SAMPLES // commits + 1
+    done, span = 0, 0
+    while span < SAMPLES:
+        span = done * SAMPLES // commits + 1
         took: list[list[float]] = [[] for _ in reads]
-        while (done := store.status()["snapshot"] - begin) * SAMPLES < stretch * commits:
+        while (done := store.status()["snapshot"] - begin) * SAMPLES < span * commits:
             for (of, how), times in zip(reads, took, strict=True):
                 times.append(processor_seconds(lambda of=of, how=how: scanned(of, **how)))  # type: ignore[misc]
             time.sleep(0.2)

@@ -74,7 +74,7 @@ def scan_seconds(store: Store, **how: Any) -> float:
 
 
 def bench_small_commits(results: Results, work: Path, commits: int) -> None:
-    """Reads and commits after so many small commits, beside those of a store that was loaded at once."""
+    """Reads and commits after so many small commits, alongside those of a store that was loaded at once."""
     with open_files_limited(OPEN_FILES), loaded(work / "small", LOADED) as store:
         took: list[float] = []
         curve: list[dict[str, float]] = []

@@ -1,4 +1,4 @@
-"""Queries of `catalog.sql` beside Spark's Parquet, by turns.
+"""Queries of `catalog.sql` alongside Spark's Parquet, by turns.
 
 python benchmarks/sql_queries.py [--rows 10000000] [--rounds 7] [--only TEXT] [--plain] [--ceiling]
 

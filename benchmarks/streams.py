@@ -66,7 +66,7 @@ def small_store(place: Path, rows: int, commits: int) -> Store:
 
 
 def bench_overhead(results: Results, streams: Streams, work: Path, rows: int) -> None:
-    """Micro-batches of one small commit each, beside those of a source that has nothing to do."""
+    """Micro-batches of one small commit each, alongside those of a source that has nothing to do."""
     with small_store(work / "small-commits", rows, COUNTED + SKIPPED) as store:
         elastic = partial(
             streams.run,
@@ -102,7 +102,7 @@ def bench_overhead(results: Results, streams: Streams, work: Path, rows: int) ->
 def bench_catch_up(
     results: Results, streams: Streams, spark: Any, place: Path, rows: int, rounds: int
 ) -> None:
-    """A whole table in micro-batches, beside the batch scan of it."""
+    """A whole table in micro-batches, alongside the batch scan of it."""
 
     def stream(source: str, **options: Any) -> Callable[[], None]:
         def run() -> None:

@@ -33,7 +33,7 @@ Inside a store directory the catalog is an SQLite database in WAL mode (`synchro
 A database at a PostgreSQL server is named by its URL; no other kind is known. The format is versioned: only
 this release's own is read.
 
-Where the catalog's file cannot be written, it is read without changing anything beside it
+Where the catalog's file cannot be written, it is read without changing anything alongside it
 (`readonly.py`), and `writing()` says why it does not write.
 
 The modules, from the bottom up:
@@ -76,7 +76,7 @@ from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.reports import Report
 from elasticscan.catalog.seal_keys import KEYS, OFFSETS
-from elasticscan.catalog.server import begun_again
+from elasticscan.catalog.server import retry_interrupted
 from elasticscan.catalog.state import Identity, Reached, StoreInfo
 from elasticscan.catalog.tags import Tag
 from elasticscan.catalog.topology_history import ask_topology
@@ -107,7 +107,7 @@ __all__ = [
     "ask_for_merge",
     "ask_for_merges",
     "ask_topology",
-    "begun_again",
     "holds_store",
     "is_writing",
+    "retry_interrupted",
 ]

@@ -37,7 +37,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A process's clock beside what the store believes."""
+    """A process's clock alongside what the store believes."""
 
     clock: float
     believed: float

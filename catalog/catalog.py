@@ -261,7 +261,7 @@ class Catalog:
             tx = Tx(connection, self.clock.now(), self._store_id, self._remembered, seen)
             yield tx
             if tx.looked is not None:
-                # A connection that is opened anew may find another store at the same place.
+                # A connection that is opened again may find another store at the same place.
                 self._store_id = self._store_id or tx.store_seen
                 if tx.looked != seen:
                     self._note(tx.looked)

@@ -447,7 +447,7 @@ class CommitTx(TagTx):
     # Leases
 
     def take_lease(self, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
-        """Promise that a snapshot stays readable until `now + seconds`; takes one that ended anew."""
+        """Promise that a snapshot stays readable until `now + seconds`; takes one that ended again."""
         current = self.table_by_id(table.id)  # the caller's may be from before a compaction
         if current is None:
             raise TableChanged(f"table {table.name!r} was dropped; start a new scan", table=table.name)

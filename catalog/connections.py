@@ -1,7 +1,7 @@
 """Connections of this process to catalogs: few, of no thread in particular, and none across a fork.
 
 Nothing here is kept in thread-local storage. A thread that Python did not start (of DuckDB, say)
-loses its storage amid its own end, when Python can run no finalizer any more: up to Python 3.12 the
+loses its storage during its own end, when Python can run no finalizer any more: up to Python 3.12 the
 process then dies.
 
 SQLite cannot be taken across a fork: it notes in memory which locks the process has on a file, and
@@ -86,10 +86,10 @@ class ConnectionPool(QueuePool):
 
 # Parameters of statements are secrets and rows' values: errors do not tell them.
 POOL: Final = {"poolclass": ConnectionPool, "pool_size": 8, "max_overflow": 32, "hide_parameters": True}
-# What is kept of a connection, in what SQLAlchemy keeps beside it: its process; true from the beginning of
+# What is kept of a connection, in what SQLAlchemy keeps alongside it: its process; true from the beginning of
 # a transaction to its end, unless that came between two steps.
-_OPENED_BY, _LEFT_AMID = "opened by", "left amid"
-# What a watch's question may raise beside the driver's errors.
+_OPENED_BY, _LEFT_AMID = "opened by", "left during"
+# What a watch's question may raise alongside the driver's errors.
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
 WATCHERS, ASKERS = 4, 2  # at most so many connections for each Watch, and for its questions under way
 
@@ -373,7 +373,7 @@ def let_go_at_the_end(owner: object, engine: Engine) -> None:
 
 
 def _close_later(close: Callable[[], None]) -> None:
-    """Close what nobody uses any more: at once or, amid a fork, before others are opened."""
+    """Close what nobody uses any more: at once or, during a fork, before others are opened."""
     with GATE.inside_at_once() as entered:
         if entered:
             close()
@@ -401,7 +401,7 @@ def never_free(connection: object) -> None:
 
 def unsafe_fork() -> UnsafeFork:
     return UnsafeFork(
-        "this process was forked amid a transaction of its parent, so it cannot use the catalog; fork "
+        "this process was forked during a transaction of its parent, so it cannot use the catalog; fork "
         "when the parent is not writing, or start processes with multiprocessing's 'spawn' or 'forkserver'",
         process=os.getpid(),
     )
@@ -416,7 +416,7 @@ class _Forks:
         self.watches: WeakSet[Watch] = WeakSet()
         self.process = os.getpid()
         self.unsafe = False  # this process was forked while SQLite was at work
-        self.left: deque[Callable[[], None]] = deque()  # closes what finalizers met amid a fork
+        self.left: deque[Callable[[], None]] = deque()  # closes what finalizers met during a fork
         self._forking = Lock()
         self._held: list[_Slot] = []
         self._quiet = False  # from before a fork to its end: nobody uses SQLite, no connection is open
@@ -429,7 +429,7 @@ class _Forks:
     def follow_file(self, engine: Engine, at_once: bool = False) -> None:
         """Let go of all connections to files that are not the catalog's any more.
 
-        Nobody else sees what they write. New ones must not be opened beside them: they would share a log.
+        Nobody else sees what they write. New ones must not be opened alongside them: they would share a log.
         Who reads may look a moment late: what it reads is what was there a moment ago.
         """
         opened = self.files.get(engine)
@@ -550,7 +550,7 @@ def _end_what_is_interrupted(engine: Engine) -> None:
 
 
 def check_own(connection: Connection) -> None:
-    """Raises `UnsafeFork` where a child goes on in a transaction amid which its own thread forked it.
+    """Raises `UnsafeFork` where a child goes on in a transaction during which its own thread forked it.
 
     What it sent would get answers that are its parent's, which would wait for them for ever.
     """
@@ -571,7 +571,7 @@ def closed_on_error(connection: Any) -> Iterator[None]:
 def opens(engine: Engine, open_it: Callable[[], Any], path: str) -> Any:
     """Open a connection to the file that is at a path now, and remember which that was.
 
-    A file that is gone is not made anew: its place may be about to be taken by a copy.
+    A file that is gone is not made again: its place may be about to be taken by a copy.
     """
     before = OpenedFiles.look(path)
     if before is None:

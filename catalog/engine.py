@@ -143,7 +143,7 @@ def file_of(url: str | Path) -> Path | None:
 def make_file(path: Path, like_directory: bool) -> None:
     """An empty file for a new catalog: its owner's, or also that of a group that its directory was opened to.
 
-    Whatever the umask is. What SQLite puts beside it gets its mode.
+    Whatever the umask is. What SQLite puts alongside it gets its mode.
     """
     try:
         mode = mode_within(path.parent.stat().st_mode) if like_directory else 0o600

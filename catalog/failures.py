@@ -101,7 +101,7 @@ def translate_errors(engine: Engine) -> Iterator[None]:
         raise failing_disk(engine) or damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
         raise failing_disk(engine) or damaged(error) from error
-    except StatementError as error:  # raised amid a statement, by the handler of a signal
+    except StatementError as error:  # raised during a statement, by the handler of a signal
         raise (error.orig or error) from error.__cause__
     except NoFreeConnection as error:
         raise CatalogUnavailable(
@@ -252,7 +252,7 @@ def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanErro
 
 def replaced_file() -> Interrupted:
     return Interrupted(
-        "the catalog's file, or the log beside it, was replaced or removed while it was used; nothing was "
+        "the catalog's file, or the log alongside it, was replaced or removed while it was used; nothing was "
         "done: try again, with what is there now"
     )
 

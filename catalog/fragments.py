@@ -270,12 +270,12 @@ class FragmentTx(IndexTx):
     def statistics(self, of: Collection[int]) -> dict[int, FragmentStatistics]:
         """Return what is known of some fragments, by their ids.
 
-        Old or empty ones are missing, and those beside damage: they save work, and no row depends on them.
+        Old or empty ones are missing, and those alongside damage: they save work, and no row depends on them.
         """
         return self._as_far_as_whole(statistics, "fragment_id", of, unpack_statistics)
 
     def histograms(self, runs: Collection[int]) -> dict[int, KeyHistogram]:
-        """The histograms of some runs, by their ids; those beside damage are missing, as in `statistics`."""
+        """The histograms of some runs, by their ids; damaged ones are missing, as in `statistics`."""
         return self._as_far_as_whole(histograms, "run_id", runs, unpack_histogram)
 
     def _as_far_as_whole(
@@ -374,7 +374,7 @@ def ask_for_merge(
         table: whose fragments are merged.
         shards: where they are.
         going: the ids of those that each merge takes, the first one first: they are likely to serve nothing
-            any more. Once it has changed rows, others ask for theirs anew.
+            any more. Once it has changed rows, others ask for theirs again.
         staged: what takes their places.
         targets: of steps of upkeep that end with it.
     """

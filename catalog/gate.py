@@ -1,4 +1,4 @@
-"""The gate through which SQLite is used, so that no fork meets it amid its work: see `connections`."""
+"""The gate through which SQLite is used, so that no fork meets it during its work: see `connections`."""
 
 from __future__ import annotations
 

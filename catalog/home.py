@@ -50,7 +50,7 @@ class OpenedFiles:
     """The files that connections have open, to see whether they are those that others open now.
 
     Attributes:
-        beside: the log and its index; None for one that SQLite had not made yet.
+        alongside: the log and its index; None for one that SQLite had not made yet.
         trusted_until: a time of `monotonic`; readers need not look again before.
     """
 

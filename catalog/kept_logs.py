@@ -3,7 +3,7 @@
 SQLite reads its log (`-wal`) as far as checksums are right. The rest it writes over, or removes with the last
 connection. That is as it should be after a write that was cut off, but the same happens to acknowledged
 commits behind a damaged bit. Where the shards know commits that the catalog does not, the log is therefore
-copied beside it before anybody writes, once for each newest commit that is known.
+copied alongside it before anybody writes, once for each newest commit that is known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def holds_anything(log: Path) -> bool:
 
 
 def keep_log(file: Path, known: str) -> None:
-    """Copy a catalog's log beside it, with the log's mode, unless that was done; as well as may be.
+    """Copy a catalog's log alongside it, with the log's mode, unless that was done; as well as may be.
 
     Args:
         known: what of the lost is known; a part of the copy's name.
@@ -79,7 +79,7 @@ def _remove_parts(log: Path) -> None:
 
 
 def kept_logs(file: Path) -> list[Path]:
-    """The logs that were kept beside a catalog, as far as its directory can be read."""
+    """The logs that were kept alongside a catalog, as far as its directory can be read."""
     with Passing(OSError):
         return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
     return []

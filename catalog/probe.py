@@ -46,7 +46,7 @@ def _open(path: Path) -> int:
 
 
 def why_unreadable(path: Path) -> OSError | None:
-    """The error with which the system refuses a database or the log beside it; None if it gives both."""
+    """The error with which the system refuses a database or the log alongside it; None if it gives both."""
     try:
         for file in (path, path.with_name(f"{path.name}-wal")):
             if file == path or file.exists():
@@ -60,7 +60,7 @@ def why_unreadable(path: Path) -> OSError | None:
 
 
 def has_room(path: Path | None) -> bool:
-    """False where the disk of a database is full: what it cannot grow may be told as a failed write."""
+    """False where the disk of a database is full: what it cannot grow may be raised as a failed write."""
     try:
         return path is None or shutil.disk_usage(path.parent).free >= _ROOM_BYTES
     except OSError:

@@ -1,10 +1,10 @@
 """Reading an SQLite catalog that this process cannot write, or must not.
 
-SQLite reads a database in WAL mode through the file `-shm` beside it. While somebody who may write
+SQLite reads a database in WAL mode through the file `-shm` alongside it. While somebody who may write
 has the store open, that file is there, and a connection with `mode=ro` sees what all others see.
-When the last of them has closed it, it is gone; SQLite would make it anew, which a reader must not
+When the last of them has closed it, it is gone; SQLite would make it again, which a reader must not
 or cannot. Then the database's file is all there is: it is copied into memory, whole, and read there.
-It is copied anew for the first transaction after it changed, which a look at the file shows.
+It is copied again for the first transaction after it changed, which a look at the file shows.
 
 A read-only mount of a disk where somebody writes on the same machine is no special case: both see one `-shm`.
 """
@@ -59,7 +59,7 @@ def why_not_writable(path: Path) -> str | None:
 
 
 def read_only_engine(path: Path) -> Engine:
-    """An engine that reads the catalog in a file and changes nothing beside it either."""
+    """An engine that reads the catalog in a file and changes nothing alongside it either."""
     source = _Source(path)
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # for whoever asks where the file lies
@@ -157,14 +157,14 @@ class _Source:
             seen, cached = self._look(), self._copied
             if cached is not None and cached[0] == seen and _is_settled(seen):
                 return cached
-            with suppress(FileNotFoundError):  # the file beside it may go at any time
+            with suppress(FileNotFoundError):  # the file alongside it may go at any time
                 content = self._content(seen)
                 if self._look() == seen:
                     self._copied = (seen, content)
                     return seen, content
             time.sleep(_PAUSE_SECONDS)
         raise CatalogUnavailable(
-            f"{self._path} changes all the time, and the files beside it that say how to read it meanwhile "
+            f"{self._path} changes all the time, and the files next to it that say how to read it meanwhile "
             "cannot be used here; try again, or let this user read them"
         )
 
@@ -175,7 +175,7 @@ class _Source:
         content = b"".join(parts_of(self._path))
         if seen[1] is not None and seen[1][2]:
             return _merge_log(content, self._wal.read_bytes())
-        # Bytes 18 and 19 say that there is a file of changes beside it, which memory cannot have.
+        # Bytes 18 and 19 say that there is a file of changes alongside it, which memory cannot have.
         return content[:18] + b"\1\1" + content[20:] if content[18:20] == b"\2\2" else content
 
 
@@ -224,7 +224,7 @@ def _telling_of_scratch() -> Iterator[None]:
         if lack_in(error) is not None:
             raise
         said = (
-            "the catalog has changes beside it, which are laid over a copy of it in the temporary directory, "
+            "the catalog has a log of changes, which are applied to a copy of it in the temporary directory, "
             f"and this cannot be made: {error}; name another directory in TMPDIR"
         )
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -233,7 +233,7 @@ def _telling_of_scratch() -> Iterator[None]:
 
 
 def _merge_log(content: bytes, changes: bytes) -> bytes:
-    """The database with the changes beside it, which a writer that was killed has left."""
+    """The database with the changes alongside it, which a writer that was killed has left."""
     with _telling_of_scratch(), tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
         copy = Path(scratch) / "catalog.db"
         copy.write_bytes(content)

@@ -1,19 +1,19 @@
 """Transactions at a database server, which may go away and come back.
 
-A connection ends in the midst of anything: the server is started anew, a standby takes over, a proxy or a
+A connection ends in the midst of anything: the server is started again, a standby takes over, a proxy or a
 network drops it. A transaction here goes on as if nothing had been: it keeps what it asked and what the
-answers were, and begins anew on another connection, where it asks all of it again. Where all answers are the
+answers were, and begins again on another connection, where it asks all of it again. Where all answers are the
 same, whatever was concluded from them is still true; else the catalog was changed by others meanwhile, and
 whoever can begin again does so (`Interrupted`, `begun_again`). Steps of upkeep
 do not: the next round has them.
 
 The answer to a COMMIT may be lost, too. Each transaction that writes therefore enters an id of its own into
-the table `outcomes`, with its first statement. To begin anew is to enter the same id again: that waits for
+the table `outcomes`, with its first statement. To begin again is to enter the same id again: that waits for
 the end of the lost transaction, and is refused if it was committed. So its fate is found out for sure. The
 server's own numbers of transactions would not do: one that crashed gives them out again.
 
 A client may stand still, too (its machine is out of memory, someone stopped it) while it holds the lock that
-all writers wait for. So the server ends the connection of one that says nothing for `ANSWER_SECONDS` amid a
+all writers wait for. So the server ends the connection of one that says nothing for `ANSWER_SECONDS` during a
 transaction that writes, sooner than those who wait for it give up; for the client, should it go on, that is a
 connection that was lost.
 
@@ -118,7 +118,7 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._pause = 0.0  # at first it may only be that the server was started anew since it was last asked
+        self._pause = 0.0  # at first it may only be that the server was started again since it was last asked
 
     def wait(self, error: Exception) -> None:
         """Wait for the next try, or raise the error when there is to be none."""
@@ -371,8 +371,8 @@ def interrupted() -> Interrupted:
     )
 
 
-def begun_again(work: Callable[P, T]) -> Callable[P, T]:
-    """A function that can begin anew, and does so when it is interrupted.
+def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
+    """A function that can begin again, and does so when it is interrupted.
 
     It may have staged files before, and looked at things; what it changed is undone with its transaction. One
     that gives up is not begun again by those that called it: `CatalogUnavailable`.

@@ -29,12 +29,12 @@ class ServerClock(SystemClock):
         ahead = self._ahead
         return super().now() if ahead is None else time.monotonic() + ahead
 
-    def note(self, told: float, asked_at: float, answered_at: float) -> None:
+    def note(self, message: float, asked_at: float, answered_at: float) -> None:
         """Follow what the server told, between two readings of the monotonic clock.
 
         The answer is as old as its way back, at most as the whole wait: it counts as told in the middle.
         """
-        self._ahead = told - (asked_at + answered_at) / 2
+        self._ahead = message - (asked_at + answered_at) / 2
 
 
 def clock_of(engine: Engine, clock: Clock) -> Clock:
@@ -50,8 +50,8 @@ def clock_of(engine: Engine, clock: Clock) -> Clock:
         with connection.cursor() as cursor:
             asked_at = time.monotonic()
             cursor.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
-            (told,) = cursor.fetchone()
-            servers.note(told, asked_at, time.monotonic())
+            (message,) = cursor.fetchone()
+            servers.note(message, asked_at, time.monotonic())
         connection.autocommit = before
 
     return servers

@@ -133,9 +133,9 @@ class StateTx:
         return self._state("layout"), self._state("last_commit")
 
     def bump_layout(self, of_fragments: bool = False) -> None:
-        """Let what was read of the store before be read anew: something other than rows has changed.
+        """Let what was read of the store before be read again: something other than rows has changed.
 
-        `of_fragments` says that it is nothing but the files where rows lie: these alone are read anew.
+        `of_fragments` says that it is nothing but the files where rows lie: these alone are read again.
         """
         layout = self._state("layout") + 1
         self._set(layout=layout, **({} if of_fragments else {"stable_since": layout}))
@@ -167,7 +167,7 @@ class StateTx:
 
         Pages of two moments, as a torn write leaves them where its log is lost, may each be what was written
         once, rows and sums alike. One page alone tells that they do not belong together: that of the newest
-        commit's number, which has the sum of the sums beside it. Takes some 3 µs for each group.
+        commit's number, which has the sum of the sums alongside it. Takes some 3 µs for each group.
         """
         written = self._rows.written_groups()
         total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in written.items()))
@@ -178,7 +178,7 @@ class StateTx:
 
     @property
     def times(self) -> Times:
-        """This process's clock beside the time that the store believes."""
+        """This process's clock alongside the time that the store believes."""
         return Times(self.now, observe(self._belief(), self.now).believed_at)
 
     def observe_time(self) -> None:

@@ -4,7 +4,7 @@ A server that is stopped, or whose machine went beyond a network that drops all,
 says nothing. Timeouts of its own do not count while it stands still, and keepalives are answered by its
 machine. So it is the client that gives up: after `ANSWER_SECONDS` of silence it ends the connection from
 its own side, and then all is as if the connection had been lost (`server.py`). What goes on slowly is no
-silence: each piece of an answer begins the time anew.
+silence: each piece of an answer begins the time again.
 
 A small question that is asked again and again (`ask`) goes to the driver's library directly, and its `answer`
 is waited for no longer either: what the driver adds to it takes four times as long as the question itself.

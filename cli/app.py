@@ -49,19 +49,19 @@ class Commands(TyperGroup):
                 sys.stdout.flush()
             return result
         except WrongWords as error:
-            told = cast("Any", error)
-            _tell_options(told)
+            text = cast("Any", error)
+            _tell_options(text)
             if not wants_json(ctx):
                 raise
-            why = told.format_message().rstrip(".")
-            wrong = InvalidOption(f"{why}; see `{(told.ctx or ctx).command_path} --help`")
+            why = text.format_message().rstrip(".")
+            wrong = InvalidOption(f"{why}; see `{(text.ctx or ctx).command_path} --help`")
             raise typer.Exit(report_error(wrong, as_json=True)) from error
         except ElasticScanError as error:
             raise typer.Exit(report_error(error, wants_json(ctx))) from error
         except (OSError, UnicodeEncodeError) as error:
-            if (told := unwritten(error)) is None:
+            if (text := unwritten(error)) is None:
                 raise
-            raise typer.Exit(report_error(told, wants_json(ctx))) from error
+            raise typer.Exit(report_error(text, wants_json(ctx))) from error
         except KeyboardInterrupt as error:
             # The files that the command had staged were removed on the way here: nothing is half done.
             raise typer.Exit(130) from error

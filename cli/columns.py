@@ -42,8 +42,8 @@ def drop_column(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
     """Drop a column of a table, while others write, scan and move; merges remove its values later."""
     with Store.open(uri) as store:
         store.table(table).drop_columns([name])
-    told = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is dropped."
-    answer(json, {"table": table, "column": name, "dropped": True}, told)
+    message = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is dropped."
+    answer(json, {"table": table, "column": name, "dropped": True}, message)
 
 
 def rename_column(
@@ -56,8 +56,8 @@ def rename_column(
     """Give a column of a table another name, while others write, scan and move."""
     with Store.open(uri) as store:
         store.table(table).rename_column(name, new)
-    told = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is [bold]{escape(new)}[/bold] now."
-    answer(json, {"table": table, "column": new, "was": name}, told)
+    message = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is [bold]{escape(new)}[/bold] now."
+    answer(json, {"table": table, "column": new, "was": name}, message)
 
 
 def widen_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = False) -> None:
@@ -66,8 +66,8 @@ def widen_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = Fa
     wide = type_of(kind, "TYPE", f"TYPE {kind!r} must be", hint)
     with Store.open(uri) as store:
         store.table(table).widen_column(name, wide)
-    told = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is {escape(str(wide))} now."
-    answer(json, {"table": table, "column": name, "type": str(wide)}, told)
+    message = f"Column [bold]{escape(name)}[/bold] of {escape(table)} is {escape(str(wide))} now."
+    answer(json, {"table": table, "column": name, "type": str(wide)}, message)
 
 
 def set_compression(
@@ -76,10 +76,10 @@ def set_compression(
     form: Annotated[str, typer.Argument(metavar="FORM", help="none, lz4 or zstd.")],
     json: Json = False,
 ) -> None:
-    """Say how a table's files are written from now on; compact writes those that are there anew."""
+    """Say how a table's files are written from now on; compact writes those that are there again."""
     with Store.open(uri) as store:
         handle = store.table(table)
         handle.set_compression(form)
         now = handle.definition.compression
-    told = f"Files of [bold]{escape(table)}[/bold] are written {PACKED[now]} from now on."
-    answer(json, {"table": table, "compression": now}, told)
+    message = f"Files of [bold]{escape(table)}[/bold] are written {PACKED[now]} from now on."
+    answer(json, {"table": table, "compression": now}, message)

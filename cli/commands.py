@@ -122,7 +122,7 @@ COMMANDS = (
     Command(DATA, "widen-column", "columns:widen_column",
         "Give a column of a table a wider type of the same kind: int32 to int64, float to double."),
     Command(DATA, "set-compression", "columns:set_compression",
-        "Say how a table's files are written from now on; compact writes those that are there anew."),
+        "Say how a table's files are written from now on; compact writes those that are there again."),
     Command(CHANGE, "expand", "topology:expand",
         "Add shards that are not there yet, and move the fewest tablets that balance."),
     Command(CHANGE, "contract", "topology:contract", "Move all tablets off a shard and remove it."),
@@ -151,7 +151,7 @@ COMMANDS = (
     Command(CARE, "verify", "upkeep:verify",
         "Read every file; exit code 5 if one is damaged, with the rows, slots and commits that it had."),
     Command(CARE, "repair", "upkeep:repair",
-        "Make a store anew from its files; the damaged one is only read. Exit code 5 if something is "
+        "Make a store again from its files; the damaged one is only read. Exit code 5 if something is "
         "lost."),
     Command(CARE, "rotate-secret", "upkeep:rotate_secret",
         "Replace the secrets of continuation keys and of streams' offsets; those in use go on."),

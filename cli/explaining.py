@@ -134,7 +134,7 @@ def _choice(explained: dict[str, Any], index: str) -> Listing:
 
 
 def _analysis(explained: dict[str, Any]) -> Listing:
-    """Estimates beside what the run counted."""
+    """Estimates alongside what the run counted."""
     (chosen,) = (candidate for candidate in explained["candidates"] if candidate["chosen"])
     actual = explained["actual"]
     shown = listing("", "estimated", "actual", right=_NUMBERS)

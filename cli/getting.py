@@ -45,18 +45,18 @@ def get(
         asked = keys_of(keys, opened.schema, opened.primary_key)
         rows = opened.get(asked, names_of(columns), snapshot_of(snapshot))
     is_there = "is there" if asked.num_rows == 1 else "are there"
-    told = f"{rows.num_rows:,} of {counted(asked.num_rows, 'key')} {is_there}"
+    message = f"{rows.num_rows:,} of {counted(asked.num_rows, 'key')} {is_there}"
     if output is not None:
         with open_writer(output, rows.schema) as writer:
             for batch in rows.to_batches():
                 writer.write_batch(batch)
         value = {"output": str(output), "rows": rows.num_rows, "keys": asked.num_rows}
-        answer(json, value, f"{told}; their rows were written to {escape(str(output))}.")
+        answer(json, value, f"{message}; their rows were written to {escape(str(output))}.")
     elif json:
         print_json_lines(rows.to_pylist())
     else:
         show_rows(rows.schema, rows.to_pylist())
-        console().print(f"{told}.")
+        console().print(f"{message}.")
 
 
 def keys_of(texts: Sequence[str], schema: pa.Schema, names: Sequence[str]) -> pa.Table:

@@ -32,7 +32,7 @@ Job = Annotated[
 ]
 Null = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="CSV: what is null, beside empty fields without quotes."),
+    typer.Option(metavar="TEXT", help="CSV: what is null, alongside empty fields without quotes."),
 ]
 Types = Annotated[
     list[str] | None,

@@ -73,7 +73,7 @@ Since = Annotated[
 ]
 UserMetadata = Annotated[
     list[str] | None,
-    typer.Option("--user-metadata", metavar="KEY=TEXT", help="Stands beside the commit in the history."),
+    typer.Option("--user-metadata", metavar="KEY=TEXT", help="Stands alongside the commit in the history."),
 ]
 Speed = Annotated[
     str | None,

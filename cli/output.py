@@ -53,7 +53,7 @@ def wants_json(context: typer.Context) -> bool:
 
 
 def console(stderr: bool = False) -> Console:
-    """A console, made anew for each use, so that it follows a redirected stdout."""
+    """A console, made again for each use, so that it follows a redirected stdout."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
 

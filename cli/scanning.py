@@ -119,7 +119,7 @@ def changes(
 ) -> None:
     """Read what commits did: each insert, update and delete exactly once, while tablets move.
 
-    Rows have the columns _change_type, _commit_version and _commit_timestamp beside the table's own. What
+    Rows have the columns _change_type, _commit_version and _commit_timestamp alongside the table's own. What
     stops after some --pages goes on with `scan --key`.
     """
     if output is not None:

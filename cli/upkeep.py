@@ -37,7 +37,7 @@ def keep(
 
     if pause <= 0:
         raise InvalidOption(
-            "--every must be more than 0: the catalog is asked anew each time", option="--every"
+            "--every must be more than 0: the catalog is asked again each time", option="--every"
         )
 
     def tell(step: str) -> None:
@@ -165,13 +165,13 @@ def adopt(uri: Uri, json: Json = False) -> None:
     with Store.open(uri) as store:
         adoption = store.adopt()
     had, reached = adoption.commits
-    told = [f"{shown(uri)} owns its shards now; keys and stream offsets from before are refused."]
+    message = [f"{shown(uri)} owns its shards now; keys and stream offsets from before are refused."]
     if reached > had:
-        told.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
+        message.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
     for shard, path in adoption.missing:
         back = "`gc` puts it back from the trash" if (shard, path) in adoption.in_trash else RESTORE
-        told.append(f"The catalog refers to {path} of shard {shard}, which is gone; {back}.")
-    answer(json, asdict(adoption), escape("\n".join(told)))
+        message.append(f"The catalog refers to {path} of shard {shard}, which is gone; {back}.")
+    answer(json, asdict(adoption), escape("\n".join(message)))
 
 
 def verify(uri: Uri, json: Json = False) -> None:
@@ -201,7 +201,7 @@ def repair(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a store anew from its files; the damaged one is only read. Exit code 5 if something is lost."""
+    """Make a store again from its files; the damaged one is only read. Exit code 5 if something is lost."""
     report = repair_store(uri, into, root or None, store_id)
     made = [f"{name}: {rows:,} rows." for name, rows in report.tables.items()]
     answer(json, asdict(report), "\n".join(made) or "No table could be made.")

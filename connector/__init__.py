@@ -30,7 +30,7 @@ resumes the scan from that key, so a tablet that moves after planning is followe
 and each task proves at its end that it covered its slots. The scan protocol itself is in
 `elasticscan.reader`.
 
-How a stream works: its reader beside the driver (`streams/reader.py`) keeps nothing that it could not
+How a stream works: its reader alongside the driver (`streams/reader.py`) keeps nothing that it could not
 find again; an offset (`streams/offsets.py`) is a place in the snapshot or in the order of commits, by
 slot where a commit is larger than a micro-batch may be, and names no shard. Each micro-batch is
 planned from one look at the catalog: parts of the snapshot (`streams/snapshot.py`) and changes

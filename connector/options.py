@@ -1,7 +1,7 @@
 """The options of a read or a write: one table, and what is checked before anything is opened.
 
 Each option is a field of `Options` or `ChangeOptions`; its name in Spark, its parser, where it is for
-and what it means stand beside it and nowhere else. The tables of docs/options.md and of the README are
+and what it means stand alongside it and nowhere else. The tables of docs/options.md and of the README are
 held against them by a test.
 """
 
@@ -197,7 +197,7 @@ class Options:
         "in mode overwrite a SQL condition: the rows that meet it make room for the new ones, which all have "
         "to meet it, in one commit")
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
-        "a JSON object of texts that stands beside the commit in the table's history")
+        "a JSON object of texts that stands alongside the commit in the table's history")
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
         "Spark's own: where it keeps the stream's state")
     changes: ChangeOptions = field(default_factory=ChangeOptions)
@@ -290,9 +290,9 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
             texts.setdefault("path", _only_path(text))
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
             same = next((name for name in names if plain(name) == plain(lower)), None)
-            told = told_instead(lower) if same is None else None
-            if told is not None:
-                raise InvalidOption(f"there is no option {key!r}; {told}", option=key)
+            message = told_instead(lower) if same is None else None
+            if message is not None:
+                raise InvalidOption(f"there is no option {key!r}; {message}", option=key)
             near = same or nearest(plain(lower), names, 0.65)
             hint = f"did you mean {names[near]!r}?" if near else f"there are {', '.join(names.values())}"
             raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
@@ -322,7 +322,7 @@ def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
         )
     if not stream_write and len(pair) == 1:
         raise _refusal(
-            pair[0], "needs the other of 'txnAppId' and 'txnVersion' beside it; give both or neither"
+            pair[0], "needs the other of 'txnAppId' and 'txnVersion' alongside it; give both or neither"
         )
 
 

@@ -75,7 +75,7 @@ _ELSEWHERE = {
     "checkpoint": "'checkpointLocation' of the sink keeps how far a stream is",
     **dict.fromkeys(("keyspace", "database", "namespace", "cluster"), _STORE),
     **dict.fromkeys(
-        ("collection", "dbcollection"), "'table' names it, beside 'store'; load('store/table') both"
+        ("collection", "dbcollection"), "'table' names it, alongside 'store'; load('store/table') both"
     ),
     **dict.fromkeys(("uri", "connection.uri", "connection.host", "host", "servers"), _STORE),
     **dict.fromkeys(("ttl", "output.ttl", "writetime", "expireafterseconds"), _EXPIRY),
@@ -197,7 +197,9 @@ _ELSEWHERE = {
         "'filter' takes a SQL condition",
     ),
     **dict.fromkeys(("query", "sql"), "the catalog that 'attach' gives runs queries by its sql"),
-    **dict.fromkeys(("dbtable", "tablename"), "'table' names it, beside 'store'; load('store/table') both"),
+    **dict.fromkeys(
+        ("dbtable", "tablename"), "'table' names it, alongside 'store'; load('store/table') both"
+    ),
 }
 # What options of connectors begin with, before the names above.
 _PREFIXES = (
@@ -208,7 +210,7 @@ _OF_CONSUMERS = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 # Of tables that others make: Delta's and Iceberg's properties, and what Hudi and Parquet take.
 _OF_OTHERS = ("delta.", "hoodie.", "parquet.", "write.", "read.", "iceberg.", "hive.", "snowflake.", "hudi.")
 _JOINTS = re.compile(r"[-_.]")
-_PLAIN = {_JOINTS.sub("", name): told for name, told in _ELSEWHERE.items()}
+_PLAIN = {_JOINTS.sub("", name): message for name, message in _ELSEWHERE.items()}
 
 
 def plain(option: str) -> str:
@@ -225,7 +227,7 @@ def told_instead(option: str) -> str | None:
         if lower.startswith(prefix):
             return _PLAIN.get(plain(lower.removeprefix(prefix)), _OF_ANOTHER)
     if lower.startswith("snapshot-property."):
-        return "'userMetadata' takes a JSON object of texts that stands beside the commit"
+        return "'userMetadata' takes a JSON object of texts that stands alongside the commit"
     if lower.startswith(_OF_CONSUMERS):
         return (
             "there are no brokers: 'store' names the store, a directory or a URL, and 'table' a table of it"

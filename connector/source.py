@@ -104,7 +104,7 @@ def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | 
     """Make a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Calling again makes the views
-    anew, with newer snapshots and tables that came since; `sql` of what is returned finds new tables by
+    again, with newer snapshots and tables that came since; `sql` of what is returned finds new tables by
     itself. INSERT INTO and INSERT OVERWRITE work on the views. A table with columns that Spark has no type
     for gets none, with a warning; read it with the option `columns`.
 

@@ -7,14 +7,14 @@ second one only has its files removed. Two drivers that run one stream at the sa
 as well.
 
 A number alone does not say which rows are meant: a checkpoint that lost its newest files, or that
-was put back, makes Spark plan the same numbers anew, with other rows. So a commit also bears a
+was put back, makes Spark plan the same numbers again, with other rows. So a commit also bears a
 digest of the offsets at which its micro-batch ends, as Spark wrote them down before, and a
 repetition that ends elsewhere is refused.
 
 The name is the id that Spark keeps in the stream's checkpoint. Tasks are told it, the driver's side
 of a Python sink is not, so it travels with what the tasks staged.
 
-A sink is made anew for the tasks and for the commit of each micro-batch. What the tasks staged says
+A sink is made again for the tasks and for the commit of each micro-batch. What the tasks staged says
 for which table it is, so a table that was dropped and made again in between is not taken for it.
 """
 
@@ -151,7 +151,7 @@ def _warn(checkpoint: str, error: Exception) -> None:
     if checkpoint not in _unreadable:
         _unreadable.add(checkpoint)
         _log.warning(
-            "the checkpoint %s cannot be read beside the driver (%s), so a micro-batch that was written "
+            "the checkpoint %s cannot be read alongside the driver (%s), so a micro-batch that was written "
             "before is told by its number alone, whatever it holds if the checkpoint should lose files; keep "
             "it at a path, or in s3:// or s3a:// with credentials in the environment of the driver",
             shown(checkpoint),

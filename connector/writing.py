@@ -70,7 +70,7 @@ class TableWriter:
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Runs beside the driver: checks that rows of `schema` can go into the table."""
+        """Runs alongside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         self._deletions = deletions_of(options.delete_column, rows)
         store = store_of_table(options.store, options.table)
@@ -139,7 +139,7 @@ class TableWriter:
     def _completed(
         self, store: Store, table: TableInfo, batches: Iterator[pa.RecordBatch], given: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Whole rows: with the columns that the table has of their keys beside those that are given."""
+        """Whole rows: with the columns that the table has of their keys alongside those that are given."""
         assert self._since is not None, "what is kept is read at a snapshot"
         conform = FromSpark(pa.schema([table.schema.field(name) for name in given]), table=table)
         look = partial(store.context.look, self.table_id)
@@ -345,10 +345,10 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
     try:
         FromSpark(widened, lacking)(pa.RecordBatch.from_arrays(empty, schema=rows))
     except SchemaMismatch as error:
-        told = _other_columns(table, error.fields.get("missing", []), error.fields.get("unknown", []))
-        if merge or not told:
+        text = _other_columns(table, error.fields.get("missing", []), error.fields.get("unknown", []))
+        if merge or not text:
             raise
-        raise SchemaMismatch(told, **error.fields) from error
+        raise SchemaMismatch(text, **error.fields) from error
     if not new:
         return table
     handle = store.table(table.name)
@@ -358,7 +358,7 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
 
 def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[str]) -> str:
     """Ways to write rows that have not all columns of the table, or more."""
-    told = []
+    text = []
     if missing and not set(missing) & set(table.primary_key):
         ways = (
             f'catalog.sql("MERGE INTO {table.name} t USING … s ON … WHEN MATCHED THEN UPDATE SET …"), or '
@@ -369,16 +369,16 @@ def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[s
                 "the option 'partialUpdate' = 'true' (mode append; of a stream in foreachBatch; new rows are "
                 f"null in them), {ways}"
             )
-        told.append(
+        text.append(
             f"lack the columns {', '.join(missing)}: a row is written whole; to keep what rows that are "
             f"there have in them, use {ways}"
         )
     if unknown:
-        told.append(
+        text.append(
             f"have columns that the table lacks, {', '.join(unknown)}: write just the table's, or set option "
             "'mergeSchema' to true to add others"
         )
-    return f"the rows for table {table.name!r} {'; and they '.join(told)}" if told else ""
+    return f"the rows for table {table.name!r} {'; and they '.join(text)}" if text else ""
 
 
 def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:

@@ -35,7 +35,7 @@ default_role = "code"  # a name between single backticks, as in docstrings
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 napoleon_numpy_docstring = False
-suppress_warnings = ["misc.highlighting_failure"]  # shells beside their output are no language
+suppress_warnings = ["misc.highlighting_failure"]  # shells alongside their output are no language
 
 html_theme = "furo"
 html_title = f"elasticscan {version}"

@@ -37,8 +37,8 @@ def demo() -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            told = next(line for line in process.stdout if line.startswith("The page: "))
-            yield told.split()[-1]
+            message = next(line for line in process.stdout if line.startswith("The page: "))
+            yield message.split()[-1]
             process.stdout.read()
             assert process.wait() == 0, "the demo failed"
         finally:

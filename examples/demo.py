@@ -63,7 +63,7 @@ LEAVES_AT = 0.6
 UPKEEP = """
 Nobody has to call anything to keep such a store fast: who writes to it merges small files after its
 commits, and removes what nothing needs. Where many processes write, `elasticscan keep STORE` does it
-beside them, and balances the shards."""
+alongside them, and balances the shards."""
 
 
 def flights(rows: int | None = None) -> pa.Table:

@@ -189,9 +189,9 @@ def _counts_rows(argument: object) -> bool:
 
 
 def _refused(text: str, why: str) -> InvalidOption:
-    told = f"there are {_SUPPORTED}"
+    message = f"there are {_SUPPORTED}"
     if _SEVERAL.search(text):
-        told = "several are a list: ['count(*)', 'sum(km)']"
+        message = "several are a list: ['count(*)', 'sum(km)']"
     elif text.strip().isidentifier():
-        told = f"{told}; columns by which rows are grouped stand in group_by"
-    return InvalidOption(f"the aggregate {brief(text)} {why}; {told}", option="values")
+        message = f"{message}; columns by which rows are grouped stand in group_by"
+    return InvalidOption(f"the aggregate {brief(text)} {why}; {message}", option="values")

@@ -89,29 +89,29 @@ def _read(expression: pc.Expression) -> _Node:
     """The tree of an expression, from what Arrow writes of it."""
     _, (written,) = expression.__reduce__()
     with pa.ipc.open_file(written) as reader:
-        batch, told = reader.get_batch(0), iter(_metadata(reader.schema))
-    return _node(told, next(told), batch)
+        batch, message = reader.get_batch(0), iter(_metadata(reader.schema))
+    return _node(message, next(message), batch)
 
 
-def _node(told: Iterator[tuple[str, str]], first: tuple[str, str], batch: pa.RecordBatch) -> _Node:
+def _node(message: Iterator[tuple[str, str]], first: tuple[str, str], batch: pa.RecordBatch) -> _Node:
     what, value = first
     if what == "field_ref":
         return _FieldRef((value,))
     if what == "nested_field_ref":
-        return _FieldRef(tuple(next(told)[1] for _ in range(int(value))))
+        return _FieldRef(tuple(next(message)[1] for _ in range(int(value))))
     if what == "literal":
         return batch.column(int(value))[0]
     if what != "call":
         raise ValueError(f"unknown part {what!r}")
     args: list[_Node] = []
     options: Mapping[str, Any] = {}
-    for part in told:
+    for part in message:
         if part == ("end", value):
             return _Called(value, tuple(args), options)
         if part[0] == "options":
             options = dict(batch.column(int(part[1]))[0].items())
         else:
-            args.append(_node(told, part, batch))
+            args.append(_node(message, part, batch))
     raise ValueError("it has no end")
 
 

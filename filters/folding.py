@@ -283,7 +283,8 @@ class Fold:
                 .append_column(_distinct(column), pa.array(np.ones(fold._merged_rows, dtype=np.int64)))
             )
             counts.append(values)
-        # A group has one partial row of the other states; nulls beside it change neither sums nor extremes.
+        # A group has one partial row of the other states; nulls alongside it change neither sums nor
+        # extremes.
         grouped = pa.concat_tables([whole, *counts], promote_options="default")
         asked = [(state.name, state.merge) for state in self._states]
         asked += [(_distinct(column), SUM) for column in self._distinct]
@@ -468,7 +469,7 @@ def _most(kind: pa.DataType) -> int | Decimal:
 
 
 def _divided(total: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Sums cut to the range of a type, and the least excess beside each that was cut, else null."""
+    """Sums cut to the range of a type, and the least excess alongside each that was cut, else null."""
     most_units = (1 << 63) - 1 if pt.is_integer(kind) else 10**kind.precision - 1
     least_units = -most_units - 1 if pt.is_integer(kind) else -most_units
     unit = Decimal(1) if pt.is_integer(kind) else Decimal(1).scaleb(-kind.scale)

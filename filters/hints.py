@@ -105,7 +105,7 @@ def of_name(name: str) -> str | None:
 def of_text(text: str) -> str:
     """The end of an error about a text that cannot be read; nothing where it is like none of the others."""
     bare = re.sub(r"'(?:[^'\\]|\\.)*'", "''", text)
-    for pattern, told in _TEXTS:
+    for pattern, message in _TEXTS:
         if re.search(pattern, bare, re.IGNORECASE):
-            return f"; {told}"
+            return f"; {message}"
     return ""

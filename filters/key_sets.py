@@ -29,7 +29,7 @@ class Interval(NamedTuple):
 class KeySet:
     """A union of disjoint intervals within [b"", END), ascending.
 
-    Intervals that touch are one, except for single values beside each other: an index whose first
+    Intervals that touch are one, except for single values alongside each other: an index whose first
     columns are fixed to single values can be entered at each of them.
 
     >>> ones = KeySet.of([Interval(b"\\1\\5", b"\\1\\6", True), Interval(b"\\1\\7", END)])

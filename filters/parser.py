@@ -33,7 +33,7 @@ from elasticscan.filters.expression import (
     quote_name,
 )
 
-# What sqlglot raises, beside errors of its own, for some texts that it does not expect.
+# What sqlglot raises, alongside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _PIECE_CHARACTERS = 80
 _TYPED = "typed"  # in a function's notes: its name as the user wrote it
@@ -167,10 +167,10 @@ def _piece(node: exp.Expr) -> str:
 
 
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
-    piece, told = _piece(node), None
+    piece, message = _piece(node), None
     match node:
         case exp.In() if only_this_form:
-            feature, told = "this form of IN", "write IN (…) with values or a parameter in the parentheses"
+            feature, message = "this form of IN", "write IN (…) with values or a parameter in the parentheses"
         case _ if only_this_form:
             feature = f"this form of {node.key.upper()}"
         case exp.Block():
@@ -191,17 +191,17 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
         case exp.Anonymous() | exp.Func():
             name = node.name if isinstance(node, exp.Anonymous) else node.sql_name().lower()
             name = node.meta.get(_TYPED, name)
-            feature, told = f"the function {name}", hints.of_function(name)
+            feature, message = f"the function {name}", hints.of_function(name)
         case exp.Interval():
-            feature, told = "INTERVAL", hints.of_function("interval")
+            feature, message = "INTERVAL", hints.of_function("interval")
         case exp.Is():
-            feature, told = "IS with a value", "write = in its place; IS tests for NULL, TRUE and FALSE"
+            feature, message = "IS with a value", "write = in its place; IS tests for NULL, TRUE and FALSE"
         case exp.Glob() | exp.SimilarTo():
-            feature, told = node.key.upper(), "write RLIKE with a regular expression, or LIKE"
+            feature, message = node.key.upper(), "write RLIKE with a regular expression, or LIKE"
         case _:
             feature = node.key.upper()
     return FilterError(
-        f"filters do not support {feature}, as in {piece!r}; {told or f'they support {_SUPPORTED}'}",
+        f"filters do not support {feature}, as in {piece!r}; {message or f'they support {_SUPPORTED}'}",
         piece=piece,
     )
 
@@ -218,9 +218,9 @@ class _TreeBuilder:
         parsed = self.read(node)
         if parsed.type not in (pa.bool_(), pa.null()):
             kind = type_name(parsed.type)
-            told = "; the argument or option columns names columns" if isinstance(parsed, Column) else ""
+            message = "; the argument or option columns names columns" if isinstance(parsed, Column) else ""
             raise FilterError(
-                f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for each row{told}"
+                f"{_piece(node)!r} is {kind}; a filter must be true or false for each row{message}"
             )
         return typed.convert(parsed, pa.bool_())
 
@@ -486,9 +486,9 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
     text = "" if parents else f" (a text stands in quotes: '{name}')"
-    told = None if parents else hints.of_name(name)
-    if told is not None:
-        raise ColumnNotFound(f"there is no column {quote_name(name)}, and {told}", column=full, nearest=[])
+    message = None if parents else hints.of_name(name)
+    if message is not None:
+        raise ColumnNotFound(f"there is no column {quote_name(name)}, and {message}", column=full, nearest=[])
     hint = f"did you mean {near[0]}?" if near else f"there are: {listed}{text}"
     raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)
 

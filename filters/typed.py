@@ -143,7 +143,7 @@ def _shared_type(values: Sequence[Expression]) -> pa.DataType:
 
 
 def _with_digits(left: Expression, right: Expression) -> tuple[Expression, Expression]:
-    """Both sides; of a literal integer beside a decimal Spark makes a decimal of just its digits."""
+    """Both sides; of a literal integer alongside a decimal Spark makes a decimal of just its digits."""
     if pt.is_decimal128(left.type) and isinstance(right, Literal) and is_integer(right.type):
         exact = Decimal(str(right.value)) if right.value is not None else None
         if exact is not None:

@@ -207,9 +207,9 @@ _FORMS = (
 def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
     """The error about a column that a table does not have; it names the nearest, in whatever case."""
     names = list(columns)
-    told = hint_of_form(column)
-    near = None if told else nearest_column(column, names)
-    hint = f"; {told}" if told else "" if near is None else f"; did you mean {near!r}?"
+    message = hint_of_form(column)
+    near = None if message else nearest_column(column, names)
+    hint = f"; {message}" if message else "" if near is None else f"; did you mean {near!r}?"
     return ColumnNotFound(
         f"table {table!r} has no column {column!r}; it has {', '.join(names)}{hint}",
         column=column,
@@ -226,7 +226,7 @@ def hint_of_form(column: str) -> str | None:
         return f"several columns are a list: {parts}"
     if column.strip() == "*":
         return "leave columns out for all of them"
-    return next((told for pattern, told in _FORMS if re.search(pattern, column, re.IGNORECASE)), None)
+    return next((message for pattern, message in _FORMS if re.search(pattern, column, re.IGNORECASE)), None)
 
 
 def nearest_column(column: str, columns: Iterable[str]) -> str | None:

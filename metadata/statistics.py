@@ -59,7 +59,7 @@ class KeyHistogram:
 
         With 100 rows and bounds a b b b d, each of the four steps has 25 rows. The key b is three of the
         bounds, so all rows of the two steps between them have it, and it may begin or end in the steps
-        beside them: `narrow` is taken if it is between 50 and 100, else the nearer of the two.
+        alongside them: `narrow` is taken if it is between 50 and 100, else the nearer of the two.
         """
         low, high = _cut(low, high)
         if not self.bounds or low >= high or high <= self.bounds[0] or low > self.bounds[-1]:

@@ -72,7 +72,7 @@ class Candidate:
         rows_scanned: about how many rows or entries are looked at.
         condition: what decides which rows or entries are looked at; None means all.
         remainder: what is checked of each of them.
-        covered: whether no rows have to be fetched beside the entries.
+        covered: whether no rows have to be fetched alongside the entries.
         usable, reason: whether it could be chosen, and why not.
     """
 

@@ -12,7 +12,7 @@ position were returned". Each page takes three steps:
    where they were; all others advance (`accept_page`, pure). Only then does the page leave.
 
 The look of step 3 may be the next page's step 1 (`Placements.recent`): what is compared are the epochs before
-and after a page, so an older first look can only drop more. A second look is made anew each time, and no
+and after a page, so an older first look can only drop more. A second look is made again each time, and no
 sooner than when the page was read. While its answer is on the way (`Placements.look`) the page after is read:
 it counts if all of the one before did, once it has had a look of its own.
 

@@ -129,8 +129,8 @@ def drive(
         assert now is not None, "where cursors are left there is something to read"
         with placements.look() as look:  # the rows have been read, so it is a second one
             ahead = None
-            # Beside the first page none is read: many scans have no other, or are left there. And none at a
-            # shard that has not just answered: it may be away, and this page would wait for it.
+            # Alongside the first page none is read: many scans have no other, or are left there. And none at
+            # a shard that has not just answered: it may be away, and this page would wait for it.
             if look.is_awaited and looked is not None:
                 with Passing(Exception):  # whoever needs that page meets it again
                     ahead = step(now.expected, placements.recent(looked), now.read.shard)

@@ -197,10 +197,10 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
     for name in primary_key:
         if name not in schema.names:
             near = nearest_column(name, schema.names)
-            told = hint_of_form(name) or (near and f"did you mean {near!r}?")
+            message = hint_of_form(name) or (near and f"did you mean {near!r}?")
             raise SchemaMismatch(
                 f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})"
-                f"{(told and f'; {told}') or ''}",
+                f"{(message and f'; {message}') or ''}",
                 column=name,
             )
         check_key_type(name, schema.field(name).type)

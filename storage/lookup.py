@@ -71,7 +71,7 @@ def joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def equal_ranges(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each stretch of equal neighbours."""
+    """(begin, end) of each range of equal neighbours."""
     changes = np.flatnonzero(np.diff(values)) + 1
     return pairwise([0, *changes.tolist(), len(values)])
 
@@ -465,7 +465,7 @@ class _Search:
 
 
 def _parts_of(batches: Rows) -> Parts:
-    """The stretches of rows that are in one batch."""
+    """The ranges of rows that are in one batch."""
     return [(begin, end, int(batches[begin])) for begin, end in equal_ranges(batches)]
 
 

@@ -1,8 +1,8 @@
 """Other rows laid over the record batches of a large fragment.
 
-Where a large fragment, with each key once, meets others, nothing of it is sorted anew: the rows of the others
-are merged, the places of their keys among its rows are found by bisection, and each of its batches is copied
-once, with the newer rows where they belong. So a scan pays for the others, and one copy of the batch.
+Where a large fragment, with each key once, meets others, nothing of it is sorted again: the rows of the
+others are merged, the places of their keys among its rows are found by bisection, and each of its batches is
+copied once, with the newer rows where they belong. So a scan pays for the others, and one copy of the batch.
 
     a batch of the large one    2  4     6  8  |  10  12
     rows of the others             4' 5     8†
@@ -13,13 +13,13 @@ batch on, up to that of the next one; the first batch begins, and the last one e
 was laid over is sorted as all batches are, so pages are slices of it, and kept as a batch that was read is.
 
 The others are merged for as many batches at once as one batch has room for. These merged rows, and their
-places, are small beside what they cost; so they stay in the cache where the copies of a table that is larger
-than it do not, and each scan but the first pays for copies alone. Rows that would take more than half of it
-are merged again by each scan, but not sought.
+places, are small alongside what they cost; so they stay in the cache where the copies of a table that is
+larger than it do not, and each scan but the first pays for copies alone. Rows that would take more than half
+of it are merged again by each scan, but not sought.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs the batches that it touches. Where it deletes nothing, a batch is that
-of the snapshot before with these rows in their places: the others are not merged anew, nor is the large
+of the snapshot before with these rows in their places: the others are not merged again, nor is the large
 fragment read. Of each fragment the overlays used last stay, and others leave the cache; so does a batch of
 which another was made, at once where that was of the snapshot before (its memory serves the next copy), and
 where the cache is full if it is the large fragment's: it holds a table once, not twice.
@@ -394,7 +394,7 @@ def _bisected(own: Sequence[Array], sought: Sequence[Array], low: Rows, high: Ro
 
 
 def _compared(own: Sequence[Array], sought: Sequence[Array], rows: Rows) -> tuple[Mask, Mask]:
-    """(less, equal) for some rows, each beside one of the keys sought."""
+    """(less, equal) for some rows, each alongside one of the keys sought."""
     values = own[0][rows]
     less, equal = values < sought[0], values == sought[0]
     for mine, theirs in zip(own[1:], sought[1:], strict=True):

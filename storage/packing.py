@@ -1,7 +1,7 @@
 """Codes of several columns as one integer for each row, which sorts and compares as they do together.
 
 One integer is sorted several times as fast as some, and sorted runs one behind the other are merged, not
-sorted anew, by a stable sort.
+sorted again, by a stable sort.
 """
 
 from __future__ import annotations

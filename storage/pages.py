@@ -26,7 +26,7 @@ from elasticscan.topology import SlotSet
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
-_MOST_AT_ONCE = 256  # stretches; those of a page that is full earlier were looked up in vain
+_MOST_AT_ONCE = 256  # ranges; those of a page that is full earlier were looked up in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +272,15 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_R
     """
     reach: _Reach | None = None
     for number, piece in enumerate(pieces):
-        for stretch in view.stretches(piece.start, piece.end, bounds):
-            key = piece.key if stretch.start == piece.start else None
+        for slot_range in view.slot_ranges(piece.start, piece.end, bounds):
+            key = piece.key if slot_range.start == piece.start else None
             if reach is not None:
-                follows = reach.layers is stretch.layers and key is None and reach.end <= stretch.start
-                if follows and stretch.layers is not None and len(reach.spans) < _MOST_AT_ONCE:
-                    reach.spans.append((stretch.start, stretch.end))
+                follows = reach.layers is slot_range.layers and key is None and reach.end <= slot_range.start
+                if follows and slot_range.layers is not None and len(reach.spans) < _MOST_AT_ONCE:
+                    reach.spans.append((slot_range.start, slot_range.end))
                     continue
                 yield reach
-            reach = _Reach(number, [(stretch.start, stretch.end)], key, stretch.layers)
+            reach = _Reach(number, [(slot_range.start, slot_range.end)], key, slot_range.layers)
     if reach is not None:
         yield reach
 

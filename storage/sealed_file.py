@@ -296,12 +296,12 @@ class SealedFile:
         return self._whole is None and self._file.is_near
 
     def read_segments(self, room: NDArray[np.uint8], first: int, chosen: NDArray[np.bool_]) -> None:
-        """Put some segments of the data, proven, into their places in a stretch of the file.
+        """Put some segments of the data, proven, into their places in a range of the file.
 
         Args:
             room: as many bytes as `chosen` has segments; those between chosen ones stay what they were.
-            first: the segment where the stretch begins.
-            chosen: which segments of the stretch are to be read.
+            first: the segment where the range begins.
+            chosen: which segments of the range are to be read.
         """
         fenced = np.zeros(len(chosen) + 2, dtype=bool)
         fenced[1:-1] = chosen

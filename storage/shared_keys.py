@@ -1,7 +1,7 @@
 """Keys that a staged write has in common with commits, for writes that check before they are committed.
 
-Versions are looked up from the side that has fewer rows, a batch at a time: a large write beside small
-commits costs what these wrote, a small write beside large ones costs a bisection for each of its keys.
+Versions are looked up from the side that has fewer rows, a batch at a time: a large write alongside small
+commits costs what these wrote, a small write alongside large ones costs a bisection for each of its keys.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SlotRange:
     """Slots `[start, end)` over the same large fragment; without layers, one interval."""
 
     start: int
@@ -58,15 +58,15 @@ class _Sections:
     """The slots as they are seen within some bounds.
 
     `shared` marks the slots that several fragments serve, up to the last one that some fragment does.
-    `stretches` are made when they are first asked for: they are not for reads through an index.
+    `ranges` are made when they are first asked for: they are not for reads through an index.
     """
 
     fragments: tuple[Fragment, ...]
     shared: NDArray[np.bool_]
     intervals: tuple[SlotInterval, ...]
     interval_ends: tuple[int, ...]
-    stretches: tuple[Stretch, ...] | None = None
-    stretch_ends: tuple[int, ...] = ()
+    slot_ranges: tuple[SlotRange, ...] | None = None
+    range_ends: tuple[int, ...] = ()
 
 
 class View:
@@ -94,16 +94,16 @@ class View:
         for interval in _within(sections.intervals, sections.interval_ends, start, end):
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
 
-    def stretches(self, start: int, end: int, bounds: Bounds) -> Iterator[Stretch]:
-        """The same slots, in as few stretches as large fragments allow."""
+    def slot_ranges(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotRange]:
+        """The same slots, in as few ranges as large fragments allow."""
         sections = self._sections_of(bounds)
-        if sections.stretches is None:
-            stretches = _stretches_of(sections.fragments, sections.intervals, bounds)
-            # The ends come first: another thread takes the stretches as a sign that both are there.
-            sections.stretch_ends = tuple([stretch.end for stretch in stretches])
-            sections.stretches = stretches
-        for stretch in _within(sections.stretches, sections.stretch_ends, start, end):
-            yield Stretch(max(start, stretch.start), min(end, stretch.end), stretch.layers)
+        if sections.slot_ranges is None:
+            slot_ranges = _stretches_of(sections.fragments, sections.intervals, bounds)
+            # The ends come first: another thread takes the ranges as a sign that both are there.
+            sections.range_ends = tuple([slot_range.end for slot_range in slot_ranges])
+            sections.slot_ranges = slot_ranges
+        for slot_range in _within(sections.slot_ranges, sections.range_ends, start, end):
+            yield SlotRange(max(start, slot_range.start), min(end, slot_range.end), slot_range.layers)
 
     def _sections_of(self, bounds: Bounds) -> _Sections:
         sections = self._sections.get(bounds)
@@ -120,7 +120,7 @@ class View:
         return sections
 
 
-Part = TypeVar("Part", SlotInterval, Stretch)
+Part = TypeVar("Part", SlotInterval, SlotRange)
 
 
 def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) -> Iterator[Part]:
@@ -133,7 +133,7 @@ def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) ->
 
 def _stretches_of(
     fragments: Sequence[Fragment], intervals: Sequence[SlotInterval], bounds: Bounds
-) -> tuple[Stretch, ...]:
+) -> tuple[SlotRange, ...]:
     history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
     fitting = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
     densities = {fragment.id: _density(fragment) for fragment in fitting}
@@ -148,15 +148,15 @@ def _stretches_of(
                 beside.setdefault(base.id, {}).update((f.id, f) for f in interval.fragments if f is not base)
         bases.append(base_of[ids])
     layers = {base.id: Layers(base, tuple(beside[base.id].values())) for base in bases if base is not None}
-    stretches: list[Stretch] = []
+    slot_ranges: list[SlotRange] = []
     for interval, base in zip(intervals, bases, strict=True):
         of = None if base is None else layers[base.id]
-        last = stretches[-1] if stretches else None
+        last = slot_ranges[-1] if slot_ranges else None
         if last and of is not None and last.layers is of and last.end == interval.start:
-            stretches[-1] = Stretch(last.start, interval.end, of)
+            slot_ranges[-1] = SlotRange(last.start, interval.end, of)
         else:
-            stretches.append(Stretch(interval.start, interval.end, of))
-    return tuple(stretches)
+            slot_ranges.append(SlotRange(interval.start, interval.end, of))
+    return tuple(slot_ranges)
 
 
 def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment | None:

@@ -80,7 +80,7 @@ def settle_copy(context: Context) -> None:
 
 
 def cut_off(context: Context, shards: Iterable[Shard]) -> StoreCopied | None:
-    """The error that tells of a copy whose first write was cut off amid `settle_copy`; None where none was.
+    """The error that tells of a copy whose first write was cut off during `settle_copy`; None where none was.
 
     Nothing is damaged by it: the copy is read as before, and the next write begins again.
     """

@@ -196,8 +196,10 @@ def aggregates(option: str, value: Any) -> list[str]:
 def sources(option: str, value: Any) -> tuple[str, ...]:
     """Places of files: one or several."""
     if hasattr(value, "__arrow_c_stream__") or hasattr(value, "read") or isinstance(value, Mapping):
-        told = "a path; rows in memory are written by create_table(name, rows, primary_key) or upsert(rows)"
-        raise _refusal(option, value, told)
+        message = (
+            "a path; rows in memory are written by create_table(name, rows, primary_key) or upsert(rows)"
+        )
+        raise _refusal(option, value, message)
     several = isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, bytes))
     places = tuple(place(option, item) for item in (value if several else [value]))
     if not places:
@@ -304,13 +306,13 @@ def transaction(value: Any) -> IdempotencyKey | None:
         return None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         is_condition = isinstance(value, str) and any(sign in value for sign in "<>=")
-        told = "; a condition is given as where='…'" if is_condition else ""
-        raise _refusal("txn", value, f"a pair, an application's name and a version: ('nightly', 7){told}")
+        message = "; a condition is given as where='…'" if is_condition else ""
+        raise _refusal("txn", value, f"a pair, an application's name and a version: ('nightly', 7){message}")
     return IdempotencyKey(application("txn[0]", value[0]), whole_number("txn[1]", value[1], 0, MAX_NUMBER))
 
 
 def application(option: str, value: Any) -> str:
-    """The name under which writes are done once; PostgreSQL would refuse others amid the commit."""
+    """The name under which writes are done once; PostgreSQL would refuse others during the commit."""
     name = text(option, value)
     if not name or "\0" in name or len(name.encode()) > MAX_APPLICATION_BYTES:
         said = f"a name of 1 to {MAX_APPLICATION_BYTES:,} bytes, without a zero byte"

@@ -11,7 +11,7 @@ from elasticscan.base.drawing import code, listing
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Tag, Tx, begun_again
+from elasticscan.catalog import Tag, Tx, retry_interrupted
 from elasticscan.metadata import IndexInfo, TableInfo
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
@@ -24,7 +24,7 @@ _SHOWN_COMMITS = 10
 
 
 class DefinedTable(Named, shown_as="Table"):
-    """A table by its definition, looked up anew by each call."""
+    """A table by its definition, looked up again by each call."""
 
     def __init__(self, context: Context, info: TableInfo) -> None:
         self._context, self._id, self._name = context, info.id, info.name
@@ -91,7 +91,7 @@ class DefinedTable(Named, shown_as="Table"):
             )
         return info
 
-    @begun_again
+    @retry_interrupted
     def drop(self) -> None:
         """Drop the table; its files are removed by a later `Store.collect_garbage`."""
         with self._context.catalog.writing() as tx:
@@ -102,7 +102,7 @@ class DefinedTable(Named, shown_as="Table"):
     ) -> pa.Schema:
         """Append columns, while others write, scan and move.
 
-        Rows that are there already are null in them, in every snapshot; nothing is written anew. Scans
+        Rows that are there already are null in them, in every snapshot; nothing is written again. Scans
         that have begun go on with the columns that they began with. A column that the table has
         already, of the same type, is skipped.
 
@@ -121,7 +121,7 @@ class DefinedTable(Named, shown_as="Table"):
         return add_columns(self._context, self._find, fields).schema
 
     def drop_columns(self, names: Sequence[str]) -> pa.Schema:
-        """Drop columns, all of them or none, while others write, scan and move; nothing is written anew.
+        """Drop columns, all of them or none, while others write, scan and move; nothing is written again.
 
         No snapshot has them from then on, for whoever begins to read. Scans that have begun go on with them.
         Their values leave the files when these are merged, once no snapshot from before can be read any more.
@@ -134,7 +134,7 @@ class DefinedTable(Named, shown_as="Table"):
         return drop_columns(self._context, self._find, arguments.columns("names", names)).schema
 
     def rename_column(self, old: str, new: str) -> pa.Schema:
-        """Give a column another name, while others write, scan and move; nothing is written anew.
+        """Give a column another name, while others write, scan and move; nothing is written again.
 
         Every snapshot has it by the new name, for whoever begins to read. Returns the new schema.
 
@@ -150,9 +150,9 @@ class DefinedTable(Named, shown_as="Table"):
     def widen_column(self, name: str, type: pa.DataType | str) -> pa.Schema:  # noqa: A002 - Arrow's word
         """Give a column a wider type of the same kind, while others write, scan and move.
 
-        Nothing is written anew. Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to uint64
-        and float16 to float64, and decimals to more digits of the same scale. A column that has the type
-        already is left as it is. Returns the new schema.
+        Nothing is written again. Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to
+        uint64 and float16 to float64, and decimals to more digits of the same scale. A column that has the
+        type already is left as it is. Returns the new schema.
 
         Raises:
             TableNotFound, ColumnNotFound: there is none.
@@ -161,7 +161,7 @@ class DefinedTable(Named, shown_as="Table"):
         """
         return widen_column(self._context, self._find, arguments.text("name", name), type).schema
 
-    @begun_again
+    @retry_interrupted
     def set_retention(self, period: timedelta | str | None) -> None:
         """Say how long snapshots and changes stay readable without a lease.
 
@@ -175,18 +175,18 @@ class DefinedTable(Named, shown_as="Table"):
         with self._context.catalog.writing() as tx:
             tx.set_retention(self._find(tx)[0].id, retention)
 
-    @begun_again
+    @retry_interrupted
     def set_compression(self, compression: str | None) -> None:
         """Say how files are written from now on, by commits, merges and moves: None, "lz4" or "zstd".
 
         Files that are there stay as they are, and are read so, until a merge takes part in them;
-        `Table.compact` writes all of them anew at once.
+        `Table.compact` writes all of them again at once.
         """
         form = arguments.file_form("compression", compression)
         with self._context.catalog.writing() as tx:
             tx.set_compression(self._find(tx)[0].id, form)
 
-    @begun_again
+    @retry_interrupted
     def history(self, limit: int | None = None) -> History:
         """The commits, oldest first: number, kind, rows, bytes, time and what their writers said.
 
@@ -219,7 +219,7 @@ class DefinedTable(Named, shown_as="Table"):
         """
         return add_tag(self._context, self._find, name, arguments.snapshot(snapshot))
 
-    @begun_again
+    @retry_interrupted
     def tags(self) -> tuple[Tag, ...]:
         """The tags, the oldest snapshot first. Raises `CatalogOutdated`: the shards know newer ones."""
         self._context.check_newest()

@@ -42,7 +42,7 @@ class History(tuple[Commit, ...]):
 
 
 class Explanation(dict[str, Any]):
-    """The explanation of a scan, a dictionary: lines in a shell, bars beside counts in a notebook."""
+    """The explanation of a scan, a dictionary: lines in a shell, bars alongside counts in a notebook."""
 
     def __repr__(self) -> str:
         counted = self["actual"]
@@ -64,7 +64,7 @@ class Explanation(dict[str, Any]):
         return f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"
 
     def pictures(self) -> list[tuple[str, str]]:
-        """Bars, as titles and SVG: what each path costs, and estimates beside counts."""
+        """Bars, as titles and SVG: what each path costs, and estimates alongside counts."""
         chosen = self["access"]
         costs = [
             (candidate["access"], candidate["cost"], int(candidate["access"] == chosen))

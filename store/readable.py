@@ -38,7 +38,7 @@ class Reading(TypedDict, total=False):
 
 
 class ReadableTable(DefinedTable, shown_as="Table"):
-    """A table whose rows are read; each call looks its definition up anew."""
+    """A table whose rows are read; each call looks its definition up again."""
 
     def scan(
         self,
@@ -166,7 +166,7 @@ class ReadableTable(DefinedTable, shown_as="Table"):
         Args:
             path: a file, or a directory that is empty or not there yet; or an address such as
                 `s3://bucket/out`.
-            columns, filter: as in `scan`, as all that is given by name beside the following.
+            columns, filter: as in `scan`, as all that is given by name alongside the following.
             file_bytes: in a directory, begin another file after so many.
             compression: of Parquet: "zstd", "snappy", "lz4", "gzip" or "none".
             on_progress: called with the rows written until now.

@@ -25,7 +25,7 @@ import pyarrow as pa
 from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.base.showing import brief
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
 from elasticscan.storage import check_definition, check_works, stored_schema
 from elasticscan.store import arguments
@@ -37,7 +37,7 @@ _WIDENINGS = (
 )
 
 
-@begun_again
+@retry_interrupted
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; those that it has already are skipped."""
     new_fields = _fields(fields)
@@ -52,7 +52,7 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
         return _redefine(tx, table, _with_added(table, new)) if new else table
 
 
-@begun_again
+@retry_interrupted
 def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInfo:
     """Drop columns of a table, all or none."""
     if not names:
@@ -69,7 +69,7 @@ def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInf
         return _redefine(tx, table, _changed(table, names, dropped))
 
 
-@begun_again
+@retry_interrupted
 def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo:
     """Give a column another name."""
     with context.catalog.writing() as tx:
@@ -93,7 +93,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
         return _redefine(tx, table, renamed)
 
 
-@begun_again
+@retry_interrupted
 def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInfo:
     """Give a column a type that holds all values of its own; nothing is done if it has it already."""
     kind = arguments.arrow_type("type", kind)
@@ -105,7 +105,7 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
         if not is_widening(column.type, kind):
             raise SchemaMismatch(
                 f"column {name!r} of table {table.name!r} is {column.type}, which cannot become {kind} "
-                f"without rows being written anew; allowed are {_WIDENINGS}. Add another column and fill it "
+                f"without rows being written again; allowed are {_WIDENINGS}. Add another column and fill it "
                 "(Table.add_columns, Table.update)",
                 column=name,
             )
@@ -121,7 +121,7 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
     if len(columns) > MAX_COLUMNS:
         raise LimitExceeded(
             f"table {table.name!r} would have had {len(columns):,} columns with those that were dropped, and "
-            f"may have {MAX_COLUMNS:,}; copy its rows to a new table, which begins anew",
+            f"may have {MAX_COLUMNS:,}; copy its rows to a new table, which begins again",
             limit="columns",
             most=MAX_COLUMNS,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import OwnedMove, begun_again
+from elasticscan.catalog import OwnedMove, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
@@ -81,12 +81,12 @@ def _index(index: IndexInfo, size: int) -> dict[str, Any]:
 
 def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
     """The facts that are told of indexes, by their tables."""
-    size, told = Counter[int](), dict[int, list[dict[str, Any]]]()
+    size, message = Counter[int](), dict[int, list[dict[str, Any]]]()
     for run in runs:
         size[run.index] += run.bytes
     for index in indexes:
-        told.setdefault(index.table, []).append(_index(index, size[index.id]))
-    return told
+        message.setdefault(index.table, []).append(_index(index, size[index.id]))
+    return message
 
 
 def _move(move: OwnedMove, names: Mapping[int, str]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _move(move: OwnedMove, names: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-@begun_again
+@retry_interrupted
 def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
     """Describe a store, as `Store.status` returns it: from one look at the catalog, and at no file.
 
@@ -114,16 +114,16 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
-        told = [table for table in tables if only in (None, table.name)]
+        message = [table for table in tables if only in (None, table.name)]
         sized = dict[int, dict[str, Any]]()
-        for table in told:
+        for table in message:
             floor, before = floors.get(table.id, (0, 0))
             since = wrote.get(table.id, (0, 0))[0] - before
             sized[table.id] = _size(own.get(table.id, []), snapshot, floor, since)
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
-        upkeep, steps = upkeep_of(tx, told, fragments, runs, wrote, Policy()), steps_of(tx, tables, names)
+        upkeep, steps = upkeep_of(tx, message, fragments, runs, wrote, Policy()), steps_of(tx, tables, names)
     described = [
         {
             "name": table.name,
@@ -135,7 +135,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             "compression": table.compression,
             "upkeep": upkeep[table.name],
         }
-        for table in told
+        for table in message
     ]
     return {
         "store_id": context.info.store_id,

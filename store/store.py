@@ -25,7 +25,7 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import KEYS, OFFSETS, Catalog, NewStore, begun_again
+from elasticscan.catalog import KEYS, OFFSETS, Catalog, NewStore, retry_interrupted
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
@@ -285,7 +285,7 @@ class Store(Named):
             format: "csv", "json" (an object a line), "parquet", "arrow", "orc", or "delta" or "iceberg" for
                 such a table (an extra each); by the names of files if left out.
             version: of a Delta table, or an Iceberg snapshot's id; the newest by default.
-            nulls: what stands for null in CSV beside a field with nothing in it.
+            nulls: what stands for null in CSV alongside a field with nothing in it.
             types: Arrow's types of columns in CSV, JSON and names of directories, instead of guessed ones.
             delimiter: the character between fields of CSV.
             column_names: the columns of CSV that has no first line of names.
@@ -339,7 +339,7 @@ class Store(Named):
         table = keep_lease(self._context, key)
         return Scan(self._context, table, self._context.base_topology(key.base_topology), key, ends_lease)
 
-    @begun_again
+    @retry_interrupted
     def rotate_secret(self, *, revoke: bool = False) -> int:
         """Replace the secrets of continuation keys and of streams' offsets; returns the first one's number.
 
@@ -413,13 +413,13 @@ class Store(Named):
         return self.elasticity().resume()
 
     @property
-    @begun_again
+    @retry_interrupted
     def topology(self) -> Topology:
         """The newest published topology: the base of scans that begin now."""
         with self._context.catalog.reading() as tx:
             return tx.newest_topology()
 
-    @begun_again
+    @retry_interrupted
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
         """The topologies that are kept, oldest first; the last is not published while a plan moves tablets.
 
@@ -432,7 +432,7 @@ class Store(Named):
         with self._context.catalog.reading() as tx:
             return tx.topology_history(most)
 
-    @begun_again
+    @retry_interrupted
     def slot_map(self, limit: int = 100) -> SlotMap:
         """A picture of where the slots were: slots across, time down, a colour for each shard.
 
@@ -449,7 +449,7 @@ class Store(Named):
         """The picture that notebooks show."""
         return f"<code>{html.escape(repr(self))}</code><br/>{self.slot_map(40).svg}"
 
-    @begun_again
+    @retry_interrupted
     def topology_at(self, number: int) -> Topology:
         """One of the topologies that are kept.
 

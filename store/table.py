@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER
-from elasticscan.catalog import IdempotencyKey, begun_again
+from elasticscan.catalog import IdempotencyKey, retry_interrupted
 from elasticscan.metadata import SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments
 from elasticscan.store.arguments import Condition
@@ -70,7 +70,7 @@ class Table(ReadableTable):
                 done again; the number of that commit is returned.
             if_unchanged_since: a commit, such as the `snapshot` of the scan that the rows were read with:
                 write only if none of these keys was written or deleted by a later one.
-            user_metadata: a small dict of texts that stands beside the commit in `history`.
+            user_metadata: a small dict of texts that stands alongside the commit in `history`.
 
         Returns:
             The commit's number, a snapshot that `scan` takes; its `rows` is how many rows were written.
@@ -247,8 +247,8 @@ class Table(ReadableTable):
 
         Args:
             rows: as for `upsert`. A stream is kept in a temporary file, since it may have to be read again.
-            columns: those to write beside the primary key; the rows may have others, which are left out. Rows
-                that are updated keep their other columns, those that are inserted are null in them.
+            columns: those to write alongside the primary key; the rows may have others, which are left out.
+                Rows that are updated keep their other columns, those that are inserted are null in them.
                 All by default, and then the rows must have exactly these.
             when_matched: of a row whose key is there: "update" it, "delete" it, or "ignore" the new one.
             when_not_matched: of a row whose key is not there: "insert" it, or "ignore" it.
@@ -348,14 +348,14 @@ class Table(ReadableTable):
         asked = define_index(table, arguments.text("index", index), columns, kind, include)
         return create_index(self._context, table, asked, on_progress)
 
-    @begun_again
+    @retry_interrupted
     def drop_index(self, index: str) -> None:
         """Remove an index. Scans that read it end with `IndexChanged`."""
         name = arguments.text("index", index)
         with self._context.catalog.writing() as tx:
             tx.transition_index(tx.index(self._find(tx)[0].id, name), IndexEvent.DROPPED)
 
-    @begun_again
+    @retry_interrupted
     def indexes(self) -> tuple[IndexInfo, ...]:
         """The indexes; those with `ready=False` are being built, or their build was killed."""
         with self._context.catalog.reading() as tx:

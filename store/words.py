@@ -326,13 +326,13 @@ def _unknown(method: str, word: str, names: Sequence[str], kind: str = "") -> Wr
         near = None if why else nearest(word, names, _A_SLIP)
     asked = [name for name in (word, *said_by) if name in _OF_SCANS]
     if kind == "Scan" and asked:
-        told = f"{method} takes nothing: the scan has it, as table.scan({asked[0]}=…).{method}()"
+        message = f"{method} takes nothing: the scan has it, as table.scan({asked[0]}=…).{method}()"
     elif why is not None:
-        told = f"{method} takes no {word}=: {why}"
+        message = f"{method} takes no {word}=: {why}"
     elif near:
-        told = f"{method} takes {near}=, and no {word}="
+        message = f"{method} takes {near}=, and no {word}="
     elif names:
-        told = f"{method} takes no {word}=; it takes {', '.join(f'{name}=' for name in names)}"
+        message = f"{method} takes no {word}=; it takes {', '.join(f'{name}=' for name in names)}"
     else:
-        told = f"{method} takes no {word}=, and nothing else: leave it out"
-    return WrongArguments(told, option=word, of=method, taken=list(names))
+        message = f"{method} takes no {word}=, and nothing else: leave it out"
+    return WrongArguments(message, option=word, of=method, taken=list(names))

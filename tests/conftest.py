@@ -29,7 +29,7 @@ def stores_at_server(postgres: Server) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Beside other workers, long tests come first."""
+    """Alongside other workers, long tests come first."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("long") is None)
 

@@ -32,7 +32,7 @@ FOLDERS = sorted(set(DIRECTORIES.values()) - {DOOR})
 FLOORS = [
     [name.strip() for name in floor.split("|")] for floor in PROJECT["importlinter"]["contracts"][0]["layers"]
 ]
-# What a module of each folder may import from, beside its own folder.
+# What a module of each folder may import from, alongside its own folder.
 ARROWS = {
     folder: frozenset(below for lower in FLOORS[number + 1 :] for below in lower)
     for number, floor in enumerate(FLOORS)

@@ -56,7 +56,7 @@ def test_the_blocks_of_a_page_do_what_it_says(
         pq.write_table(pa.table({"id": range(100_000)}), tmp_path / "in" / "trips.parquet")
         elasticscan.create("trips.store", shards=["s1"]).close()
     names: dict[str, Any] = {}
-    wrong, told = [], []
+    wrong, message = [], []
     for kind, typed, output in steps((ROOT / "docs" / page).read_text(encoding="utf-8")):
         if any(word in typed for word in SPARK) or (kind == "shell" and page not in SHELLS):
             continue
@@ -65,13 +65,13 @@ def test_the_blocks_of_a_page_do_what_it_says(
             printed = CliRunner().invoke(app, shlex.split(typed)[1:]).output
         else:
             wrong += run(typed, names)
-            told += [remark for _, remark in statements(typed) if remark]
+            message += [remark for _, remark in statements(typed) if remark]
             printed = capsys.readouterr().out
         if printed and output:
             assert stripped(printed) == stripped(output)
     names["store"].close()
     assert wrong == []
-    assert sum(not promised(remark, object()) for remark in told) >= remarks
+    assert sum(not promised(remark, object()) for remark in message) >= remarks
 
 
 def test_the_block_of_object_storage_makes_a_store_in_a_bucket(postgres_url: str, bucket: str) -> None:
@@ -133,8 +133,8 @@ def test_the_page_of_the_api_has_all_that_methods_return() -> None:
             if name.startswith("_"):
                 continue
             function = getattr(member, "fget", getattr(member, "func", member))
-            told = inspect.get_annotations(inspect.unwrap(function)).get("return", "")
-            returned |= set(re.findall(r"[A-Z]\w+", told.replace("pa.", "").replace("typing.", "")))
+            message = inspect.get_annotations(inspect.unwrap(function)).get("return", "")
+            returned |= set(re.findall(r"[A-Z]\w+", message.replace("pa.", "").replace("typing.", "")))
     assert len(returned) > 15
     known = {name for name in returned if hasattr(collections.abc, name) or hasattr(typing, name)}
     arrow = {name for name in returned if hasattr(pa, name) and name != "Table"}

@@ -1,4 +1,4 @@
-"""`import elasticscan`: what there is, and what is told of what there is not."""
+"""`import elasticscan`: what there is, and what is reported of what there is not."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_error_is_exported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         ("Stroe", "did you mean 'Store'"),
         ("xyz", "it has Page, Scan"),
@@ -97,8 +97,8 @@ def test_every_error_is_exported() -> None:
         ("__nothing__", "has no attribute '__nothing__'$"),
     ],
 )
-def test_another_name_is_told_with_the_nearest(typed: str, told: str) -> None:
-    with pytest.raises(AttributeError, match=told):
+def test_another_name_is_reported_with_the_nearest(typed: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
         getattr(elasticscan, typed)
 
 
@@ -114,19 +114,19 @@ def test_the_tour_of_the_readme_gives_what_it_says(tmp_path: Path, monkeypatch: 
     tour = text[text.index("## A tour in Python") : text.index("## A tour in Spark")]
     code = "\n".join(re.findall(r"```python\n(.*?)```", tour, re.DOTALL))
     names: dict[str, object] = {}
-    told = 0
+    message = 0
     for node in ast.parse(code).body:
         line, _, comment = code.splitlines()[(node.end_lineno or 0) - 1].partition("  # ")
         if isinstance(node, ast.Expr) and not line.startswith("store."):
             assert comment.startswith(repr(eval(ast.unparse(node), names))), line  # noqa: S307
-            told += 1
+            message += 1
         else:
             exec(compile(ast.Module([node], []), "README.md", "exec"), names)
-    assert told == 8
+    assert message == 8
 
 
 def test_what_is_written_instead_exists() -> None:
-    """Every name that is told of is missing, and what is told in its place is there."""
+    """Every name that is reported of is missing, and what is reported in its place is there."""
     kinds = {"store": elasticscan.Store, "table": elasticscan.Table, "scan": elasticscan.Scan}
     assert set(INSTEAD) == {"Store", "Table", "Scan"}
     for kind, hints in INSTEAD.items():

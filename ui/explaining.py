@@ -1,4 +1,4 @@
-"""Explanations for the page: a scan's ways to read, estimates beside counts.
+"""Explanations for the page: a scan's ways to read, estimates alongside counts.
 
 Whoever asks gets counts of rows that meet a condition, so nobody is answered unless the server was told to.
 The store is opened for reading alone, and a scan is read for so long, and so far, that counts mean something.
@@ -33,8 +33,8 @@ def explained(uri: str, table: str, filter: str, columns: str) -> dict[str, Any]
             )
         return _explained(uri, table, filter.strip(), [name.strip() for name in columns.split(",")])
     except (ElasticScanError, OSError) as error:
-        told = error if isinstance(error, ElasticScanError) else ElasticScanError(str(error))
-        return {"problem": {"code": told.code, "message": told.message}}
+        reported = error if isinstance(error, ElasticScanError) else ElasticScanError(str(error))
+        return {"problem": {"code": reported.code, "message": reported.message}}
 
 
 def _explained(uri: str, table: str, filter: str, columns: list[str]) -> dict[str, Any]:  # noqa: A002
@@ -49,16 +49,16 @@ def _explained(uri: str, table: str, filter: str, columns: list[str]) -> dict[st
             if time.monotonic() - began >= MOST_SECONDS or scan.stats.scanned >= MOST_ROWS:
                 break
         seconds = time.monotonic() - began
-        told = scan.explain()
-    told["scans"] = begun["scans"]
-    left = told["pending_slots"]
-    read = f"read in {seconds:.2f} s, {told['actual']['pages']:,} pages"
+        reported = scan.explain()
+    reported["scans"] = begun["scans"]
+    left = reported["pending_slots"]
+    read = f"read in {seconds:.2f} s, {reported['actual']['pages']:,} pages"
     if left:
-        read = f"not read to its end: {left:,} of {told['slots']:,} slots were left after {seconds:.2f} s"
+        read = f"not read to its end: {left:,} of {reported['slots']:,} slots were left after {seconds:.2f} s"
     return {
         "problem": None,
-        "said": told.said,
+        "said": reported.said,
         "read": read,
-        "pictures": told.pictures(),
-        "listings": told.listings(),
+        "pictures": reported.pictures(),
+        "listings": reported.listings(),
     }

@@ -163,12 +163,12 @@ class PageServer:
         self._is_explaining = True
         try:
             loop = asyncio.get_running_loop()
-            told = await loop.run_in_executor(
+            reported = await loop.run_in_executor(
                 self._explainer, explained, self._uri, table, condition, columns
             )
         finally:
             self._is_explaining = False
-        return Response(json_text(told), media_type="application/json")
+        return Response(json_text(reported), media_type="application/json")
 
 
 def _is_foreign(request: Request) -> bool:

@@ -40,7 +40,7 @@ class Looker(Protocol):
 
 
 class StoreLooker:
-    """Looks at a store, which is opened for the first look, and anew after one that failed."""
+    """Looks at a store, which is opened for the first look, and again after one that failed."""
 
     def __init__(self, uri: str, explains: bool = False) -> None:
         self._uri, self._explains = uri, explains
@@ -58,8 +58,8 @@ class StoreLooker:
             }
         except (ElasticScanError, OSError) as error:
             self.close()
-            told = error if isinstance(error, ElasticScanError) else ElasticScanError(str(error))
-            return {PROBLEM: json_text({"code": told.code, "message": told.message})}
+            reported = error if isinstance(error, ElasticScanError) else ElasticScanError(str(error))
+            return {PROBLEM: json_text({"code": reported.code, "message": reported.message})}
         return {**documents, PROBLEM: "null"}
 
     def _slot_map(self, store: Store) -> str:

@@ -19,8 +19,8 @@ What the plans promise, each tested with random histories:
 
 - Once the planned merges are carried out, no slot is read from more than `slot_fragments` fragments, and
   small fragments count for all slots, since each is a file to open.
-- A row is written anew a number of times that grows with the logarithm of the data. A large fragment is never
-  rewritten for a small one.
+- A row is written again a number of times that grows with the logarithm of the data. A large fragment is
+  never rewritten for a small one.
 - No step reads much more than `step_bytes`: a larger merge is cut by slots, and what was merged already
   stays merged when the rest is never done.
 - Plans settle: when nothing is written, a few rounds of planning and carrying out lead to an empty plan.

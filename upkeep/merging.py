@@ -7,8 +7,8 @@ that arrived have fragments of their own. In each band of slots that the same fr
                             └─── merged ──┘   the next one is more than `tier_ratio` times their sum
 
 What is merged leaves a fragment that is denser than all its sources, and the next one above it is denser by
-the ratio: so rows are written anew only when the fragments beside them have grown by that ratio, a number of
-times that grows with the logarithm of the data.
+the ratio: so rows are written again only when the fragments alongside them have grown by that ratio, a
+number of times that grows with the logarithm of the data.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Policy:
             if not getattr(self, field.name) > 0:
                 raise _refusal(field.name, f"{field.name} must be above 0, not {getattr(self, field.name)}")
         if min(self.slot_fragments, self.history_fragments) < 3:
-            # A merge in pieces and the next commit each leave one beside the large one.
+            # A merge in pieces and the next commit each leave one alongside the large one.
             raise _refusal("slot_fragments", "a slot needs 3 fragments at least")
         if min(self.tier_ratio, self.small_tier_ratio) < 1:
             raise _refusal("tier_ratio", "with a tier_ratio below 1 no two equal fragments are merged")

@@ -19,6 +19,6 @@ aggregates   what tasks can compute of their own rows, for Spark to add up; comp
 below_joins  of which table that is, where several are joined
 semi_joins   joins in which the keys of one table tell which rows of another are needed
 reads        the reads of a plan, and keys handed from one to another
-few_rows     reads that are over before a task would have begun, made beside the driver
+few_rows     reads that are over before a task would have begun, made alongside the driver
 plan         the needs of a whole query; explain: the same for people
 """

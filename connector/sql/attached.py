@@ -139,7 +139,7 @@ class AttachedStore(Sequence[str]):
 
         The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Text
         that is no query, or that cannot be taken apart for certain, goes to Spark as it is, after
-        the views it mentions were made anew. Values for parameters (`args`: a dict for `:name`, a list
+        the views it mentions were made again. Values for parameters (`args`: a dict for `:name`, a list
         for `?`) limit what is read like literals, as far as a literal of their type can be written.
 
         `INSERT INTO` upserts, and `INSERT OVERWRITE` replaces all rows. `DELETE`, `UPDATE` and `MERGE INTO`
@@ -187,10 +187,10 @@ class AttachedStore(Sequence[str]):
         try:
             return self._run(*self._relations(plan.unfolded(whole=True), snapshot), plan.arguments)
         except AnalysisException as error:
-            told = self._told(text, error)
-            if told is error:
+            reported = self._told(text, error)
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
 
     def _execute(
         self, statement: Statement, text: str, args: Arguments | None, session: Session
@@ -205,8 +205,8 @@ class AttachedStore(Sequence[str]):
             store = open_store(self._uri)
             done = maintain(self._spark, store, self._tables[statement.view], statement)
         except (NotUnderstoodError, UnreadableError) as why:
-            told = words_of_others(text, self._tables, session)
-            raise statement.refused(f"{why}; {told}" if told else str(why)) from None
+            reported = words_of_others(text, self._tables, session)
+            raise statement.refused(f"{why}; {reported}" if reported else str(why)) from None
         self._views.make([statement.view])
         return done
 
@@ -342,7 +342,7 @@ class AttachedStore(Sequence[str]):
     ) -> DataFrame:
         """A query over these relations.
 
-        They are handed to Spark beside the text, under names for this query alone: a Connect session
+        They are handed to Spark alongside the text, under names for this query alone: a Connect session
         analyses a query again with each action, when temporary views would be gone.
         """
         text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
@@ -385,10 +385,10 @@ class AttachedStore(Sequence[str]):
 
                 return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
         except (AnalysisException, UnsupportedOperationException) as error:
-            told = self._told(text, error)
-            if told is error:
+            reported = self._told(text, error)
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
         except Py4JJavaError as error:
             refused = other_format(text, str(error.java_exception))
             if refused is None:
@@ -419,7 +419,7 @@ class AttachedStore(Sequence[str]):
 
 
 def _note_tables(error: PySparkException, views: Collection[str]) -> None:
-    """Note beside Spark's error about a table that is nowhere which tables there are."""
+    """Note alongside Spark's error about a table that is nowhere which tables there are."""
     note = tables_there(error.getCondition() or "", _name_in(error), views)
     if note is not None:
         error.add_note(note)
@@ -434,7 +434,7 @@ def _name_in(error: PySparkException) -> str:
 def _shown(few: FewRows) -> str:
     if few.is_known:
         return "nothing: statistics of fragments tell it"
-    return f"beside the driver: {few.rows.num_rows:,} rows"
+    return f"alongside the driver: {few.rows.num_rows:,} rows"
 
 
 def _session(spark: SparkSession) -> Session:

@@ -21,7 +21,7 @@ from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql
 
-OWN = "_elasticscan_"  # columns that a query has beside those of its user begin so
+OWN = "_elasticscan_"  # columns that a query has alongside those of its user begin so
 ACTION = f"{OWN}action"
 _SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
@@ -92,9 +92,9 @@ def read_change(statement: str, reader: StatementReader, target: Target) -> RowC
     """
     _check_newest(reader, statement, target)
     change = CHANGES[statement](reader, target)
-    for word, told in _ELSEWHERE.items():
+    for word, message in _ELSEWHERE.items():
         if reader.sees(word):
-            raise NotUnderstoodError(f"{statement} takes no {word}: {told.format(name=target.view)}")
+            raise NotUnderstoodError(f"{statement} takes no {word}: {message.format(name=target.view)}")
     reader.expect_end()
     return change
 

@@ -106,8 +106,10 @@ def read_creation(reader: StatementReader) -> Creation:
         elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
             query = reader.until()
         else:
-            told = next((told for words, told in _LEFT_OUT.items() if reader.takes_one(*words)), None)
-            raise reader.wrong("TBLPROPERTIES or AS") if told is None else NotUnderstoodError(told)
+            reported = next(
+                (reported for words, reported in _LEFT_OUT.items() if reader.takes_one(*words)), None
+            )
+            raise reader.wrong("TBLPROPERTIES or AS") if reported is None else NotUnderstoodError(reported)
     if not keys["primaryKey"]:
         raise NotUnderstoodError(
             "every table has a primary key: write PRIMARY KEY (…) behind the columns, or TBLPROPERTIES "
@@ -165,9 +167,11 @@ def columns_of(text: str) -> list[pa.Field]:
     except ParseException as error:
         wrong = next((part for part in _parts(text) if not _is_column(part)), text)
         words = " ".join(token.upper for token in tokens_of(wrong) if token.kind == "word")
-        told = next((told for pattern, told in _NO_PART_OF_COLUMNS if re.search(pattern, words)), None)
+        reported = next(
+            (reported for pattern, reported in _NO_PART_OF_COLUMNS if re.search(pattern, words)), None
+        )
         raise NotUnderstoodError(
-            told
+            reported
             or f"a column is a name and a type, perhaps with NOT NULL and COMMENT, and not {wrong.strip()!r}"
         ) from error
 

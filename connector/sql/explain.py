@@ -17,7 +17,7 @@ def explain_plan(
 
     Args:
         totals: each view's number of columns.
-        read_here: for each scan what is read beside the driver; None for one that tasks make.
+        read_here: for each scan what is read alongside the driver; None for one that tasks make.
     """
     if not plan.scans:
         return left_alone(plan.text, "it reads no table of the store")

@@ -1,4 +1,4 @@
-"""Reads that are over before a task would have begun, made beside the driver.
+"""Reads that are over before a task would have begun, made alongside the driver.
 
 Spark needs a worker of Python for each task, and ends the worker if a query has enough rows before the task's
 end. So where a reference is certain to read little, its rows are read here: by the same scan, at the same
@@ -55,7 +55,7 @@ SAMPLED_ROWS, MOST_NEW = 1 << 18, 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """Rows that were read beside the driver, in the Arrow types that belong to Spark's schema.
+    """Rows that were read alongside the driver, in the Arrow types that belong to Spark's schema.
 
     Attributes:
         is_known: true of those that statistics of fragments tell, without a look at a row.
@@ -253,7 +253,7 @@ def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows |
 
 
 class _TimeOfReading:
-    """Tells when reading beside the driver takes longer than it may.
+    """Tells when reading alongside the driver takes longer than it may.
 
     The first page says nothing of the others: files are opened for it.
 
@@ -332,7 +332,7 @@ def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
 def ending_by_itself(frame: DataFrame, most: int) -> DataFrame:
     """A relation of tasks that give so many rows each, read to their ends where that is no great deal.
 
-    A worker whose task Spark leaves before its end is killed, and the next query imports everything anew.
+    A worker whose task Spark leaves before its end is killed, and the next query imports everything again.
     What lies before an exchange is read to its end.
     """
     return frame.repartition(1) if most * COLUMN_BYTES * len(frame.columns) <= EXCHANGED_BYTES else frame

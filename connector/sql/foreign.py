@@ -157,7 +157,7 @@ def words_of_others(text: str, views: Iterable[str], session: Session) -> str | 
     is_of_table = any(session.folded(token.word) in folded for token in tokens)
     kinds = [*_STATEMENTS, *(_OF_TABLES if is_of_table else ())]
     kinds += _OF_NEW if line.startswith("CREATE TABLE") else ()
-    return next((told for pattern, told in kinds if re.search(pattern, line)), None)
+    return next((message for pattern, message in kinds if re.search(pattern, line)), None)
 
 
 def foreign_statement(
@@ -168,9 +168,9 @@ def foreign_statement(
         return None
     words = [token.word for token in tokens_of(text)]
     why = _why_not_of_a_view(" ".join(words), condition)
-    told = None if why else words_of_others(text, views, session)
-    if told is not None:
-        why = f"neither Spark nor elasticscan understands this statement; nothing was done: {told}"
+    message = None if why else words_of_others(text, views, session)
+    if message is not None:
+        why = f"neither Spark nor elasticscan understands this statement; nothing was done: {message}"
     return UnsupportedStatement(why, statement=" ".join(words[:2]), table="") if why else None
 
 

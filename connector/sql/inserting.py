@@ -114,7 +114,7 @@ def insert(
         spark, text, args: as for `spark.sql`.
         found: the INSERTs in it.
         target: some columns of a view's table, to be written into; None where they are all.
-        refresh: makes the views that it reads anew.
+        refresh: makes the views that it reads again.
 
     Raises:
         WriteConflict: others wrote some of the keys each time.

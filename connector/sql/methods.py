@@ -48,12 +48,12 @@ class TableNames(tuple[str, ...]):
 
 def no_such_name(name: str, own: Collection[str], views: Collection[str]) -> Exception:
     """The error of a name that an attached store does not have; an `AttributeError` in any case."""
-    told = INSTEAD.get(name)
-    if told is None and name in views:
-        told = f"catalog.table({name!r})"
-    if told is None and not name.startswith("_"):
+    message = INSTEAD.get(name)
+    if message is None and name in views:
+        message = f"catalog.table({name!r})"
+    if message is None and not name.startswith("_"):
         near = nearest(name, own, 0.8)
-        told = f"catalog.{near}" if near else None
-    if told is None:
+        message = f"catalog.{near}" if near else None
+    if message is None:
         return AttributeError(f"'AttachedStore' object has no attribute {name!r}", name=name)
-    return UnknownName(f"an attached store has no {name}; write {told}", name=name)
+    return UnknownName(f"an attached store has no {name}; write {message}", name=name)

@@ -1,4 +1,4 @@
-"""Spark's log of refused queries, left out where the refusal is told as an error anyway.
+"""Spark's log of refused queries, left out where the refusal is raised as an error anyway.
 
 PySpark writes each error that has a place in a query to the standard error as well, as one line of JSON with
 the whole stack of the JVM, before the error itself is seen.

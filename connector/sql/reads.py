@@ -1,4 +1,4 @@
-"""The reads of a plan: what is read beside the driver, and what of it spares other reads.
+"""The reads of a plan: what is read alongside the driver, and what of it spares other reads.
 
 Where the rows of one side of a join are at hand, their keys go to the other side: as a condition where they
 are few, and where they are primary keys by themselves, as many as are sooner read so than by tasks.
@@ -117,19 +117,19 @@ class Reads:
         ):
             return
         keys = given.few.rows.column(join.key).unique().drop_null()
-        told = f"{len(keys):,} of {given.scan.alias}.{join.key} for {join.column}"
+        message = f"{len(keys):,} of {given.scan.alias}.{join.key} for {join.column}"
         few = read_keys(self._options(needed.scan), join.column, keys) if join.by_key else None
         if few is not None:
-            reads[join.needed] = Read(replace(needed.scan, keys=told), few)
+            reads[join.needed] = Read(replace(needed.scan, keys=message), few)
             return
         parts = self._parts(needed.scan, join.column, keys) if join.begins_key else []
         few = read_parts([self._options(replace(needed.scan, filter=part)) for part in parts])
         if few is not None:
-            reads[join.needed] = Read(replace(needed.scan, keys=told), few)
+            reads[join.needed] = Read(replace(needed.scan, keys=message), few)
             return
         condition = self._listed(needed.scan, join.column, keys, MOST_LISTED)
         if condition is not None:
-            scan = replace(needed.scan, filter=condition, keys=told)
+            scan = replace(needed.scan, filter=condition, keys=message)
             reads[join.needed] = Read(scan, self._few(scan))
 
     def _parts(self, scan: TableScan, column: str, keys: pa.Array) -> list[str]:

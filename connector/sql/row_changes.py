@@ -1,8 +1,8 @@
 """DELETE, UPDATE and MERGE carried out: each one commit, as of one snapshot.
 
-What the store evaluates alone is done beside the driver. All else is a query whose rows Spark writes, under
-the requirement that none of their keys was written since the query's snapshot; where one was, the query is
-run again at a newer snapshot, a few times.
+What the store evaluates alone is done alongside the driver. All else is a query whose rows Spark writes,
+under the requirement that none of their keys was written since the query's snapshot; where one was, the
+query is run again at a newer snapshot, a few times.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ def _of_analysis(
     """
     if not isinstance(error, AnalysisException):
         return None
-    condition, told = error.getCondition() or "", error.getMessageParameters() or {}
+    condition, reported = error.getCondition() or "", error.getMessageParameters() or {}
     if condition.startswith("UNRESOLVED_COLUMN"):
-        return _no_such_column(told, kind, change, columns)
+        return _no_such_column(reported, kind, change, columns)
     text = _PLACE.sub("", str(error)).removeprefix(f"[{condition}]").strip()
-    return AnalysisException(f"{text}. {kind} did nothing", condition or None, told)
+    return AnalysisException(f"{text}. {kind} did nothing", condition or None, reported)
 
 
 def _of_values(error: PySparkException, kind: str, change: RowChange) -> Exception | None:
@@ -167,23 +167,23 @@ def _of_values(error: PySparkException, kind: str, change: RowChange) -> Excepti
         f"{column} = {value.strip()}" for column, value in (change.set or {}).items() if part in value
     ]
     met = assigned[0] if part and assigned else part
-    told = f" (in {met})" if met else ""
+    reported = f" (in {met})" if met else ""
     condition = error.getCondition()
     said = _QUOTED.sub("", text).strip().removeprefix(f"[{condition}]").strip()
     kinds = [each for each in type(error).__mro__ if each.__module__ == PySparkException.__module__]
     told_as: type[PySparkException] = kinds[0]
-    return told_as(f"{said}{told}. {kind} did nothing", condition, error.getMessageParameters())
+    return told_as(f"{said}{reported}. {kind} did nothing", condition, error.getMessageParameters())
 
 
 def _no_such_column(
-    told: Mapping[str, str], kind: str, change: RowChange, columns: Sequence[str]
+    reported: Mapping[str, str], kind: str, change: RowChange, columns: Sequence[str]
 ) -> ColumnNotFound:
-    """A column that a statement names and that is not there; those that are, without our own beside them."""
-    parts = _NAME_PART.findall(told.get("objectName", ""))
+    """A column that a statement names and that is not there; those that are, without our own."""
+    parts = _NAME_PART.findall(reported.get("objectName", ""))
     is_qualified = len(parts) > 1 or kind == "MERGE"
     own = [f"{change.alias}.{column}" if is_qualified else column for column in columns]
     # Those of other tables, of which Spark tells the nearest; of the table it has those alone that are read.
-    others = [_NAME_PART.findall(name) for name in told.get("proposal", "").split(", ")]
+    others = [_NAME_PART.findall(name) for name in reported.get("proposal", "").split(", ")]
     theirs = [
         ".".join(name[-2:] if is_qualified else name[-1:]) for name in others if name and OWN not in name[-1]
     ]

@@ -22,8 +22,8 @@ from elasticscan.connector.sql.joins import Condition, SelectBlock, Using
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
 
-# Clauses of a sub-query that only leave out rows of its table; and those beside which it has no row where no
-# row meets its WHERE.
+# Clauses of a sub-query that only leave out rows of its table; and those alongside which it has no row where
+# no row meets its WHERE.
 _FEWER_ROWS = frozenset({"expressions", "distinct", "from_", "where", "order", "limit", "offset"})
 _ONLY_ROWS = frozenset({"expressions", "distinct", "from_", "where"})
 

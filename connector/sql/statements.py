@@ -37,7 +37,7 @@ _STATEMENTS = (
         rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}",
         "the store has a table of this name: choose another name"),
     ("REPLACE TABLE", r"REPLACE TABLE ",
-        "replace its rows with INSERT OVERWRITE {name}, or drop it and make it anew"),
+        "replace its rows with INSERT OVERWRITE {name}, or drop it and make it again"),
     ("CREATE INDEX", rf"CREATE (?:UNIQUE )?INDEX {_IF}\S* ON (?:TABLE )?",
         "make it with store.table(name).create_index(index, columns), or `elasticscan index create`"),
     ("DROP INDEX", rf"DROP INDEX {_IF}\S* ON (?:TABLE )?",
@@ -242,7 +242,7 @@ def other_words(text: str, views: Iterable[str], session: Session) -> Unsupporte
         view = view_of(name, by_name, session)
         if view is not None:
             instead = next(
-                (told for word, told in _PROCEDURES.items() if f" {word} " in line), _NO_PROCEDURES
+                (message for word, message in _PROCEDURES.items() if f" {word} " in line), _NO_PROCEDURES
             )
             return UnsupportedStatement(
                 f"CALL does not work on {view!r}, a table of an elasticscan store; nothing was done: "
@@ -294,11 +294,11 @@ def other_name(
     name = _name(tokens_of(relation))[0]
     last = by_name.get(session.folded(name[-1])) if name else None
     if condition == _TIME_TRAVEL and last is not None:
-        name, view, told = [f"{last}@…"], last, "write {name} VERSION AS OF … for a snapshot of it"
+        name, view, message = [f"{last}@…"], last, "write {name} VERSION AS OF … for a snapshot of it"
     elif condition == _NO_RELATION and len(name) > 1 and last is not None:
-        view, told = last, "tables of a store are in no schema: write {name}"
+        view, message = last, "tables of a store are in no schema: write {name}"
     elif condition == _NO_RELATION and len(name) == 2 and session.folded(name[0]) in by_name:
-        view, told = (
+        view, message = (
             by_name[session.folded(name[0])],
             "there are no tables about it: write DESCRIBE HISTORY {name}",
         )
@@ -306,14 +306,14 @@ def other_name(
         return None
     return UnsupportedStatement(
         f"{'.'.join(name)} is no name of {view!r}, a table of an elasticscan store; nothing was done: "
-        + told.format(name=view),
+        + message.format(name=view),
         statement="SELECT",
         table=view,
     )
 
 
 def tables_there(condition: str, relation: str, views: Iterable[str]) -> str | None:
-    """A note about a table that is nowhere, beside Spark's error of it: the tables that there are."""
+    """A note about a table that is nowhere, alongside Spark's error of it: the tables that there are."""
     name, there = _name(tokens_of(relation))[0], sorted(views)
     if condition != _NO_RELATION or not (len(name) == 1 or name[:-1] == _BY_DEFAULT):
         return None

@@ -90,7 +90,7 @@ class TableViews:
         return gone
 
     def make(self, views: Iterable[str]) -> None:
-        """Make views anew, so that they show the newest rows; others of their names are replaced."""
+        """Make views again, so that they show the newest rows; others of their names are replaced."""
         for view in views:
             info = self._tables.get(view)
             if info is None:

@@ -2,7 +2,7 @@
 
     spark.readStream.format("elasticscan").load("/data/my.store/flights")
 
-Spark asks beside the driver where a micro-batch ends and for its tasks; the tasks read as in a
+Spark asks alongside the driver where a micro-batch ends and for its tasks; the tasks read as in a
 batch. All that is kept of a stream is in its offsets (`offsets`), in Spark's checkpoint:
 whoever has these can go on, and a micro-batch that is repeated has the same rows, wherever tablets
 are by then. The attributes of the reader are only there to save work; tasks get a copy of it.
@@ -313,28 +313,28 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         careless = not self._options.changes.fail_on_data_loss
-        stretch = between(first, last, store.context.info.slots, may_jump=careless)
+        span = between(first, last, store.context.info.slots, may_jump=careless)
         if not self._lease.begun:
-            self._lease.reach(stretch.at if isinstance(stretch, SnapshotPart) else stretch[0].commit)
+            self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
         self._lease.keep(store)
         self._position = last.position
-        if isinstance(stretch, SnapshotPart):
+        if isinstance(span, SnapshotPart):
             state = self._look(store, fragments=True)
         else:
-            upto = stretch[1].commit + bool(stretch[1].slot)
+            upto = span[1].commit + bool(span[1].slot)
             state = self._look(
-                store, after=stretch[0].commit, is_enough=lambda _, commits: commits[-1].number >= upto
+                store, after=span[0].commit, is_enough=lambda _, commits: commits[-1].number >= upto
             )
         _check_reached(last.position, state.table, state.newest)
-        if not isinstance(stretch, SnapshotPart):
-            return list(plan_changes(store, state, *stretch, self._columns, self._options))
-        if stretch.start == stretch.end:
+        if not isinstance(span, SnapshotPart):
+            return list(plan_changes(store, state, *span, self._columns, self._options))
+        if span.start == span.end:
             return []
         try:
-            return list(plan_snapshot(store, state, stretch, self._columns, self._options))
+            return list(plan_snapshot(store, state, span, self._columns, self._options))
         except SnapshotExpired as error:
             if not careless:
-                raise _snapshot_gone(state.table, stretch.at) from error
+                raise _snapshot_gone(state.table, span.at) from error
             _log.warning("a batch cannot be repeated and is left out: %s", error)
             return []
 
@@ -383,7 +383,7 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 
 def _format(store: Store) -> OffsetFormat:
-    """The store's format, made anew each time: readers travel to tasks and must not carry secrets."""
+    """The store's format, made again each time: readers travel to tasks and must not carry secrets."""
     info = store.context.info
     sealer = store.context.sealer
     return OffsetFormat(info.store_id, info.slots, sealer.sign_offset, sealer.is_signed)

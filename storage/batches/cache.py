@@ -3,10 +3,10 @@
 The bounds are one in bytes and one in number: a batch of a few rows takes some ten KiB for objects, whatever
 its bytes, and each small commit brings some, so that a writer would never come to an end of bytes.
 
-Batches that are small beside what they cost to make, such as the places of newer rows among those of a large
-fragment, are kept apart (`lasting`). A scan of a table that is larger than the bound pushes out all that it
-reads before it comes back to it, and would push these out, too; they stay until many times the bound came in
-since they were used. Of a full cache they have half at most.
+Batches that are small alongside what they cost to make, such as the places of newer rows among those of a
+large fragment, are kept apart (`lasting`). A scan of a table that is larger than the bound pushes out all
+that it reads before it comes back to it, and would push these out, too; they stay until many times the bound
+came in since they were used. Of a full cache they have half at most.
 """
 
 from __future__ import annotations

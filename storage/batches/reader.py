@@ -56,7 +56,7 @@ class _Plan:
 
 _UNKNOWN = _Plan()
 
-FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and stretches in memory
+FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and ranges in memory
 
 
 class BatchReader:

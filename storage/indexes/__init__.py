@@ -1,4 +1,4 @@
-"""Index files, each beside the fragment whose rows it lists.
+"""Index files, each alongside the fragment whose rows it lists.
 
 run       a file of entries, sorted by key or by hash: written, opened, searched
 iterator  the way through the entries of many ranges and runs, in order

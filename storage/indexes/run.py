@@ -70,7 +70,7 @@ HISTOGRAM_STEPS = 128
 FEW_RANGES = 8  # up to so many are found before it is decided that a run is read
 
 _FORMAT = {b"elasticscan.index_run": b"1"}
-_NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins anew
+_NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins again
 
 
 def run_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ What this folder promises:
 - **An object is written once**, directly under its own name, in one request when it is small and in parts
   otherwise. It is seen when it is whole, and counts when the catalog's commit says so: nothing is renamed.
   What a writer that died has sent in parts is listed as `….unfinished`, and garbage collection ends it.
-- **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long stretches,
+- **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long ranges,
   the next one ahead of time, and of few columns those parts alone that hold them. What was fetched is kept on
   the local disk.
 - **Memory is bounded**, whatever the object's size: what is fetched goes to the local disk in pieces of 1 MB;

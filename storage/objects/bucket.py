@@ -70,7 +70,7 @@ def _client() -> _Client:
 
 
 def _let_go(client: _Client) -> None:
-    """Have the next request read credentials anew: a client keeps those of a file for ever."""
+    """Have the next request read credentials again: a client keeps those of a file for ever."""
     with _lock:
         for key in [key for key, other in _clients.items() if other is client]:
             del _clients[key]

@@ -1,8 +1,8 @@
 """Copies on the local disk of what was read from object storage, up to a bound, for all processes of a user.
 
 An object never changes, so a copy of a part of it needs no word with the server. What was read of 16 MB of an
-object is a file, with holes where nothing was read yet, so that a long read takes few calls; beside them lies
-the object's end, with its size:
+object is a file, with holes where nothing was read yet, so that a long read takes few calls; alongside them
+lies the object's end, with its size:
 
     <directory>/3f/3f9c…/2       bytes [2 * EXTENT_BYTES, 3 * EXTENT_BYTES) of an object, then a byte for each
                                  block of 64 KB: 1 once the block is there. It is written last.
@@ -232,10 +232,10 @@ def copies_here() -> Copies | None:
     Raises:
         InvalidOption: `ELASTICSCAN_CACHE_BYTES` is no number of bytes.
     """
-    told = tuple(os.environ.get(name) for name in (DIRECTORY, BOUND, "XDG_CACHE_HOME", "HOME"))
-    if told not in _opened:
-        _opened[told] = _open(*told)
-    return _opened[told]
+    message = tuple(os.environ.get(name) for name in (DIRECTORY, BOUND, "XDG_CACHE_HOME", "HOME"))
+    if message not in _opened:
+        _opened[message] = _open(*message)
+    return _opened[message]
 
 
 def _open(directory: str | None, bound: str | None, caches: str | None, _home: str | None) -> Copies | None:

@@ -1,12 +1,12 @@
-"""Objects that are open for reading: few requests, each for a long stretch, and the next one ahead of time.
+"""Objects that are open for reading: few requests, each for a long range, and the next one ahead of time.
 
-An object is cut into blocks. What is asked for is taken from memory (the stretches that came last), from
-copies on the local disk, or fetched, with the blocks beside it that are expected to be asked for. Who goes on
-where the last stretch ended, twice, is taken for a scan: stretches become long, and the next one is fetched
-while this one is read. A scan that comes to its next object begins with a long one there. Of a stretch only
-those parts are fetched that the reader expects to need, if it has said so, each by a request.
+An object is cut into blocks. What is asked for is taken from memory (the ranges that came last), from
+copies on the local disk, or fetched, with the blocks alongside it that are expected to be asked for. Who
+goes on where the last range ended, twice, is taken for a scan: ranges become long, and the next one is
+fetched while this one is read. A scan that comes to its next object begins with a long one there. Of a range
+only those parts are fetched that the reader expects to need, if it has said so, each by a request.
 
-What comes is handed on piece by piece, so a stretch lies in memory only where there are no copies.
+What comes is handed on piece by piece, so a range lies in memory only where there are no copies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies
 from elasticscan.storage.parts import Parts
 
 TAIL_BYTES = 64 << 10
-# Requests beside each other; two stretches ahead of time, and who reads, leave some of 16 connections.
+# Requests alongside each other; two ranges ahead of time, and who reads, leave some of 16 connections.
 MOST_AT_ONCE = 6
 STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
 _SECOND_BYTES = 1 << 20  # where somebody may begin to scan
@@ -40,7 +40,7 @@ _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
 _REMEMBERED_BYTES = 2 * STRETCH_BYTES  # by a process, of all objects
 _MOST_ENDS = 128  # 8 MB
 _NO_ROOM = memoryview(b"")
-_AHEAD = 2  # stretches that a process fetches ahead of time
+_AHEAD = 2  # ranges that a process fetches ahead of time
 
 
 class Object(OpenFile):
@@ -72,7 +72,7 @@ class Object(OpenFile):
         return self._bucket.read(self._key, f"{offset}-{end - 1}")[0]
 
     def forget(self, begin: int = 0, end: int | None = None) -> bool:
-        """Read anew what may have been damaged on its way: the end at once."""
+        """Read again what may have been damaged on its way: the end at once."""
         if end is None or end > self._data_bytes:
             self._tail, self.size = self._end()
         return True
@@ -200,8 +200,8 @@ class CopiedObject(Object):
         self._copy = "" if copies is None else copies.name(self._name)
         self._expected = (0, 0)
         self._parts: Parts | None = None
-        self._reached: int | None = None  # where the last stretch ended
-        self._steps = 0  # so many stretches followed each other
+        self._reached: int | None = None  # where the last range ended
+        self._steps = 0  # so many ranges followed each other
         self._ahead: tuple[int, int, int, Future[None]] | None = None  # process, begin, end, that it is there
         self._lock = ChildSafeLock()
         super().__init__(bucket, key)
@@ -252,7 +252,7 @@ class CopiedObject(Object):
         return count or _memory.copy(self._name, offset, room)
 
     def _go_on(self, offset: int, room: memoryview) -> int:
-        """Fetch the stretch that begins at a place, and put bytes of it into place; how many came."""
+        """Fetch the range that begins at a place, and put bytes of it into place; how many came."""
         with self._lock:
             self._take_over(offset, offset + len(room))
             count = self._take(offset, room)  # another thread may have fetched it meanwhile
@@ -263,7 +263,7 @@ class CopiedObject(Object):
         return count or len(room)
 
     def _take_over(self, offset: int, end: int) -> None:
-        """Wait for the stretch that is fetched ahead of time, if it is read now; send for the next one."""
+        """Wait for the range that is fetched ahead of time, if it is read now; send for the next one."""
         ahead = self._ahead
         if ahead is None or end <= ahead[1]:
             return

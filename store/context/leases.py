@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from elasticscan.base.errors import DiskFull, OperatorNeeded, TableChanged, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context.lookups import TableState, check_kept
@@ -57,7 +57,7 @@ def hold_snapshot(
     return at, look(tx)
 
 
-@begun_again
+@retry_interrupted
 def lease_snapshot(
     context: Context, lease: str, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
 ) -> tuple[int, Seen]:
@@ -98,7 +98,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
     return _keep_lease(context, key, context.table_state(key.table, key.snapshot, after)).at(key.definition)
 
 
-@begun_again
+@retry_interrupted
 def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> TableInfo:
     now = context.clock.now()
     if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
@@ -134,7 +134,7 @@ def end_lease(context: Context, lease: str) -> None:
         _end_lease(context, lease)
 
 
-@begun_again
+@retry_interrupted
 def _end_lease(context: Context, lease: str) -> None:
     if context.catalog.read_only is not None or not lease:
         return
@@ -168,7 +168,7 @@ def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
 # Streams
 
 
-@begun_again
+@retry_interrupted
 def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> None:
     """Keep the changes after a commit for a stream with a name, and nothing before them any longer."""
     named = f"{context.info.store_id}/{table_id}/{name}"

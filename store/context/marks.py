@@ -26,7 +26,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import SHARDS_AT_ONCE
 from elasticscan.base.side_by_side import all_side_by_side
-from elasticscan.catalog import Catalog, Home, Identity, begun_again
+from elasticscan.catalog import Catalog, Home, Identity, retry_interrupted
 from elasticscan.storage import Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
 from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
@@ -39,7 +39,7 @@ _IN_TURN = 2  # of the others, for each commit
 def next_incarnation(identity: Identity, here: Home | None) -> str | None:
     """The incarnation that a copy begins with its first write; None for a catalog that is no copy.
 
-    It is the same when that begins again after an end amid it: roots name it before the catalog does.
+    It is the same when that begins again after an end during it: roots name it before the catalog does.
     Another copy, and the same one at another commit, begins another.
     """
     if here is None or identity.home is None or here.is_place_of(identity.home):
@@ -86,7 +86,7 @@ class RootMarks:
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
         self._place: str | None = None  # of the catalog; what is open is found again by its file
 
-    @begun_again
+    @retry_interrupted
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
         opened = self._disks.get(shard)
         if opened is None:
@@ -162,7 +162,7 @@ class RootMarks:
     def _is_near(self, shard: int) -> bool:
         return not self._is_far(shard)
 
-    @begun_again
+    @retry_interrupted
     def _was_begun(self, shard: int) -> bool:
         """True if a copy, whose first write was cut off, has made a root its own before the catalog says so.
 
@@ -193,14 +193,14 @@ class RootMarks:
                 **{**error.fields, "kept": kept},
             ) from error
 
-    def note(self, shards: Iterable[int], mark: Mark, anew: bool = False) -> None:
-        """Leave a mark at shards, as well as may be; `anew` as in `advance_mark`."""
+    def note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> None:
+        """Leave a mark at shards, as well as may be; `again` as in `advance_mark`."""
         away = list[int]()  # behind a bucket that is away no other is waited for, perhaps a minute each
 
         def note_if_there(shard: int) -> None:
             try:
                 if not (away and self._is_far(shard)):
-                    self._note(shard, mark, anew)
+                    self._note(shard, mark, again)
             except ShardUnavailable:
                 if self._is_far(shard):
                     away.append(shard)
@@ -221,12 +221,12 @@ class RootMarks:
         others = {*next_in_turn(order, mark.layout + mark.commit), *(set(written) & set(local))}
         self.note(others - reached, mark)
 
-    def _note(self, shard: int, mark: Mark, anew: bool = False) -> None:
+    def _note(self, shard: int, mark: Mark, again: bool = False) -> None:
         disk, root = self.disk_of(shard), self.root_of(shard)
         marker, mark = self.marker_of(shard, mark.incarnation), replace(mark, catalog=self._catalog_place())
-        seen = None if anew else self._seen_afar.pop(shard, None)
+        seen = None if again else self._seen_afar.pop(shard, None)
         stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
-        noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, anew)
+        noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, again)
         if disk.is_far:
             self._seen_afar[shard] = marker.incarnation, noted
 

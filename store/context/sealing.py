@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.limits import SECRETS_SECONDS
-from elasticscan.catalog import Catalog, begun_again
+from elasticscan.catalog import Catalog, retry_interrupted
 from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
@@ -65,7 +65,7 @@ class StoreSealer:
             cached = self._cached = self._look()
         return cached
 
-    @begun_again
+    @retry_interrupted
     def _look(self) -> _Secrets:
         with self._catalog.reading() as tx:
             offsets = Macs(tx.offset_keys(), "stream offset")

@@ -103,7 +103,7 @@ def local_cluster(context: Context) -> Cluster:
 
 
 class LocalShards:
-    """Reads a shard's own files. What a shard serves is looked up anew for each page.
+    """Reads a shard's own files. What a shard serves is looked up again for each page.
 
     It answers from the fragments that serve the slots *now*, or did at the scan's first look of a moment
     ago, like a server would from what it owns: rows of a tablet that just left may be absent. The scan's

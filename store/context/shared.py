@@ -19,7 +19,16 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import Catalog, Identity, Question, Reached, StoreInfo, Tx, ask_topology, begun_again
+from elasticscan.catalog import (
+    Catalog,
+    Identity,
+    Question,
+    Reached,
+    StoreInfo,
+    Tx,
+    ask_topology,
+    retry_interrupted,
+)
 from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk, Hashing
@@ -118,7 +127,7 @@ class Context:
         """Raises `KeyTooLong`."""
         return self.sealer.seal(key)
 
-    @begun_again
+    @retry_interrupted
     def incarnation(self) -> str:
         """The id of this copy of the store; costs one small query unless something moved."""
         if self.versions()[0] != self._identity.layout:
@@ -182,10 +191,10 @@ class Context:
     def _progress(self) -> Mark:
         return Mark(self.incarnation(), *self.versions())
 
-    def note_newest(self, shards: Iterable[int], anew: bool = False) -> None:
+    def note_newest(self, shards: Iterable[int], again: bool = False) -> None:
         """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
         with suppress(ElasticScanError):
-            self._roots.note(shards, self._progress(), anew)
+            self._roots.note(shards, self._progress(), again)
 
     def note_committed(self, committed: Identity, files_at: frozenset[int]) -> None:
         """Leave a mark of what was committed where files were entered and at witnesses, or at all new shards.
@@ -235,7 +244,7 @@ class Context:
         """
         return self._active_shards(layout)[0]
 
-    @begun_again
+    @retry_interrupted
     def _active_shards(self, layout: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """As `local_shards`, and those whose roots are elsewhere."""
         cached = self._active.newest(None)
@@ -308,30 +317,30 @@ class Context:
         self.seen = max(self.seen, versions)  # another thread may have looked since
         return versions
 
-    @begun_again
+    @retry_interrupted
     def commit_before(self, timestamp: float) -> int:
         """The newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
         with self.catalog.reading() as tx:
             return tx.commit_before(timestamp)
 
-    @begun_again
+    @retry_interrupted
     def commit_at(self, timestamp: float) -> int:
         """As `commit_before`, of a time that must not be still to come."""
         with self.catalog.reading() as tx:
             return tx.commit_at(timestamp)
 
-    @begun_again
+    @retry_interrupted
     def tables(self) -> tuple[tuple[TableInfo, ...], int]:
         """All tables, and the newest commit, from one look at the catalog."""
         with self.catalog.reading() as tx:
             return tx.tables(), tx.versions()[1]
 
-    @begun_again
+    @retry_interrupted
     def shard_names(self) -> dict[int, str]:
         with self.catalog.reading() as tx:
             return {shard.id: shard.name for shard in tx.shards()}
 
-    @begun_again
+    @retry_interrupted
     def placement(self, layout: int | None = None) -> Placement:
         """Return where tablets are now; costs one small query unless something moved.
 
@@ -380,7 +389,7 @@ class Context:
             return True  # to drop it is a change of the layout
         return tx.table_by_id(table.id) is not None
 
-    @begun_again
+    @retry_interrupted
     def table_now(self, name: str) -> TableInfo:
         """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
         cached = self._by_name.at(self.versions()[0], name)
@@ -408,7 +417,7 @@ class Context:
         """The question of `newest_topology`, if it is foreseen."""
         return [] if self._topology is None else ask_topology(self._topology.number)
 
-    @begun_again
+    @retry_interrupted
     def base_topology(self, number: int) -> Topology:
         """The topology that a scan is compared with: a published one never changes, so each is read once."""
 
@@ -418,7 +427,7 @@ class Context:
 
         return self._bases.get(number, read)
 
-    @begun_again
+    @retry_interrupted
     def look(self, table_id: int) -> CurrentTable:
         """One look at the catalog: a table and where slots are; costs one small query unless they changed.
 
@@ -434,7 +443,7 @@ class Context:
                 layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx)
             )
 
-    @begun_again
+    @retry_interrupted
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
     ) -> TableState:
@@ -491,7 +500,7 @@ class Context:
         self._tables[table_id] = state
         return state
 
-    @begun_again
+    @retry_interrupted
     def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
         """A table as it is now, also one that is reserved; None when it was dropped."""
         layout = self.versions()[0] if layout is None else layout
@@ -507,7 +516,7 @@ class Context:
             self._definitions.put(tx.versions()[0], table_id, table)
         return table
 
-    @begun_again
+    @retry_interrupted
     def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built.
 
@@ -526,7 +535,7 @@ class Context:
         cached = self._indexes.at(layout, table_id)
         return self._indexes.put(layout, table_id, tx.indexes(table_id)) if cached is None else cached
 
-    @begun_again
+    @retry_interrupted
     def statistics(self, state: TableState) -> TableStatistics:
         """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, None))

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from elasticscan.base.errors import InvalidName, SnapshotNotFound
 from elasticscan.base.limits import check_name
-from elasticscan.catalog import Tag, Tx, begun_again
+from elasticscan.catalog import Tag, Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context.shared import Context, Find
 
@@ -55,7 +55,7 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
     return number
 
 
-@begun_again
+@retry_interrupted
 def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datetime | None) -> Tag:
     """Name a snapshot of a table, the newest for None, and keep it from here on.
 
@@ -75,7 +75,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         return tx.add_tag(table, name, at)
 
 
-@begun_again
+@retry_interrupted
 def drop_tag(context: Context, find: Find, name: str) -> None:
     """Let go of a tag.
 

@@ -42,7 +42,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, Dump, Home, Tx, begun_again
+from elasticscan.catalog import Catalog, Dump, Home, Tx, retry_interrupted
 from elasticscan.metadata import Seal
 from elasticscan.storage import (
     Disk,
@@ -190,7 +190,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     return BackedUp(name, backup.snapshot, len(backup.files), len(copied), sum(copied.values()), removed)
 
 
-@begun_again
+@retry_interrupted
 def _look(context: Context) -> tuple[str, _Backup]:
     """A name for a backup of now, and what is to be in it, from one look at the catalog."""
     with context.catalog.reading() as tx:
@@ -353,7 +353,7 @@ def restore_backup(
     full = {shard: location.root(root) for shard, root in stored.items()}
     check_apart([(backup.shards[shard], root) for shard, root in full.items()])
     for place in (_root(location), *full.values()):
-        # Its own directory holds no store: what was killed amid this may have left a file there.
+        # Its own directory holds no store: what was killed during this may have left a file there.
         check_outside(place, location.directory)
     for root in full.values():
         check_free(disk_at(disks, root), root)

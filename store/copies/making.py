@@ -1,13 +1,13 @@
 """Creation of a store and its shards: wholly, or leaving nothing behind.
 
-Where there is nothing yet, a store is made beside its place and gets its name when it is whole: so nobody
+Where there is nothing yet, a store is made alongside its place and gets its name when it is whole: so nobody
 sees it before, two that are made at once do not mix, and what fails is taken back without a doubt of whose
 it is. In a directory that is there, in a database and at roots elsewhere a marker claims each root before
 anything else is written to it, and the commit of the catalog is the last step. There nothing is taken back
 that was not made just now, and nothing that somebody else has claimed.
 
-A process that is killed leaves no store. What it has made so far stays: beside the place, by a name that says
-that it is unfinished, or as roots with markers, which nobody takes over before they are removed.
+A process that is killed leaves no store. What it has made so far stays: alongside the place, by a name that
+says that it is unfinished, or as roots with markers, which nobody takes over before they are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Staging:
     """The place where a store is made that is to be at a location.
 
     Attributes:
-        place: the location, or one beside it.
+        place: the location, or one alongside it.
     """
 
     location: Location
@@ -68,7 +68,7 @@ class Staging:
 
 @contextmanager
 def staging_of(location: Location) -> Iterator[Staging]:
-    """Give the place where a store is made; one beside the location becomes the location after the block.
+    """Give the place where a store is made; one alongside the location becomes the location after the block.
 
     Raises:
         AlreadyExists, InvalidOption: meanwhile there is a store, or something else.

@@ -11,7 +11,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, Mov
 from elasticscan.base.forks import Birthplace
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.base.side_by_side import side_by_side
-from elasticscan.catalog import Interrupted, Tx, begun_again
+from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.store.context import Context
 from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
@@ -56,7 +56,7 @@ class Elasticity:
         self._on_progress = on_progress or (lambda _done, _planned: None)
         self._parallel = parallel
 
-    @begun_again
+    @retry_interrupted
     def expand(self, new: Sequence[tuple[str, str]]) -> Topology:
         """Add shards (name, root) and move the fewest tablets that balance.
 
@@ -73,7 +73,7 @@ class Elasticity:
                     return tx.newest_topology()
         return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
 
-    @begun_again
+    @retry_interrupted
     def rebalance(self) -> Topology:
         """Move the fewest tablets that balance; the newest topology as it is where none has to move."""
         if not self._balance(()):
@@ -103,7 +103,7 @@ class Elasticity:
             raise _told_after(error, [name for name, _ in new]) from error
         return changes
 
-    @begun_again
+    @retry_interrupted
     def contract(self, name: str) -> Topology:
         """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
         with self._context.catalog.writing() as tx:
@@ -116,7 +116,7 @@ class Elasticity:
         self._drain(shard.id)
         return self._publish(f"contracted by {name}")
 
-    @begun_again
+    @retry_interrupted
     def move(self, tablet_id: int, target_name: str) -> Topology:
         """Move one tablet."""
         with owning() as owner:
@@ -139,7 +139,7 @@ class Elasticity:
                 Mover(self._context, owner, self._bytes_per_second).carry_out(move)
         return self._publish(f"tablet {tablet_id} moved to {target_name}")
 
-    @begun_again
+    @retry_interrupted
     def split(self, tablet_id: int, at: int | None = None) -> Topology:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
@@ -154,7 +154,7 @@ class Elasticity:
             layout = tx.versions()[0]
         return self._noted(topology, layout)
 
-    @begun_again
+    @retry_interrupted
     def join(self, left: int, right: int) -> Topology:
         """Make two neighbouring tablets at one shard one; copies nothing."""
         with self._context.catalog.writing() as tx:
@@ -170,7 +170,7 @@ class Elasticity:
             layout = tx.versions()[0]
         return self._noted(topology, layout)
 
-    @begun_again
+    @retry_interrupted
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Cut tablets in the middle, and make neighbours one, all in one transaction; copies nothing.
 
@@ -200,7 +200,7 @@ class Elasticity:
         self._noted(topology, layout)
         return cut, len(changes) - cut
 
-    @begun_again
+    @retry_interrupted
     def resume(self) -> int:
         """Finish what processes that died left behind; returns how many tablets were to move.
 
@@ -268,7 +268,7 @@ class Elasticity:
             self._context.clock.sleep(_POLL_SECONDS)
             waited += _POLL_SECONDS
 
-    @begun_again
+    @retry_interrupted
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
         """Moves that empty a shard; none while others move its tablets. None when it was removed."""
         with self._context.catalog.writing() as tx:
@@ -341,7 +341,7 @@ class Elasticity:
             else:
                 return
 
-    @begun_again
+    @retry_interrupted
     def _publish(self, reason: str) -> Topology:
         with self._context.catalog.writing() as tx:
             last, placement = self._context.newest_topology(tx), self._context.placement_in(tx)

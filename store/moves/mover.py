@@ -18,7 +18,7 @@ from elasticscan.base.errors import (
     TabletNotFound,
     TryAgain,
 )
-from elasticscan.catalog import Tx, begun_again
+from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
@@ -121,7 +121,7 @@ class Mover:
         self._advance(progress, Event.COPIED)
         self._switch(progress)
 
-    @begun_again
+    @retry_interrupted
     def _advance(self, progress: _Progress, event: Event) -> None:
         with self._context.catalog.writing() as tx:
             after = tx.transition(progress.move, self.owner, event)
@@ -143,7 +143,7 @@ class Mover:
             due = started + copied / self._bytes_per_second
             self._context.clock.sleep(max(0.0, due - self._context.clock.now()))
 
-    @begun_again
+    @retry_interrupted
     def _due(self, progress: _Progress) -> tuple[_Sources, int]:
         with self._context.catalog.reading() as tx:
             upto = tx.versions()[1]
@@ -174,7 +174,7 @@ class Mover:
         progress.copied_to = upto
         return size
 
-    @begun_again
+    @retry_interrupted
     def _rest_rows(self, progress: _Progress) -> int:
         """Count how many rows were committed near the tablet since the last round, at most."""
         with self._context.catalog.reading() as tx:
@@ -184,7 +184,7 @@ class Mover:
         slots = progress.tablet.slots
         return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
 
-    @begun_again
+    @retry_interrupted
     def _switch(self, progress: _Progress) -> None:
         """Let the target serve: new epoch, its fragments in, the source's out, in one transaction.
 
@@ -199,7 +199,7 @@ class Mover:
             upto = tx.versions()[1]
             if upto > progress.copied_to:
                 sources = _sources(self._context, tx, progress, upto)
-                # While this transaction goes on, the catalog is then asked for nothing beside it.
+                # While this transaction goes on, the catalog is then asked for nothing alongside it.
                 self._context.placement_in(tx)
                 for source, _ in sources:
                     self._context.definition_in(tx, source.table.id)

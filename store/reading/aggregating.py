@@ -11,7 +11,7 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
-from elasticscan.catalog import Interrupted, begun_again
+from elasticscan.catalog import Interrupted, retry_interrupted
 from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import AUTO, TableInfo
 from elasticscan.store.context import Context, Find
@@ -69,7 +69,7 @@ class Aggregation:
         }
         return Explanation({**explained, "columns": columns, "aggregate": folded})
 
-    @begun_again
+    @retry_interrupted
     def _begin(self) -> tuple[Scan, tuple[Aggregate, ...]]:
         """A scan of the columns that are needed, and the aggregates by the definition that it reads by."""
         table, aggregates = self._read()

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption, SnapshotNotFound
-from elasticscan.catalog import Interrupted, Tx, begun_again
+from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
@@ -25,7 +25,7 @@ from elasticscan.store.reading.scan import Scan
 from elasticscan.topology import SlotSet, Topology
 
 
-@begun_again
+@retry_interrupted
 def begin_scan(
     context: Context,
     find: Find,
@@ -134,7 +134,7 @@ def _key_of(
     )
 
 
-@begun_again
+@retry_interrupted
 def begin_changes(
     context: Context,
     find: Find,

@@ -189,7 +189,7 @@ class _ParquetFiles:
             pass
 
     def remove(self) -> None:
-        """Remove what was written, as far as that can be done; never files beside a `_SUCCESS` that stays."""
+        """Remove what was written, where possible; never files next to a `_SUCCESS` that stays."""
         for opened in filter(None, (self._writer, self._sink)):
             with suppress(OSError, pa.ArrowException):
                 opened.close()

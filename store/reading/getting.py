@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from elasticscan.base.errors import LimitExceeded, SnapshotExpired, TableChanged
 from elasticscan.base.limits import MAX_KEYS
-from elasticscan.catalog import begun_again
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
@@ -36,7 +36,7 @@ MOST_KEYS = 1 << 16  # are asked for at once
 Numbers = NDArray[np.int64]
 
 
-@begun_again
+@retry_interrupted
 def get_rows(
     context: Context,
     look: CurrentTable,

@@ -17,7 +17,7 @@ from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
 from elasticscan.base.forks import cached_property
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.base.resources import telling_lack
-from elasticscan.catalog import begun_again
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
@@ -53,7 +53,7 @@ class Scan(Named, Iterator[Page]):
 
     `to_table`, `count` and streams read all that remains, each for itself alone: no row goes to two readers,
     and a reader whose scan is closed, or read by somebody else meanwhile, gets an error and never a part
-    that looks like the whole. A `to_table` or `count` that failed can be called again and begins anew
+    that looks like the whole. A `to_table` or `count` that failed can be called again and begins again
     where it began; a stream that failed or was left cannot.
 
     It is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
@@ -83,7 +83,7 @@ class Scan(Named, Iterator[Page]):
         self._base = base
         self._state = key
         self._ends_lease = ends_lease
-        self._process = os.getpid()  # a child that was forked amid the scan must not end its parent's lease
+        self._process = os.getpid()  # a child that was forked during the scan must not end its parent's lease
         self._may_have_lease = leased
         self._lease_end = context.clock.now() + LEASE_SECONDS
         self._kept = kept  # the order that it sorts its first rows by
@@ -109,7 +109,7 @@ class Scan(Named, Iterator[Page]):
             f"{all_slots - left:,} of {all_slots:,} slots done>"
         )
 
-    @begun_again
+    @retry_interrupted
     def _repr_html_(self) -> str:
         """The picture that notebooks show: where the slots were since the scan began."""
         with self._context.catalog.reading() as tx:
@@ -146,7 +146,7 @@ class Scan(Named, Iterator[Page]):
         if self._kept is not None and self._state.cursors:
             raise InvalidOption(
                 "this scan sorts its rows itself, as no index gives their order, and gives them as one page: "
-                "no key goes on from before it; begin the scan anew, or make an index in its order",
+                "no key goes on from before it; begin the scan again, or make an index in its order",
                 option="order_by",
             )
         return self._context.seal(self._state) if self._state.cursors else None
@@ -424,7 +424,7 @@ class Scan(Named, Iterator[Page]):
         sealer = self._context.sealer
         return [sealer.seal(state.restrict_to(some)) for some in slots]
 
-    @begun_again
+    @retry_interrupted
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
             return tx.lease_end(self._state.lease) > tx.now
@@ -445,7 +445,7 @@ class Scan(Named, Iterator[Page]):
             for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
-        told = {
+        message = {
             "table": self._table.name,
             "snapshot": self._state.snapshot,
             "base_topology": self._base.number,
@@ -465,7 +465,7 @@ class Scan(Named, Iterator[Page]):
             "pending_slots": len(pending),
             "scans": scans,
         }
-        return Explanation(told)
+        return Explanation(message)
 
 
 def _library(name: str) -> Any:

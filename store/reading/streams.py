@@ -22,7 +22,7 @@ from typing import Any
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.catalog import Commit, Tx, begun_again
+from elasticscan.catalog import Commit, Tx, retry_interrupted
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
@@ -78,7 +78,7 @@ class Lag:
     fragments: tuple[Fragment, ...]
 
 
-@begun_again
+@retry_interrupted
 def look(
     context: Context,
     table_id: int,
@@ -113,7 +113,7 @@ def look(
         )
 
 
-@begun_again
+@retry_interrupted
 def look_behind(context: Context, table_id: int, name: str, after: int, fragments: bool) -> Lag:
     """The lag of a stream that has delivered everything up to a commit."""
     with context.catalog.reading() as tx:
@@ -208,7 +208,7 @@ def _snapshot_lease(context: Context, table: TableInfo, at: int) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
-@begun_again
+@retry_interrupted
 def streams_of(context: Context) -> list[dict[str, Any]]:
     """Every named stream whose lease runs, by table and name, as plain values.
 

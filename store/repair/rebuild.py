@@ -302,7 +302,7 @@ def repair_store(
     store_id: str | None = None,
     disks: Callable[[str], Disk] = open_disk,
 ) -> RepairReport:
-    """Make a store anew from the files of another one, whose catalog need not be readable.
+    """Make a store again from the files of another one, whose catalog need not be readable.
 
     Args:
         uri: the damaged store; it is only read.
@@ -372,10 +372,10 @@ def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
         old = place_of(Location.of(source).uri)
         if new == old:
             raise AlreadyExists(
-                f"{new} is the damaged store itself; name a directory beside it", uri=str(new)
+                f"{new} is the damaged store itself; name a directory next to it", uri=str(new)
             )
         if new.overlaps(old):
             raise InvalidOption(
-                f"{new} and {old}, which is to be repaired, lie one in the other; name a directory beside it",
+                f"{new} and {old}, which is to be repaired, lie one in the other; name a directory next to it",
                 option="into",
             )

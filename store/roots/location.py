@@ -239,7 +239,7 @@ def _absolute(text: str) -> Path:
 
 
 def warn_of_readers_of(root: str) -> None:
-    """Say once that every user of the machine can read the rows of a shard beside its store's directory."""
+    """Warn once that every user of the machine can read the rows of a shard outside its store's directory."""
     path = Path(root)
     if "://" in root or path in _warned:
         return
@@ -374,7 +374,7 @@ def check_outside(root: str, own: Path | None = None) -> None:
             ) from error
         if holder is not None:
             raise InvalidOption(
-                f"{place} lies within {directory}, {holder}; choose a place beside it",
+                f"{place} lies within {directory}, {holder}; choose a place alongside it",
                 option="uri",
                 root=str(place),
             )

@@ -2,9 +2,9 @@
 
 What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
 names may lead to one directory; a catalog may be a copy. So whoever writes or deletes at a shard reads
-the marker first (`Context.writable_disk`). Beside it lies a mark of how far the catalog had got when somebody
-last committed here. It is only a note: one that is lost or torn says nothing, one that is ahead of the
-catalog proves that the catalog is an older copy.
+the marker first (`Context.writable_disk`). Alongside it lies a mark of how far the catalog had got when
+somebody last committed here. It is only a note: one that is lost or torn says nothing, one that is ahead of
+the catalog proves that the catalog is an older copy.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Mark:
     catalog: str = ""
 
     def is_of(self, marker: Marker) -> bool:
-        """True if it was written beside a marker; where nothing can be mounted that says whose a root is."""
+        """True if it was written next to a marker; where nothing can be mounted that says whose a root is."""
         return (self.incarnation, self.shard) == (marker.incarnation, marker.shard)
 
 
@@ -120,11 +120,11 @@ def write_mark(disk: Disk, mark: Mark) -> None:
 
 
 def advance_mark(
-    disk: Disk, root: str, marker: Marker, mark: Mark, now: float, stored: Mark | None, anew: bool = False
+    disk: Disk, root: str, marker: Marker, mark: Mark, now: float, stored: Mark | None, again: bool = False
 ) -> Mark:
     """Write a mark, which never goes back within an incarnation, after `stored`, which was read there.
 
-    `anew` writes it also when it says nothing new. Returns what stands there now.
+    `again` writes it also when it says nothing new. Returns what stands there now.
 
     Raises:
         ShardUnavailable, WrongRoot: the root is not the shard's.
@@ -136,7 +136,7 @@ def advance_mark(
     else:
         layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)
         wanted_mark = replace(stored, layout=layout, commit=commit, shard=marker.shard, catalog=mark.catalog)
-    if anew or wanted_mark != stored:
+    if again or wanted_mark != stored:
         write_mark(disk, wanted_mark)
     return wanted_mark
 

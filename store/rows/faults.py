@@ -65,15 +65,15 @@ def fault_in(
         said: what Arrow says, with a row of the block that it read.
         rows_before: the rows of the blocks before that one.
     """
-    row, told = _ROW.search(said), _VALUE.search(said)
+    row, message = _ROW.search(said), _VALUE.search(said)
     wanted = rows_before + int(row[1]) if row is not None else None
     kind = None if columns is None else pa.struct(list(columns))
     try:
         with system.open_input_stream(path) as stream:
             for number, (line, value) in enumerate(_values(stream)):
                 found = _wrong(value, kind)
-                if found is None and told is not None and kind is not None:
-                    found = _refused(value, kind, told)
+                if found is None and message is not None and kind is not None:
+                    found = _refused(value, kind, message)
                 if found is None and number == wanted:
                     found = _POINTER.sub(_named, _ROW.sub("", said)), None
                 if found is not None:
@@ -98,14 +98,14 @@ def _wrong(value: Any, kind: pa.DataType | None) -> tuple[str, str | None] | Non
     return None if null is None else (f"field {null!r} has no value, and its column takes no null", None)
 
 
-def _refused(value: Any, kind: pa.DataType, told: re.Match[str]) -> tuple[str, None] | None:
+def _refused(value: Any, kind: pa.DataType, message: re.Match[str]) -> tuple[str, None] | None:
     """The field whose value its column does not take, if it is of this one."""
-    text = next(t for t in (told["text"], told["number"], told["time"]) if t is not None)
-    wanted = told["kind"] or told["exact"] or told["of"]
+    text = next(t for t in (message["text"], message["number"], message["time"]) if t is not None)
+    wanted = message["kind"] or message["exact"] or message["of"]
     for name, leaf, its_kind in _leaves(value, kind):
         if isinstance(leaf, str) and leaf == text and str(its_kind) == wanted:
             value = str(leaf)[:80] if isinstance(leaf, _Number) else repr(leaf[:80])
-            more = told["zone"] or (f":{told['want']}" if told["want"] else "")
+            more = message["zone"] or (f":{message['want']}" if message["want"] else "")
             return f"field {name!r} has {value}, which is no value of type {wanted}{more}", None
     return None
 

@@ -1,8 +1,8 @@
 """Iceberg tables to load rows from, planned and read by their own library, deleted rows left out.
 
 A source is a table's place (its directory, or a `….metadata.json`), or `catalog.namespace.table` of a
-catalog that PyIceberg's settings name. A version is the id of a snapshot. Deletes beside the data (merge on
-read) are PyIceberg's to apply: those that it cannot apply are refused before a row is read.
+catalog that PyIceberg's settings name. A version is the id of a snapshot. Deletes alongside the data (merge
+on read) are PyIceberg's to apply: those that it cannot apply are refused before a row is read.
 
 Which metadata of a directory is current, only its `version-hint.text` says, or a catalog. Without both the
 newest is not taken: a writer that failed may have left it, and its rows were never committed.
@@ -50,7 +50,7 @@ class IcebergFile:
 
     @property
     def identity(self) -> str:
-        """Tells the file and its deletes from all others; files of Iceberg are never written anew."""
+        """Tells the file and its deletes from all others; files of Iceberg are never written again."""
         deletes = sorted(each.file_path for each in self.task.delete_files)
         named = "\0".join([ICEBERG, self.path, str(self.bytes), *deletes])
         return hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
@@ -133,9 +133,9 @@ def _newest_metadata(place: str) -> str | None:
 def _as_uri(settings: Mapping[str, Any]) -> str:
     """A catalog's settings as one URI, from which `without` learns what is secret among them."""
     texts = {name: str(value) for name, value in settings.items()}
-    told = [
+    message = [
         ("uri" if "://" in text else name, text)
         for name, text in texts.items()
         if "://" in text or _SECRET.search(name)
     ]
-    return f"{ICEBERG}://?{urlencode(told, quote_via=quote)}"
+    return f"{ICEBERG}://?{urlencode(message, quote_via=quote)}"

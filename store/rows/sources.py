@@ -84,7 +84,7 @@ class TextRules:
     """Rules for reading CSV and JSON text as values.
 
     Attributes:
-        nulls: what stands for null in CSV, beside a field with nothing in it, not even quotes.
+        nulls: what stands for null in CSV, alongside a field with nothing in it, not even quotes.
         types: types of columns by name, instead of guessed ones.
         delimiter: the character between fields of CSV.
         columns: names of the columns of CSV that has no first line of names; None where it has one.
@@ -235,7 +235,7 @@ def _as_regex(part: str) -> str:
 
 
 def _is_hidden(path: str, base: str) -> bool:
-    """True for what Spark and others leave beside their data: `_SUCCESS`, `.part-0.crc`, `_delta_log`."""
+    """True for what Spark and others leave alongside their data: `_SUCCESS`, `.part-0.crc`, `_delta_log`."""
     parts = path[len(base) :].split("/")
     return any(part.startswith((".", "_")) and "=" not in part for part in parts)
 
@@ -319,7 +319,7 @@ def _inspected(files: Files, how: Any) -> pa.Schema:
             if before == kind or pa.types.is_null(before):
                 found[each.name] = kind, info.path
             elif not pa.types.is_null(kind):
-                do = ": load them into tables of their own, or write them anew with one type"
+                do = ": load them into tables of their own, or write them again with one type"
                 if files.kind in TEXT:
                     do = f"; name its type: types={{{each.name!r}: 'string'}} or `--type {each.name}=string`"
                 raise SchemaMismatch(

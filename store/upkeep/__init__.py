@@ -3,7 +3,7 @@
 What this room promises:
 
 - **The store stays fast by itself.** Whoever writes does bounded work after a commit; keepers do all of it,
-  any number of them, beside one another.
+  any number of them, alongside one another.
 - **A step is done or it is not.** It becomes visible in one transaction, has one owner in the catalog, and
   one whose owner is gone is taken over.
 - **Nothing is deleted without proof.** That the catalog does not know a file proves nothing: such a file goes

@@ -25,7 +25,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.base.limits import TRASH_SECONDS
-from elasticscan.catalog import DroppedFile, begun_again
+from elasticscan.catalog import DroppedFile, retry_interrupted
 from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
@@ -150,7 +150,7 @@ class _Collection:
             raise error
         self.skipped.append((shard.name, str(error)))
 
-    @begun_again
+    @retry_interrupted
     def _known(self) -> _Known:
         """Read all files of the catalog, once for all roots and before any of them is listed.
 
@@ -166,12 +166,12 @@ class _Collection:
             dropped.setdefault(file.shard, []).append(file)
         return _Known(paths, dropped, now)
 
-    @begun_again
+    @retry_interrupted
     def _look(self, shard: Shard, ids: frozenset[int], known: _Known) -> _Look:
         disk = self._context.check_root(shard.id)
         if not self._dry_run:
-            # The mark's file is written anew, for its time says what time it is at the shard now.
-            self._context.note_newest([shard.id], anew=True)
+            # The mark's file is written again, for its time says what time it is at the shard now.
+            self._context.note_newest([shard.id], again=True)
         mark = read_mark(disk)
         marked = mark is not None and (
             not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
@@ -236,7 +236,7 @@ class _Collection:
             self._book(look, [file for file in files if file[1] in gone], gone)
         return done
 
-    @begun_again
+    @retry_interrupted
     def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
         """Forget files that are gone."""
         forgotten = [file for path in gone for file in look.dropped.get(path, ())]
@@ -332,7 +332,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
 _SLACK_SECONDS = 60.0
 
 
-@begun_again
+@retry_interrupted
 def _forget_topologies(context: Context) -> None:
     """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
     with context.catalog.reading() as tx:

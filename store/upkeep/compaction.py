@@ -19,7 +19,7 @@ from functools import partial
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import Question, Tx, ask_for_merge, begun_again
+from elasticscan.catalog import Question, Tx, ask_for_merge, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import (
     Apart,
@@ -57,11 +57,11 @@ class Merged:
     bytes_written: int = 0
 
 
-@begun_again
+@retry_interrupted
 def compact(context: Context, table: TableInfo) -> int:
     """Merge all of a table's fragments at each shard; returns how many fragments went away.
 
-    A single fragment is written anew where the table is compressed otherwise by now. Reads, writes and moves
+    A single fragment is written again where the table is compressed otherwise by now. Reads, writes and moves
     go on: see `merge_fragments`.
     """
     with context.catalog.reading() as tx:
@@ -69,9 +69,9 @@ def compact(context: Context, table: TableInfo) -> int:
     gone = 0
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
-        anew = _is_alone_and_otherwise(context, table, here)
+        again = _is_alone_and_otherwise(context, table, here)
         note = partial(_note, f"{COMPACT}/{table.id}/{shard}")
-        merged = merge_fragments(context, table, shard, [f.id for f in here], note=note, anew=anew)
+        merged = merge_fragments(context, table, shard, [f.id for f in here], note=note, again=again)
         gone += len(merged.gone) - merged.added
     return gone
 
@@ -99,7 +99,7 @@ def merge_fragments(
     pace: Callable[[int], None] | None = None,
     slots: SlotSet | None = None,
     note: Callable[[Tx, Merged], None] | None = None,
-    anew: bool = False,
+    again: bool = False,
 ) -> Merged:
     """Merge some of the fragments that a shard serves.
 
@@ -113,7 +113,7 @@ def merge_fragments(
             give the merge up; then nothing has changed, and no file remains.
         slots: what is merged of them, all by default; fragments go on to serve their others.
         note: called in the transaction that makes the merge visible, if there is something to make visible.
-        anew: write a single fragment, too, which would stay as it is.
+        again: write a single fragment, too, which would stay as it is.
 
     Returns:
         What was done; nothing, when another process merged some of them first.
@@ -123,7 +123,7 @@ def merge_fragments(
         WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
     """
     with context.catalog.reading() as tx:
-        work = plan_merge(context, tx, table, shard, fragments, slots, anew)
+        work = plan_merge(context, tx, table, shard, fragments, slots, again)
     if work is None:
         return Merged()
 
@@ -193,7 +193,7 @@ def plan_merge(
     shard: int,
     fragments: Collection[int],
     slots: SlotSet | None = None,
-    anew: bool = False,
+    again: bool = False,
 ) -> Merging | None:
     """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
     # The table as of the list of fragments, which may have values in a column that was just added.
@@ -205,7 +205,7 @@ def plan_merge(
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
     chosen = frozenset(fragments)
     asked = tuple(part for part in parts if part.id in chosen)
-    taking_part = asked if anew else worth_merging(asked, horizon)
+    taking_part = asked if again else worth_merging(asked, horizon)
     if not taking_part:
         return None
     others = [part for part in parts if part not in taking_part]
@@ -259,7 +259,7 @@ class Merging:
     Attributes:
         copies: files that are staged, and not entered yet.
         served, slots: by fragments of the shard, and those that all sources still serve as they did, at the
-            look amid the transaction that is to enter them.
+            look during the transaction that is to enter them.
         moves_horizon: true if older snapshots of the table are no longer kept after it.
     """
 

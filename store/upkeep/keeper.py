@@ -1,10 +1,10 @@
 """A keeper: a process that keeps a store fast which others write to.
 
 A round looks at everything once: merges at every table's every shard until nothing is due, splits, joins and
-moves, then garbage. Any number of keepers may be at work, beside writers that do upkeep themselves: each step
-has one owner in the catalog, and a step of an owner that is gone is taken over. What a step changes becomes
-visible in one transaction, so a keeper that is killed leaves the store as it was before the step, or after
-it, and files that garbage collection removes; a move is undone and planned again.
+moves, then garbage. Any number of keepers may be at work, alongside writers that do upkeep themselves: each
+step has one owner in the catalog, and a step of an owner that is gone is taken over. What a step changes
+becomes visible in one transaction, so a keeper that is killed leaves the store as it was before the step, or
+after it, and files that garbage collection removes; a move is undone and planned again.
 
 A keeper gives way: while others commit, it rests for as long as it works.
 """

@@ -18,7 +18,7 @@ still holds.
 The modules, from the bottom up:
 
 definitions    tables: checked, reserved for a first write, entered with it
-indexing       indexes, built beside writers and moves, and their runs for each fragment
+indexing       indexes, built alongside writers and moves, and their runs for each fragment
 preconditions  what a write may require of its keys
 staging        rows become files that nothing refers to yet
 publishing     they become a commit; again what moved meanwhile

@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
-from elasticscan.catalog import IdempotencyKey, begun_again
+from elasticscan.catalog import IdempotencyKey, retry_interrupted
 from elasticscan.filters import Assignment
 from elasticscan.metadata import AUTO, TableInfo, no_such_column
 from elasticscan.storage import conform
@@ -59,7 +59,7 @@ class Selection:
     txn: IdempotencyKey | None = None
     user_metadata: Mapping[str, str] | None = None
 
-    @begun_again
+    @retry_interrupted
     def table(self) -> TableInfo:
         with self.context.catalog.reading() as tx:
             return self.find(tx)[0]
@@ -169,7 +169,7 @@ def _change(
     )
 
 
-@begun_again
+@retry_interrupted
 def commit_of(selection: Selection) -> int | None:
     """The commit that was made under the same `txn` before."""
     if selection.txn is None:

@@ -16,7 +16,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
 from elasticscan.base.showing import a_type
-from elasticscan.catalog import begun_again
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_definition, check_works, rows_instead_of, stored_schema
 from elasticscan.store import arguments
@@ -51,14 +51,14 @@ def define_table(
     return table
 
 
-@begun_again
+@retry_interrupted
 def enter_table(context: Context, table: TableInfo) -> TableInfo:
     """Enter a definition without rows. Raises `AlreadyExists`: there is a table of its name."""
     with context.catalog.writing() as tx:
         return tx.create_table(table.name, table)
 
 
-@begun_again
+@retry_interrupted
 def reserve_table(
     context: Context,
     name: str,

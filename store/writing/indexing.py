@@ -24,7 +24,7 @@ from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE
 from elasticscan.base.showing import brief
 from elasticscan.base.side_by_side import all_side_by_side, side_by_side
 from elasticscan.base.value_keys import check_index_type
-from elasticscan.catalog import begun_again
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
@@ -151,7 +151,7 @@ def define_index(
     return IndexInfo(0, table.id, name, kind, tuple(columns), carried)
 
 
-@begun_again
+@retry_interrupted
 def create_index(
     context: Context, table: TableInfo, definition: IndexInfo, on_progress: OnIndexed | None = None
 ) -> IndexInfo:
@@ -194,7 +194,7 @@ def create_index(
     return index
 
 
-@begun_again
+@retry_interrupted
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
     """The index as it is now: ready, so that scans use it, once every fragment has its runs."""
     with context.catalog.writing() as tx:
@@ -233,7 +233,7 @@ def _grouped(fragments: Sequence[Fragment]) -> list[list[Fragment]]:
     return groups
 
 
-@begun_again
+@retry_interrupted
 def _build_some(
     context: Context, table: TableInfo, index: IndexInfo, fragments: Sequence[Fragment]
 ) -> Sequence[Fragment]:

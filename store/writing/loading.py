@@ -101,25 +101,25 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
     load.check()
     found = find_files(load.sources, load.format, load.version)
     table, created = _table_of(context, load, found)
-    told = _Told(sum(files.bytes for files in found), on_progress)
+    message = _Told(sum(files.bytes for files in found), on_progress)
     pieces = (
         piece
         for files in found
         for piece in pieces_of(files, table.schema, load.rules, split=load.job is not None)
     )
     if load.job is None:
-        return replace(_write(context, load, table, pieces, told, None), created=created)
+        return replace(_write(context, load, table, pieces, message, None), created=created)
     done = Loaded(load.table, 0, None, created, 0)
     for piece in pieces:
         once = IdempotencyKey(f"load:{load.job}:{piece.identity}", 0)
         if is_committed(context, table.id, once):
-            told.add(piece.bytes, 0)
+            message.add(piece.bytes, 0)
             done = replace(done, skipped=done.skipped + 1)
         else:
-            wrote = _write(context, load, table, [piece], told, once)
+            wrote = _write(context, load, table, [piece], message, once)
             done = replace(done, rows=done.rows + wrote.rows, commit=wrote.commit)
     if created and done.commit is None and not done.skipped:  # there were no files whose rows would enter it
-        return replace(_write(context, load, table, [], told, None), created=True)
+        return replace(_write(context, load, table, [], message, None), created=True)
     return done
 
 
@@ -163,20 +163,20 @@ def _write(
     load: Load,
     table: TableInfo,
     pieces: Iterable[SourcePart],
-    told: _Told,
+    message: _Told,
     once: IdempotencyKey | None,
 ) -> Loaded:
     """Write pieces as one commit."""
-    before = told.rows
-    batches = pa.RecordBatchReader.from_batches(table.schema, _batches(pieces, table, told))
+    before = message.rows
+    batches = pa.RecordBatchReader.from_batches(table.schema, _batches(pieces, table, message))
     kind = "overwrite" if load.mode == OVERWRITE else "write"
     with _check_of(context, load, table, once) as check:
         said = load.user_metadata
         commit = write(context, table, batches, kind, once, check=check, user_metadata=said)
-    return Loaded(table.name, told.rows - before, commit, False, 0)
+    return Loaded(table.name, message.rows - before, commit, False, 0)
 
 
-def _batches(pieces: Iterable[SourcePart], table: TableInfo, told: _Told) -> Iterator[pa.RecordBatch]:
+def _batches(pieces: Iterable[SourcePart], table: TableInfo, message: _Told) -> Iterator[pa.RecordBatch]:
     for piece in pieces:
         read, rows = 0, rows_of(piece)
         unit = 0.0 if rows is None else piece.bytes / max(1, rows)
@@ -184,8 +184,8 @@ def _batches(pieces: Iterable[SourcePart], table: TableInfo, told: _Told) -> Ite
             yield _conform(batch, table, piece)
             size = round(batch.num_rows * unit)
             read += size
-            told.add(size, batch.num_rows)
-        told.add(piece.bytes - read, 0)
+            message.add(size, batch.num_rows)
+        message.add(piece.bytes - read, 0)
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo, piece: SourcePart) -> pa.RecordBatch:

@@ -41,7 +41,7 @@ class Clauses:
 
     Attributes:
         matched, not_matched: what is done with rows whose key is there, and with those whose key is not.
-        columns: those that are written beside the primary key; None for all.
+        columns: those that are written alongside the primary key; None for all.
     """
 
     matched: str = UPDATE

@@ -18,7 +18,7 @@ from elasticscan.base.errors import (
     RowsChanged,
     TableChanged,
 )
-from elasticscan.catalog import IdempotencyKey, Tx, ask_for_commit, begun_again
+from elasticscan.catalog import IdempotencyKey, Tx, ask_for_commit, retry_interrupted
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
@@ -29,7 +29,7 @@ from elasticscan.store.writing.staging import remove_staged
 from elasticscan.topology import Placement
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
-# while the catalog's write lock is held, so a write cannot starve beside endless moves.
+# while the catalog's write lock is held, so a write cannot starve alongside endless moves.
 ATTEMPTS_WITHOUT_LOCK = 5
 
 
@@ -100,7 +100,7 @@ def publish_own(
     request: CommitRequest,
     handed_in: Collection[str] = (),
 ) -> CommitNumber:
-    """As `publish`. Where there is no room, what its caller staged goes: who tries again stages it anew.
+    """As `publish`. Where there is no room, what its caller staged goes: who tries again stages it again.
 
     `handed_in` are the paths of files that others staged.
     """
@@ -112,7 +112,7 @@ def publish_own(
         raise
 
 
-@begun_again
+@retry_interrupted
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
     """True if a write with this pair of names was committed before."""
     with context.catalog.reading() as tx:
@@ -187,7 +187,7 @@ class _Publication:
         self._take(reroute(self._table, self._fragments, placement, context.staging_disk, origin))
         self._take(with_runs(context, self._table, indexes, self._fragments))
 
-    @begun_again
+    @retry_interrupted
     def _commit(self, claim: Claim) -> tuple[int, list[StagedFragment]]:
         """The commit's number, and those of the fragments that it refers to."""
         context, table, check = self._context, self._table, self._request.check

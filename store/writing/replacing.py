@@ -23,7 +23,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
-from elasticscan.catalog import IdempotencyKey, Tx, begun_again
+from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import RowRequest
@@ -127,7 +127,7 @@ def publish_replacing(
     return until_unchanged(selection.context, lambda: _attempt(selection, table, staged), rows, "try again")
 
 
-@begun_again
+@retry_interrupted
 def _is_entered(context: Context, table: TableInfo) -> bool:
     with context.catalog.reading() as tx:
         return context.is_entered(tx, table)

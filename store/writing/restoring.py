@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from elasticscan.base.errors import ChangesExpired, RowsChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.order_keys import sort_codes
-from elasticscan.catalog import begun_again
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.context import Context, Find
@@ -39,7 +39,7 @@ RESTORED_TO = "restored_to"  # in the commit's user metadata
 _LIMITS = (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
 
 
-@begun_again
+@retry_interrupted
 def restore(context: Context, find: Find, to: int | str | datetime, said: Mapping[str, str]) -> int:
     """Make a table's newest snapshot equal to an older one; returns the commit's number.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import begun_again
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import SMALL_FRAGMENT_BYTES, Ingest, check_keys_differ, discard, staged_source
 from elasticscan.store.context import Context
@@ -45,7 +45,7 @@ def stage(
         raise
 
 
-@begun_again
+@retry_interrupted
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except for those that the catalog knows: their commit went through."""
     with context.catalog.reading() as tx:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import IdempotencyKey, begun_again
+from elasticscan.catalog import IdempotencyKey, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
@@ -18,14 +18,14 @@ from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, pu
 from elasticscan.store.writing.staging import stage
 
 
-@begun_again
+@retry_interrupted
 def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
     """True if an application wrote to a table that was dropped before this one got its name."""
     with context.catalog.reading() as tx:
         return tx.has_forerunner(table, application)
 
 
-@begun_again
+@retry_interrupted
 def table_to_write(context: Context, table_id: int) -> TableInfo | None:
     """A table, also one that is reserved for its first write; None when it was dropped."""
     with context.catalog.reading() as tx:

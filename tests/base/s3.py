@@ -71,7 +71,7 @@ class Line:
     Attributes:
         fault: says for a request how it is to fail, or None; asked once for each request.
         requests: those that were answered.
-        most_at_once: how many were under way beside each other.
+        most_at_once: how many were under way alongside each other.
     """
 
     fault: Callable[[Request], Fault | None] = lambda _: None

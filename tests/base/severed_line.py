@@ -20,7 +20,7 @@ class SeveredLine:
         trips: how many requests were sent since the last `cut_at`; those sent together count once.
         cuts: how many connections were broken.
         piece: answers come in pieces of so many bytes.
-        rest: how many bytes of answers still come before a connection breaks amid one; then, and
+        rest: how many bytes of answers still come before a connection breaks during one; then, and
             where it is None, all of them do.
     """
 
@@ -114,7 +114,7 @@ class SeveredLine:
                     server.sendall(data)
 
     def _answer(self, client: socket.socket, data: bytes) -> bool:
-        """Pass an answer on; false where the connection is to break amid it."""
+        """Pass an answer on; false where the connection is to break during it."""
         whole = self.rest is None or len(data) <= self.rest
         if self.rest is not None:
             data = data[: self.rest]

@@ -18,7 +18,7 @@ def test_the_system_clock_counts_seconds_since_the_epoch_in_utc() -> None:
     assert abs(clock.now() - before) < 3_600
 
 
-def test_the_manual_clock_moves_when_told_and_passes_a_sleep_at_once() -> None:
+def test_the_manual_clock_moves_when_reported_and_passes_a_sleep_at_once() -> None:
     clock = ManualClock(start=1_000.0)
     assert clock.now() == clock.now() == 1_000.0
     clock.advance(60)

@@ -72,12 +72,12 @@ def test_an_error_that_quotes_something_long_stays_short_and_tells_what_to_do() 
         f"no table {'x' * 100_000}; list them with `elasticscan tables`", table="x" * 100_000
     )
     sent = pickle.loads(pickle.dumps(error))
-    for told in (error, sent):
-        assert len(str(told)) < 4_100
-        assert str(told).startswith("[ES_TABLE_NOT_FOUND] no table xxx")
-        assert str(told).endswith("list them with `elasticscan tables`")
-        assert "96,0" in str(told)
-        assert told.fields["table"] == "x" * 100_000
+    for message in (error, sent):
+        assert len(str(message)) < 4_100
+        assert str(message).startswith("[ES_TABLE_NOT_FOUND] no table xxx")
+        assert str(message).endswith("list them with `elasticscan tables`")
+        assert "96,0" in str(message)
+        assert message.fields["table"] == "x" * 100_000
 
 
 def test_an_error_about_a_text_that_cannot_be_encoded_can_be_printed_and_logged() -> None:

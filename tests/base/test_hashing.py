@@ -407,7 +407,7 @@ def test_slots_by_either_hash_are_those_of_known_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "hash_name", "told"),
+    ("slots", "hash_name", "reported"),
     [
         (0, "spark", "slots"),
         (-1, "java", "slots"),
@@ -416,9 +416,9 @@ def test_slots_by_either_hash_are_those_of_known_rows() -> None:
     ],
 )
 def test_an_unknown_hash_or_an_impossible_number_of_slots_is_refused(
-    slots: int, hash_name: str, told: str
+    slots: int, hash_name: str, message: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=told):
+    with pytest.raises(InvalidOption, match=message):
         slots_of([pa.array([1])], slots, hash=hash_name)
 
 

@@ -1,4 +1,4 @@
-"""What the handler of a signal raises amid a step, simulated at every step, shuts and keeps nothing."""
+"""What the handler of a signal raises during a step, simulated at every step, shuts and keeps nothing."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_questions_of_a_watch_are_answered_after_an_interruption_at_any_step(cat
     assert len(kept) > 10
 
 
-def test_an_error_of_a_handler_amid_a_statement_is_told_as_it_is(
+def test_an_error_of_a_handler_amid_a_statement_is_reported_as_it_is(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_table(catalog)

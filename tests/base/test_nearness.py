@@ -10,7 +10,7 @@ from elasticscan.base import nearness
 from elasticscan.base.nearness import by_nearness, nearest
 
 
-def test_a_slip_is_told_and_nothing_else() -> None:
+def test_a_slip_is_reported_and_nothing_else() -> None:
     assert nearest("tirps", ["cities", "trips"]) == "trips"
     assert nearest("tirps", {"cities": 1, "trips": 2}) == "trips"
     assert nearest("flights", ["cities", "trips"]) is None

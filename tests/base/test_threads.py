@@ -23,7 +23,7 @@ def stillborn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stillborn")
-def test_a_thread_that_never_begins_is_told_and_not_waited_for() -> None:
+def test_a_thread_that_never_begins_is_reported_and_not_waited_for() -> None:
     with pytest.raises(RuntimeError) as raised:
         BoundedThread(lambda: None).start()
     assert lack_in(raised.value) is not None

@@ -1,4 +1,4 @@
-"""Messages to a server: each statement has its answer, a refusal is told, and nothing is left for others."""
+"""Messages to a server: each statement has its answer, a refusal is an error, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_message_that_is_longer_than_what_a_line_holds_is_sent_while_it_is_ans
     connection.close()
 
 
-def test_a_statement_that_is_refused_is_told_and_those_behind_it_are_not_done(line: SeveredLine) -> None:
+def test_a_statement_that_is_refused_is_reported_and_those_behind_it_are_not_done(line: SeveredLine) -> None:
     connection = connect(line)
     exchange(connection, [("CREATE TEMPORARY TABLE t (n bigint)", ())])
     insert = ("INSERT INTO t VALUES ($1)", (1,))
@@ -97,7 +97,7 @@ def test_a_message_whose_answers_end_amid_any_byte_is_an_error_and_never_a_part(
     assert ends > 10, "it was cut in all its parts"
 
 
-def test_what_the_server_said_before_it_ended_a_connection_is_told(line: SeveredLine) -> None:
+def test_what_the_server_said_before_it_ended_a_connection_is_reported(line: SeveredLine) -> None:
     connection = connect(line)
     with pytest.raises(psycopg.errors.AdminShutdown):
         exchange(connection, [("SELECT pg_terminate_backend(pg_backend_pid())", ())])

@@ -1,4 +1,4 @@
-"""Logs that are kept aside, beside disks that do not tell what is there."""
+"""Logs that are kept aside, alongside disks that do not tell what is there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int) 
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_log_that_cannot_be_looked_at_is_told(
+def test_a_log_that_cannot_be_looked_at_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     create(tmp_path / FILE)
@@ -39,7 +39,7 @@ def test_a_log_that_cannot_be_looked_at_is_told(
         with pytest.raises(CatalogUnavailable, match="could not be looked at") as raised:
             assert not catalog.has_log
         assert raised.value.fields["errno"] == number
-        keep_log(tmp_path / FILE, "unread")  # amid another error, which is the one to tell
+        keep_log(tmp_path / FILE, "unread")  # during another error, which is the one to tell
         refuse(monkeypatch, kept_logs.Path, "glob", number)
         assert kept_logs.kept_logs(tmp_path / FILE) == []
 
@@ -52,7 +52,7 @@ def test_a_log_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_mount_that_cannot_be_asked_is_told(
+def test_a_mount_that_cannot_be_asked_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     create(tmp_path / FILE)

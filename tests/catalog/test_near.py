@@ -54,7 +54,7 @@ def test_rows_that_somebody_altered_are_damage_on_this_way_too(path: Path) -> No
     engine.dispose()
 
 
-def test_what_the_driver_raises_is_told_as_any_error_of_a_database(path: Path) -> None:
+def test_what_the_driver_raises_is_reported_as_any_error_of_a_database(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("ALTER TABLE shards RENAME TO others")
     engine = make_engine(path)

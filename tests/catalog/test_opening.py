@@ -137,7 +137,9 @@ def test_a_url_that_can_hold_no_catalog_is_a_wrong_option(url: str) -> None:
             attempt(url)
 
 
-def test_a_driver_that_is_not_installed_is_told_by_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_is_not_installed_is_reported_by_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(InvalidOption, match="pip install"):
         use("postgresql+psycopg://localhost/store")
@@ -378,7 +380,7 @@ def read_only(folder: Path) -> Iterator[None]:
             path.chmod(mode)
 
 
-def test_a_folder_that_may_not_be_written_is_told_as_such(open_to_all: Path) -> None:
+def test_a_folder_that_may_not_be_written_is_reported_as_such(open_to_all: Path) -> None:
     where = open_to_all / "catalog.db"
     with read_only(open_to_all), without_privileges(), pytest.raises(CatalogUnavailable, match="writable"):
         create(where)
@@ -475,17 +477,17 @@ def test_a_log_whose_index_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) 
         raise OperationalError("BEGIN", {}, said)
 
 
-@pytest.mark.parametrize(("free", "told"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
-def test_a_log_that_cannot_grow_on_a_full_disk_is_told_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, told: type[ElasticScanError]
+@pytest.mark.parametrize(("free", "reported"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
+def test_a_log_that_cannot_grow_on_a_full_disk_is_reported_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, message: type[ElasticScanError]
 ) -> None:
-    """What failed amid a commit may be done all the same, so there nobody says that nothing was."""
+    """What failed during a commit may be done all the same, so there nobody says that nothing was."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     engine = engine_module.make_engine(tmp_path / "c.db")
     said = sqlite3.OperationalError("disk I/O error")
     said.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
     error = OperationalError("BEGIN", {}, said)
-    with pytest.raises(told), translate_errors(engine):
+    with pytest.raises(message), translate_errors(engine):
         raise error
     assert isinstance(failures.translate_commit_error(error, engine), CommitUnknown)
 

@@ -1,4 +1,4 @@
-"""Catalogs whose disk fails: SQLite takes that for damage, and the user is told of the disk."""
+"""Catalogs whose disk fails: SQLite takes that for damage, and the user is reported of the disk."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ USES: dict[str, Callable[[Store, Path], Any]] = {
 
 
 @pytest.mark.parametrize("use_it", USES.values(), ids=USES)
-def test_a_disk_that_fails_is_told_and_no_damage(
+def test_a_disk_that_fails_is_reported_and_no_damage(
     use_it: Callable[[Store, Path], Any], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(store, upkeep="off") as it:

@@ -331,7 +331,7 @@ def test_commits_are_found_by_time(catalog: Catalog, clock: ManualClock) -> None
     assert found == [0, 1, 1, 2, 3, 4, 4]
 
 
-def test_overwrites_are_told_apart(catalog: Catalog) -> None:
+def test_overwrites_are_reported_apart(catalog: Catalog) -> None:
     table, other = add_table(catalog), add_table(catalog, "u")
     numbers = [add_commit(catalog, t, kind=k) for t in (table, other) for k in ("write", "overwrite")]
     with catalog.reading() as tx:
@@ -479,7 +479,7 @@ def test_names_that_differ_by_case_are_different_tables(catalog: Catalog) -> Non
             tx.table("Names")
 
 
-def test_a_table_that_is_not_there_is_told_with_the_nearest_name(catalog: Catalog) -> None:
+def test_a_table_that_is_not_there_is_reported_with_the_nearest_name(catalog: Catalog) -> None:
     add_table(catalog, "flights")
     with catalog.reading() as tx:
         with pytest.raises(TableNotFound, match="did you mean 'flights'"):

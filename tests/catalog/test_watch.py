@@ -106,7 +106,9 @@ def test_a_question_whose_connection_broke_is_asked_anew(
         assert line.cuts == 1
 
 
-def test_who_changes_things_meanwhile_is_told_what_was_asked_and_then_what_is_new(catalog: Catalog) -> None:
+def test_who_changes_things_meanwhile_is_reported_what_was_asked_and_then_what_is_new(
+    catalog: Catalog,
+) -> None:
     before = catalog.versions()
     with catalog.versions_asked() as versions:
         add_table(catalog)

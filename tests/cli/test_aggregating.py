@@ -20,8 +20,8 @@ def test_groups_come_in_their_order_as_a_table_or_as_json(shell: Shell, uri: str
 
 
 def test_without_groups_there_is_one_row_also_of_an_empty_snapshot(shell: Shell, uri: str) -> None:
-    told = shell.ok("aggregate", uri, "t", "count(*) AS c", "sum(id) AS s", "--snapshot", "1", "--json")
-    assert json.loads(told) == {"c": 0, "s": None}
+    message = shell.ok("aggregate", uri, "t", "count(*) AS c", "sum(id) AS s", "--snapshot", "1", "--json")
+    assert json.loads(message) == {"c": 0, "s": None}
     assert "All rows as one group." in shell.ok("aggregate", uri, "t", "count(*)")
 
 

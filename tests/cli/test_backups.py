@@ -12,20 +12,20 @@ def test_a_store_is_backed_up_and_made_again(shell: Shell, uri: str, tmp_path: P
     first = shell.json("backup", uri, place)
     assert first["copied"] == first["files"] > 0
     assert f"0 of {first['files']} files copied (0 bytes)." in shell.ok("backup", uri, place, "--keep", 2)
-    told = shell.json("restore", place, tmp_path / "new.store", "--root", f"s1={tmp_path / 'n1'}")
-    assert told["tables"] == {"t": 5_000}
+    message = shell.json("restore", place, tmp_path / "new.store", "--root", f"s1={tmp_path / 'n1'}")
+    assert message["tables"] == {"t": 5_000}
     assert shell.json("verify", tmp_path / "new.store") == {"damaged": []}
     said = shell.ok("restore", place, tmp_path / "old.store", "--name", first["name"])
     assert said.endswith(f"holds snapshot {first['snapshot']} with 1 table.\n")
 
 
 def test_what_is_no_backup_is_refused(shell: Shell, uri: str, tmp_path: Path) -> None:
-    code, told = shell.fails("restore", tmp_path, tmp_path / "new.store")
+    code, message = shell.fails("restore", tmp_path, tmp_path / "new.store")
     assert code == 2
-    assert "[ES_STORE_NOT_FOUND]" in told
+    assert "[ES_STORE_NOT_FOUND]" in message
     shell.ok("backup", uri, tmp_path / "b")
-    code, told = shell.fails("restore", tmp_path / "b", uri)
+    code, message = shell.fails("restore", tmp_path / "b", uri)
     assert code == 2
-    assert "[ES_ALREADY_EXISTS]" in told
-    code, told = shell.fails("backup", uri, tmp_path / "b", "--keep", 0)
-    assert "[ES_INVALID_OPTION]" in told
+    assert "[ES_ALREADY_EXISTS]" in message
+    code, message = shell.fails("backup", uri, tmp_path / "b", "--keep", 0)
+    assert "[ES_INVALID_OPTION]" in message

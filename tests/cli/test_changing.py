@@ -1,4 +1,4 @@
-"""update and delete, and loads that check: one commit each, told in both voices."""
+"""update and delete, and loads that check: one commit each, reported in both voices."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
             table.insert([key])
     assert pickle.loads(pickle.dumps(caught.value)).fields["keys"] == [key]
     assert report_error(caught.value, as_json=True) == 2
-    told = json.loads(capsys.readouterr().err)["error"]["fields"]["keys"]
-    assert told == [{"day": "2026-01-31", "raw": "/w=="}]
+    reported = json.loads(capsys.readouterr().err)["error"]["fields"]["keys"]
+    assert reported == [{"day": "2026-01-31", "raw": "/w=="}]
 
 
-def test_a_key_in_place_of_a_file_of_keys_is_told_with_the_option(shell: Shell, uri: str) -> None:
+def test_a_key_in_place_of_a_file_of_keys_is_reported_with_the_option(shell: Shell, uri: str) -> None:
     for word in ("7", "-7", "id=7", "9" * 5_000):
-        code, told = shell.fails("delete", uri, "t", "--", word)
+        code, reported = shell.fails("delete", uri, "t", "--", word)
         assert code == 2
-        assert f"(id), write --key {word if len(word) < 9 else '…'}" in told
+        assert f"(id), write --key {word if len(word) < 9 else '…'}" in reported
     assert "--key" not in shell.fails("delete", uri, "t", "none.csv")[1]
 
 
@@ -128,10 +128,10 @@ def test_rows_are_deleted_by_keys_as_get_takes_them(shell: Shell, uri: str) -> N
     assert done == {"table": "t", "keys": 2, "commit": 3}
     assert count(uri, "true") == 4_999
     assert shell.ok("get", uri, "t", "7", "--json") == ""
-    code, told = shell.fails("delete", uri, "t", "--key", "7", "--if-unchanged-since", "2")
-    assert (code, "[ES_ROWS_CHANGED]" in told) == (4, True)
-    code, told = shell.fails("delete", uri, "t", "--key", "id=7")
-    assert (code, "of type int64 for 'id'" in told) == (2, True)
+    code, reported = shell.fails("delete", uri, "t", "--key", "7", "--if-unchanged-since", "2")
+    assert (code, "[ES_ROWS_CHANGED]" in reported) == (4, True)
+    code, reported = shell.fails("delete", uri, "t", "--key", "id=7")
+    assert (code, "of type int64 for 'id'" in reported) == (2, True)
 
 
 def test_a_key_of_several_columns_deletes_its_row_and_no_other(shell: Shell, tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ def test_a_key_of_several_columns_deletes_its_row_and_no_other(shell: Shell, tmp
         ('a=b,"x,y"', "'a=b,\"x,y\"'"),
         ("it's,/z", """'it'"'"'s,/z'"""),
     ):
-        code, told = shell.fails("delete", tmp_path / "s", "t", word)
+        code, reported = shell.fails("delete", tmp_path / "s", "t", word)
         assert code == 2
-        assert f"(city, day), write --key {written}" in told
+        assert f"(city, day), write --key {written}" in reported
         assert shell.json("delete", tmp_path / "s", "t", "--key", word)["keys"] == 1
         assert shell.ok("get", tmp_path / "s", "t", word, "--json") == ""
     assert shell.json("count", tmp_path / "s", "t")["rows"] == 1
-    code, told = shell.fails("delete", tmp_path / "s", "t", "--key", "Oslo")
-    assert (code, "city, day" in told) == (2, True)
+    code, reported = shell.fails("delete", tmp_path / "s", "t", "--key", "Oslo")
+    assert (code, "city, day" in reported) == (2, True)

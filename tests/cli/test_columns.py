@@ -12,7 +12,7 @@ Shell = Any
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [
         ("int64", "int64"),
         ("string", "string"),
@@ -21,23 +21,25 @@ Shell = Any
         ("timestamp[us]", "timestamp[us]"),
     ],
 )
-def test_a_column_is_added_and_old_rows_are_null_in_it(shell: Shell, uri: str, kind: str, told: str) -> None:
+def test_a_column_is_added_and_old_rows_are_null_in_it(
+    shell: Shell, uri: str, kind: str, reported: str
+) -> None:
     made = shell.json("add-column", uri, "t", "note", kind)
-    assert made == {"table": "t", "column": "note", "type": told, "added": True}
+    assert made == {"table": "t", "column": "note", "type": reported, "added": True}
     assert shell.json("add-column", uri, "t", "note", kind)["added"] is False
     with Store.open(uri) as store:
         found = store.table("t").scan(columns=["note"]).to_table()
-    assert str(found.schema.field("note").type) == told
+    assert str(found.schema.field("note").type) == reported
     assert found["note"].null_count == found.num_rows > 0
 
 
-def test_people_are_told_what_was_added(shell: Shell, uri: str) -> None:
+def test_people_are_reported_what_was_added(shell: Shell, uri: str) -> None:
     assert shell.ok("add-column", uri, "t", "note", "string") == "Column note of t, string, added.\n"
     assert shell.ok("add-column", uri, "t", "note", "string").endswith("was there already.\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "reported"),
     [
         (("t", "note", "text"), 2, "must be one of Arrow's types"),
         (("t", "note", "decimal128(5,2)"), 2, "Table.add_columns"),
@@ -47,11 +49,11 @@ def test_people_are_told_what_was_added(shell: Shell, uri: str) -> None:
     ],
 )
 def test_what_cannot_be_added_is_an_error_that_says_why(
-    shell: Shell, uri: str, words: tuple[str, ...], code: int, told: str
+    shell: Shell, uri: str, words: tuple[str, ...], code: int, reported: str
 ) -> None:
     found, message = shell.fails("add-column", uri, *words)
     assert found == code
-    assert told in message
+    assert reported in message
 
 
 def test_help_shows_types_with_brackets(shell: Shell) -> None:
@@ -70,7 +72,7 @@ def test_columns_are_renamed_widened_and_dropped(shell: Shell, uri: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("drop-column", "t", "valeu"), "did you mean 'value'"),
         (("rename-column", "t", "value", "id"), "already has a column 'id'"),
@@ -80,8 +82,8 @@ def test_columns_are_renamed_widened_and_dropped(shell: Shell, uri: str) -> None
     ],
 )
 def test_changes_that_cannot_be_made_say_why(
-    shell: Shell, uri: str, words: tuple[str, ...], told: str
+    shell: Shell, uri: str, words: tuple[str, ...], reported: str
 ) -> None:
     code, message = shell.fails(words[0], uri, *words[1:])
     assert code == 2
-    assert told in message
+    assert reported in message

@@ -54,7 +54,7 @@ def test_names_of_others_are_understood_and_not_listed(shell: Shell, uri: str) -
 
 
 @pytest.mark.parametrize("typed", sorted(INSTEAD))
-def test_a_command_of_other_systems_is_told_with_the_one_there_is(typed: str) -> None:
+def test_a_command_of_other_systems_is_reported_with_the_one_there_is(typed: str) -> None:
     assert typed not in BY_NAME
     name, *words = INSTEAD[typed].split()
     assert name == "--help" or name == "--version" or name in BY_NAME
@@ -69,9 +69,9 @@ def options_of(name: str, sub_command: str) -> set[str]:
 
 
 def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
-    code, told = shell.fails("list", "a.store")
+    code, reported = shell.fails("list", "a.store")
     assert code == 2
-    assert "No such command 'list': write `elasticscan tables STORE`" in told
+    assert "No such command 'list': write `elasticscan tables STORE`" in reported
     for words, right in (
         (["scan", "a.store", "t", "--where", "x"], "--filter"),
         (["delete", "a.store", "t", "--filter", "x"], "--where"),
@@ -81,9 +81,9 @@ def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
         (["create", "a.store", "--shards", "s1"], "--shard"),
         (["scan", "a.store", "t", "--limti", "2"], "--limit"),
     ):
-        code, told = shell.fails(*words)
+        code, reported = shell.fails(*words)
         assert code == 2
-        assert f"No such option: {words[-2]} (Possible options: {right})" in " ".join(told.split())
+        assert f"No such option: {words[-2]} (Possible options: {right})" in " ".join(reported.split())
     for words, write in (
         (["restore", "a.store", "t", "--to", "2"], "restore-table STORE TABLE --to SNAPSHOT"),
         (["export", "a.store", "t", "out", "--format", "csv"], "scan STORE TABLE --format csv"),
@@ -97,8 +97,8 @@ def test_words_of_other_systems_end_with_the_right_ones(shell: Shell) -> None:
     assert "Possible options: --filter" in shell.fails("scan", "a.store", "t", "--where", "x", "--json")[1]
 
 
-def test_words_that_do_not_go_with_a_command_are_told_with_a_call_of_it(shell: Shell) -> None:
-    for words, told in (
+def test_words_that_do_not_go_with_a_command_are_reported_with_a_call_of_it(shell: Shell) -> None:
+    for words, reported in (
         (
             ["create", "a.store", "s1", "s2"],
             "Missing option '--shard'. As in `elasticscan create trips.store",
@@ -135,19 +135,19 @@ def test_words_that_do_not_go_with_a_command_are_told_with_a_call_of_it(shell: S
         (["tag", "drop", "--nope"], "as in `elasticscan tag create trips.store trips june"),
     ):
         code, message = shell.fails(*words, "--json")
-        assert (code, told in message) == (2, True), message
+        assert (code, reported in message) == (2, True), message
 
 
-def test_what_is_told_of_words_that_no_option_says_exists() -> None:
+def test_what_is_reported_of_words_that_no_option_says_exists() -> None:
     every = {word for name in BY_NAME for word in options_of(name, "")}
-    for typed, told in {**OPTIONS_TOLD, **MORE_TOLD}.items():
+    for typed, reported in {**OPTIONS_TOLD, **MORE_TOLD}.items():
         command, _, option = typed.rpartition(" ")
         assert not command or option not in options_of(command, ""), typed
-        assert set(re.findall(r"--[a-z-]+", told)) <= every, typed
-        assert set(re.findall(r"`elasticscan ([a-z-]+)", told)) <= BY_NAME.keys(), typed
+        assert set(re.findall(r"--[a-z-]+", reported)) <= every, typed
+        assert set(re.findall(r"`elasticscan ([a-z-]+)", reported)) <= BY_NAME.keys(), typed
 
 
-def test_a_command_that_there_is_not_is_told_with_one_of_a_similar_name(shell: Shell) -> None:
+def test_a_command_that_there_is_not_is_reported_with_one_of_a_similar_name(shell: Shell) -> None:
     code, message = shell.fails("cret")
     assert code == 2
     assert "Did you mean 'create'?" in message

@@ -23,12 +23,12 @@ def indexed(uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return uri
 
 
-def words_of_chosen(told: str) -> list[str]:
-    (line,) = (line for line in told.splitlines() if "▶" in line)
+def words_of_chosen(message: str) -> list[str]:
+    (line,) = (line for line in message.splitlines() if "▶" in line)
     return line.split()
 
 
-def test_all_candidates_are_told_and_the_chosen_one_is_marked(shell: Shell, indexed: str) -> None:
+def test_all_candidates_are_reported_and_the_chosen_one_is_marked(shell: Shell, indexed: str) -> None:
     found = shell.json("explain", indexed, "t", "--filter", "value = 7.75")
     assert [(each["access"], each["kind"], each["chosen"]) for each in found["candidates"]] == [
         ("direct", "direct", False),
@@ -52,22 +52,22 @@ def test_what_cannot_be_chosen_has_no_cost_but_a_reason(shell: Shell, indexed: s
     assert "Infinity" not in out
     by_name = json.loads(out)["candidates"][2]
     assert (by_name["usable"], by_name["cost"]) == (False, None)
-    told = shell.ok("explain", indexed, "t", "--filter", "value = 7.75")
-    assert "a hash index needs the values of all its columns (name)" in told
+    message = shell.ok("explain", indexed, "t", "--filter", "value = 7.75")
+    assert "a hash index needs the values of all its columns (name)" in message
 
 
 def test_people_see_a_table_of_candidates_and_the_choice(shell: Shell, indexed: str) -> None:
-    told = shell.ok("explain", indexed, "t", "--filter", "value < 5 AND id > 3", "--columns", "name")
-    assert words_of_chosen(told)[:7] == ["▶", "by_value", "sorted", "value", "<", "5.0", "id"]
-    assert "index by_value, 1 range (the cheapest)" in told
-    assert "base-shard scan of 2,048 slots at s2" in told
+    message = shell.ok("explain", indexed, "t", "--filter", "value < 5 AND id > 3", "--columns", "name")
+    assert words_of_chosen(message)[:7] == ["▶", "by_value", "sorted", "value", "<", "5.0", "id"]
+    assert "index by_value, 1 range (the cheapest)" in message
+    assert "base-shard scan of 2,048 slots at s2" in message
 
 
 def test_an_index_that_was_asked_for_is_taken_whatever_it_costs(shell: Shell, indexed: str) -> None:
     assert words_of_chosen(shell.ok("explain", indexed, "t"))[1] == "direct"
-    told = shell.ok("explain", indexed, "t", "--index", "by_value")
-    assert words_of_chosen(told)[1] == "by_value"
-    assert "asked for with --index by_value" in told
+    message = shell.ok("explain", indexed, "t", "--index", "by_value")
+    assert words_of_chosen(message)[1] == "by_value"
+    assert "asked for with --index by_value" in message
     assert "a direct scan (asked for with --index none)" in shell.ok(
         "explain", indexed, "t", "--index", "none"
     )
@@ -79,8 +79,8 @@ def test_analyze_holds_the_estimates_against_a_run(shell: Shell, indexed: str) -
     assert (actual["rows_scanned"], actual["rows_returned"]) == (96, 96)
     assert actual["pages"] >= 1
     assert actual["seconds"] >= 0
-    told = shell.ok("explain", indexed, *words)
-    (line,) = (line for line in told.splitlines() if line.startswith("rows returned"))
+    message = shell.ok("explain", indexed, *words)
+    (line,) = (line for line in message.splitlines() if line.startswith("rows returned"))
     assert line.split()[-1] == "96"
 
 
@@ -99,11 +99,11 @@ def test_explain_leaves_no_lease_however_it_ends(shell: Shell, indexed: str) -> 
 
 
 def test_an_unknown_index_is_the_callers_mistake(shell: Shell, indexed: str) -> None:
-    code, told = shell.fails("explain", indexed, "t", "--index", "by_valu")
+    code, message = shell.fails("explain", indexed, "t", "--index", "by_valu")
     assert code == 2
-    assert told.startswith("[ES_INDEX_NOT_FOUND]")
-    assert "by_value" in told
+    assert message.startswith("[ES_INDEX_NOT_FOUND]")
+    assert "by_value" in message
 
 
-def test_text_that_looks_like_markup_is_told_as_it_is(shell: Shell, indexed: str) -> None:
+def test_text_that_looks_like_markup_is_reported_as_it_is(shell: Shell, indexed: str) -> None:
     assert "name = '[red]'" in shell.ok("explain", indexed, "t", "--filter", "name = '[red]'")

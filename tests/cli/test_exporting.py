@@ -11,13 +11,13 @@ import pyarrow.parquet
 Shell = Any
 
 
-def test_an_export_of_a_snapshot_is_told_and_is_loaded_again(
+def test_an_export_of_a_snapshot_is_reported_and_is_loaded_again(
     shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
 ) -> None:
     shell.ok("delete", uri, "t", "--where", "id < 10")
     words = ("--filter", "id < 20", "--columns", "id,name")
-    told = shell.json("export", uri, "t", tmp_path / "out", *words)
-    assert (told["rows"], told["files"], told["snapshot"]) == (10, 1, 3)
+    message = shell.json("export", uri, "t", tmp_path / "out", *words)
+    assert (message["rows"], message["files"], message["snapshot"]) == (10, 1, 3)
     assert "20 rows of snapshot 2 written to 1 file in" in shell.ok(
         "export", uri, "t", tmp_path / "older", *words, "--snapshot", "2"
     )
@@ -30,8 +30,8 @@ def test_an_export_of_a_snapshot_is_told_and_is_loaded_again(
 def test_an_export_to_one_file_has_the_format_of_its_name(
     shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
 ) -> None:
-    told = shell.json("export", uri, "t", tmp_path / "t.csv", "--columns", "id")
-    assert (told["path"], told["rows"], told["files"]) == (str(tmp_path / "t.csv"), 5_000, 1)
+    message = shell.json("export", uri, "t", tmp_path / "t.csv", "--columns", "id")
+    assert (message["path"], message["rows"], message["files"]) == (str(tmp_path / "t.csv"), 5_000, 1)
     assert (tmp_path / "t.csv").read_text().startswith('"id"\n')
     assert "written to 1 file at" in shell.ok("export", uri, "t", tmp_path / "t.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "t.parquet").num_rows == rows.num_rows

@@ -28,9 +28,9 @@ def test_rows_come_in_the_order_of_the_keys(shell: Shell, uri: str) -> None:
 
 
 def test_people_see_a_table_and_how_many_keys_are_not_there(shell: Shell, uri: str) -> None:
-    told = shell.ok("get", uri, "t", "--columns", "id", "--", "-1", "4998")
-    assert "4998" in told
-    assert "1 of 2 keys are there." in told
+    message = shell.ok("get", uri, "t", "--columns", "id", "--", "-1", "4998")
+    assert "4998" in message
+    assert "1 of 2 keys are there." in message
     assert "2 of 2 keys are there." in shell.ok("get", uri, "t", "1", "2")
     assert "1 of 1 key is there." in shell.ok("get", uri, "t", "1")
 
@@ -44,8 +44,8 @@ def test_an_older_snapshot_and_a_tag_can_be_read(shell: Shell, uri: str) -> None
 
 
 def test_rows_go_to_a_file(shell: Shell, uri: str, tmp_path: Path, rows: pa.Table) -> None:
-    told = shell.json("get", uri, "t", "11", "12", "1000000", "-o", tmp_path / "some.parquet")
-    assert (told["rows"], told["keys"]) == (2, 3)
+    message = shell.json("get", uri, "t", "11", "12", "1000000", "-o", tmp_path / "some.parquet")
+    assert (message["rows"], message["keys"]) == (2, 3)
     assert pa.parquet.read_table(tmp_path / "some.parquet").to_pylist() == rows.slice(11, 2).to_pylist()
     assert shell.fails("get", uri, "t", "1", "-o", tmp_path / "some.txt")[0] == 2
 
@@ -84,14 +84,14 @@ def test_keys_of_several_columns_have_commas_between_them(shell: Shell, tmp_path
     got = lines(shell.ok("get", tmp_path / "s", "t", '1,"a,b"', "2,mon", "--json"))
     assert got == [{"id": 1, "day": "a,b"}, {"id": 2, "day": "mon"}]
     for wrong in ("1", "1,mon,2"):
-        code, told = shell.fails("get", tmp_path / "s", "t", wrong)
+        code, message = shell.fails("get", tmp_path / "s", "t", wrong)
         assert code == 2
-        assert "id, day" in told
+        assert "id, day" in message
 
 
 @pytest.mark.parametrize("key", ["x", "1.5", "", "99999999999999999999"])
 def test_keys_that_are_not_of_their_type_are_refused(shell: Shell, uri: str, key: str) -> None:
-    code, told = shell.fails("get", uri, "t", key)
+    code, message = shell.fails("get", uri, "t", key)
     assert code == 2
-    assert "ES_INVALID_OPTION" in told
-    assert "'id'" in told
+    assert "ES_INVALID_OPTION" in message
+    assert "'id'" in message

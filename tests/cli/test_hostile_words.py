@@ -38,9 +38,9 @@ def test_hostile_words_are_refused(shell: Shell, uri: str, tmp_path: Path, seed:
     for _ in range(60):
         words = [dice.choice(COMMANDS), uri if dice.random() < 0.9 else str(tmp_path / "none"), "t"]
         words = words[: dice.randint(1, 3)] + [dice.choice(WORDS) for _ in range(dice.randint(0, 4))]
-        code, _, told = shell.run(*words)
+        code, _, message = shell.run(*words)
         assert code in (0, 1, 2, 3, 4, 5), words
-        assert "Traceback" not in told
+        assert "Traceback" not in message
 
 
 @pytest.mark.parametrize("text", ["7", "90", "0007", NINES])
@@ -52,11 +52,11 @@ def test_a_time_without_a_unit_is_refused(
         "create": ["create", tmp_path / "new.store", "--shard", "a", "--retention", text],
         "gc": ["gc", uri, "--grace", text],
     }[command]
-    code, told = shell.fails(*words)
+    code, message = shell.fails(*words)
     assert code == 2
-    assert "[ES_INVALID_OPTION]" in told
-    assert "30s, 90m, 12h or 7d, or 0" in told
-    assert len(told) < 500
+    assert "[ES_INVALID_OPTION]" in message
+    assert "30s, 90m, 12h or 7d, or 0" in message
+    assert len(message) < 500
     assert not (tmp_path / "new.store").exists()
 
 
@@ -65,9 +65,9 @@ def test_tablets_are_listed_with_the_ids_that_commands_take(shell: Shell, uri: s
     assert listed[0].split() == ["tablet", "slots", "shard", "moving", "to"]
     assert len(listed) == 9
     assert shell.json("status", uri, "--tablets")[0]["id"] == int(listed[1].split()[0])
-    code, told = shell.fails("move", uri, 999, "s1")
+    code, message = shell.fails("move", uri, 999, "s1")
     assert code == 2
-    assert "`elasticscan status --tablets` lists them" in told
+    assert "`elasticscan status --tablets` lists them" in message
     assert "status --tablets" in shell.ok("split", "--help")
     assert shell.fails("status", uri, "--tablets", "--streams")[0] == 2
 
@@ -96,6 +96,6 @@ def test_a_load_that_is_cut_off_leaves_no_table(
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_an_option_without_its_value_is_refused(shell: Shell, tmp_path: Path, more: list[str]) -> None:
     for words in (["create", str(tmp_path / "s"), "--retention"], ["restore-table", "s", "t", "--to"]):
-        code, _, told = shell.run(words[0], *more, *words[1:])
-        assert code == 2, told
-        assert f"Option '{words[-1]}' requires an argument" in told
+        code, _, message = shell.run(words[0], *more, *words[1:])
+        assert code == 2, message
+        assert f"Option '{words[-1]}' requires an argument" in message

@@ -40,9 +40,9 @@ def test_an_index_is_made_as_asked_for(shell: Shell, uri: str) -> None:
     assert shell.json("index", "list", uri)[0] | {"bytes": None} == made | {"bytes": None}
 
 
-def test_people_are_told_of_an_index_that_was_made(shell: Shell, uri: str) -> None:
-    told = shell.ok("index", "create", uri, "t", "by_name", "--columns", "name")
-    assert told.startswith("Index by_name of t (name): ")
+def test_people_are_reported_of_an_index_that_was_made(shell: Shell, uri: str) -> None:
+    reported = shell.ok("index", "create", uri, "t", "by_name", "--columns", "name")
+    assert reported.startswith("Index by_name of t (name): ")
 
 
 def test_the_bar_hears_of_every_fragment(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_indexes_of_one_table_or_of_all_are_listed(shell: Shell, indexed: str, r
         ("u", "by_name"),
     ]
     assert [i["name"] for i in shell.json("index", "list", indexed, "u")] == ["by_name"]
-    told = shell.ok("index", "list", indexed, "t")
-    assert "by_value" in told
-    assert "by_name" not in told
+    reported = shell.ok("index", "list", indexed, "t")
+    assert "by_value" in reported
+    assert "by_name" not in reported
 
 
 def test_a_store_without_indexes_says_how_to_make_one(shell: Shell, uri: str) -> None:
@@ -96,8 +96,8 @@ def test_an_index_that_was_not_finished_is_shown_as_such(shell: Shell, uri: str)
 
 
 def test_the_picture_shows_indexes_below_the_tables(shell: Shell, indexed: str) -> None:
-    told = shell.ok("status", indexed)
-    assert told.index("\ntables\n") < told.index("\nindexes\n") < told.index("by_value")
+    reported = shell.ok("status", indexed)
+    assert reported.index("\ntables\n") < reported.index("\nindexes\n") < reported.index("by_value")
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_the_picture_shows_indexes_below_the_tables(shell: Shell, indexed: str) 
 def test_what_cannot_be_done_with_an_index_says_why(
     shell: Shell, indexed: str, words: list[str], code: str
 ) -> None:
-    exit_code, told = shell.fails("index", words[0], indexed, *words[1:], "--json")
+    exit_code, reported = shell.fails("index", words[0], indexed, *words[1:], "--json")
     assert exit_code == 2
-    assert json.loads(told)["error"]["code"] == code
+    assert json.loads(reported)["error"]["code"] == code
 
 
 # Scans
@@ -157,7 +157,7 @@ def test_rows_come_in_the_order_of_an_index_also_from_key_to_key(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--index", "by_valeu"], "[ES_INDEX_NOT_FOUND]"),
         (["--order-by", "name", "--limit", 20_000], "create_index('by_name', ['name'])"),
@@ -166,11 +166,11 @@ def test_rows_come_in_the_order_of_an_index_also_from_key_to_key(
     ],
 )
 def test_an_index_or_order_that_cannot_be_had_says_why(
-    shell: Shell, indexed: str, words: list[object], told: str
+    shell: Shell, indexed: str, words: list[object], reported: str
 ) -> None:
     code, message = shell.fails("scan", indexed, "t", *words)
     assert code == 2
-    assert told in message
+    assert reported in message
 
 
 @pytest.mark.parametrize("words", [["--index", "none"], ["--order-by", "value"], ["--limit", 5]])
@@ -178,15 +178,15 @@ def test_how_a_scan_reads_cannot_change_half_way(shell: Shell, indexed: str, wor
     key = json.loads(shell.run("scan", indexed, "t", "--pages", 1, "--page-rows", 1, "--json")[2])[
         "continuation_key"
     ]
-    code, told = shell.fails("scan", indexed, "t", "--key", key, *words)
+    code, reported = shell.fails("scan", indexed, "t", "--key", key, *words)
     assert code == 2
-    assert f"{words[0]} cannot change a scan that has begun" in told
+    assert f"{words[0]} cannot change a scan that has begun" in reported
 
 
 def test_a_scan_whose_index_was_dropped_has_to_start_again(shell: Shell, indexed: str) -> None:
     words = ["t", "--index", "by_value", "--filter", "value > 5", "--pages", 1, "--page-rows", 1, "--json"]
     key = json.loads(shell.run("scan", indexed, *words)[2])["continuation_key"]
     shell.ok("index", "drop", indexed, "t", "by_value")
-    code, told = shell.fails("scan", indexed, "--key", key)
+    code, reported = shell.fails("scan", indexed, "--key", key)
     assert code == 4
-    assert told.startswith("[ES_INDEX_CHANGED]")
+    assert reported.startswith("[ES_INDEX_CHANGED]")

@@ -49,8 +49,8 @@ def test_a_file_makes_a_table_with_the_types_of_its_values(
     shell: Shell, empty: str, tmp_path: Path, rows: pa.Table, name: str
 ) -> None:
     WRITERS[name](rows, tmp_path / name)
-    told = shell.json("load", empty, "t", tmp_path / name, "--primary-key", "id")
-    assert (told["rows"], told["created"]) == (5_000, True)
+    reported = shell.json("load", empty, "t", tmp_path / name, "--primary-key", "id")
+    assert (reported["rows"], reported["created"]) == (5_000, True)
     assert read(empty).to_pylist() == rows.to_pylist()
     assert "5,000 rows loaded into t" in shell.ok("load", empty, "t", tmp_path / name)
 
@@ -61,10 +61,12 @@ def test_several_files_of_several_kinds_are_one_commit(
     pyarrow.parquet.write_table(rows.slice(0, 2_000), tmp_path / "a.parquet")
     # The columns in another order.
     pyarrow.csv.write_csv(rows.slice(2_000).select(["value", "id", "name"]), tmp_path / "b.csv")
-    told = shell.json("load", empty, "t", tmp_path / "a.parquet", tmp_path / "b.csv", "--primary-key", "id")
+    reported = shell.json(
+        "load", empty, "t", tmp_path / "a.parquet", tmp_path / "b.csv", "--primary-key", "id"
+    )
     with Store.open(empty) as store:
-        assert store.status()["snapshot"] == told["commit"]
-        assert len([c for c in store.table("t").history() if c.number == told["commit"]]) == 1
+        assert store.status()["snapshot"] == reported["commit"]
+        assert len([c for c in store.table("t").history() if c.number == reported["commit"]]) == 1
     assert read(empty).to_pylist() == rows.to_pylist()
 
 
@@ -81,36 +83,36 @@ def test_loading_again_upserts_and_overwrite_replaces(shell: Shell, empty: str, 
 
 def test_a_missing_table_needs_a_primary_key(shell: Shell, empty: str, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id,v\n1,a\n")
-    code, told = shell.fails("load", empty, "t", tmp_path / "r.csv")
+    code, reported = shell.fails("load", empty, "t", tmp_path / "r.csv")
     assert code == 2
-    assert "--primary-key" in told
-    assert "id, v" in told
+    assert "--primary-key" in reported
+    assert "id, v" in reported
 
 
 def test_a_failed_load_leaves_no_table_behind(shell: Shell, empty: str, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id,v\n1,a\n1,b\n")
-    code, told = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
+    code, reported = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
     assert code == 2
-    assert told.startswith("[ES_INVALID_KEY]")
+    assert reported.startswith("[ES_INVALID_KEY]")
     assert shell.json("tables", empty) == []
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ("id,name,value\n1,x,1.5\n2,y,high\n", "r.csv"),
         ("id,name,colour\n1,x,red\n", "missing: value; unknown: colour"),
     ],
 )
 def test_a_failed_load_leaves_a_table_as_it_was(
-    shell: Shell, uri: str, tmp_path: Path, content: str, told: str
+    shell: Shell, uri: str, tmp_path: Path, content: str, reported: str
 ) -> None:
     (tmp_path / "r.csv").write_text(content)
     before = read(uri)
     code, message = shell.fails("load", uri, "t", tmp_path / "r.csv")
     assert code == 2
     assert message.startswith("[ES_SCHEMA_MISMATCH]")
-    assert told in message
+    assert reported in message
     assert read(uri) == before
 
 
@@ -177,7 +179,7 @@ def test_a_shard_key_and_a_compression_are_kept(shell: Shell, empty: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reported"),
     [
         ("missing.csv", None, "No such file"),
         ("empty.csv", b"", "Empty CSV"),
@@ -188,30 +190,32 @@ def test_a_shard_key_and_a_compression_are_kept(shell: Shell, empty: str, tmp_pa
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(
-    shell: Shell, empty: str, tmp_path: Path, name: str, content: bytes | None, told: str
+    shell: Shell, empty: str, tmp_path: Path, name: str, content: bytes | None, reported: str
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     code, message = shell.fails("load", empty, "t", tmp_path / name, "--primary-key", "id")
     assert code == 2
-    assert told in message
+    assert reported in message
     assert name in message
 
 
 @pytest.mark.parametrize("given", ["v", "v=", "v=colour", "=int64x"])
 def test_a_type_that_is_none_is_refused(shell: Shell, empty: str, tmp_path: Path, given: str) -> None:
     (tmp_path / "r.csv").write_text("id,v\n1,a\n")
-    code, told = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", given)
+    code, reported = shell.fails(
+        "load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", given
+    )
     assert code == 2
-    assert "--type" in told
+    assert "--type" in reported
 
 
 def test_a_key_that_the_table_does_not_have_is_an_error(shell: Shell, uri: str, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id,name,value\n1,x,1.5\n")
     for option in ("--primary-key", "--shard-key"):
-        code, told = shell.fails("load", uri, "t", tmp_path / "r.csv", option, "nope")
+        code, reported = shell.fails("load", uri, "t", tmp_path / "r.csv", option, "nope")
         assert code == 2
-        assert f"{option[2:].replace('-', '_')} 'nope', but table 't' has 'id'" in told
+        assert f"{option[2:].replace('-', '_')} 'nope', but table 't' has 'id'" in reported
     shell.ok("load", uri, "t", tmp_path / "r.csv", "--primary-key", "id", "--shard-key", "id")
 
 
@@ -222,10 +226,10 @@ def test_a_ragged_file_is_an_error(shell: Shell, uri: str, tmp_path: Path, endin
     file = tmp_path / f"r{ending}"
     file.write_bytes(gzip.compress(cut, 1) if ending.endswith("gz") else cut)
     for table in ("t", "new"):
-        code, told = shell.fails(
+        code, reported = shell.fails(
             "load", uri, table, file, *(["--primary-key", "id"] if table == "new" else [])
         )
-        assert (code, "ES_SCHEMA_MISMATCH" in told) == (2, True)
+        assert (code, "ES_SCHEMA_MISMATCH" in reported) == (2, True)
 
 
 def test_csv_with_other_delimiters_and_without_names_is_loaded(

@@ -22,10 +22,10 @@ def test_a_table_that_is_wider_than_the_screen_is_a_block_for_each_row(width: in
     screen = Console(width=width, force_terminal=True, color_system=None)
     with screen.capture() as captured:
         screen.print(shown)
-    told = captured.get().rstrip().split("\n")
-    assert all(len(line.rstrip()) <= width for line in told)
-    assert len(told) == lines
-    assert (told[0].split() == ["commit", "1"]) == (width == 24)
+    message = captured.get().rstrip().split("\n")
+    assert all(len(line.rstrip()) <= width for line in message)
+    assert len(message) == lines
+    assert (message[0].split() == ["commit", "1"]) == (width == 24)
 
 
 def _run(words: list[str], stdout: int, **environment: str) -> tuple[int, str]:
@@ -50,18 +50,18 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["scan", "t", "--format", "csv"]])
-def test_a_stdout_that_is_full_is_told_as_that(uri: str, words: list[str]) -> None:
+def test_a_stdout_that_is_full_is_reported_as_that(uri: str, words: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        code, told = _run([words[0], uri, *words[1:]], full.fileno())
-    assert (code, told.count("\n")) == (2, 1)
-    assert "ES_INVALID_OPTION" in told
-    assert "stdout cannot be written: No space left" in told
+        code, message = _run([words[0], uri, *words[1:]], full.fileno())
+    assert (code, message.count("\n")) == (2, 1)
+    assert "ES_INVALID_OPTION" in message
+    assert "stdout cannot be written: No space left" in message
 
 
-def test_a_stdout_that_takes_no_letters_is_told_as_that(uri: str) -> None:
-    code, told = _run(["status", uri], subprocess.DEVNULL, PYTHONIOENCODING="ascii")
+def test_a_stdout_that_takes_no_letters_is_reported_as_that(uri: str) -> None:
+    code, message = _run(["status", uri], subprocess.DEVNULL, PYTHONIOENCODING="ascii")
     assert code == 2
-    assert "PYTHONIOENCODING=utf-8" in told
+    assert "PYTHONIOENCODING=utf-8" in message
 
 
 @pytest.mark.parametrize("words", [["scan", "t", "--json"], ["scan", "t", "--format", "csv"]])

@@ -41,9 +41,9 @@ def test_each_shard_shows_its_tablets() -> None:
 
 def test_a_tablet_on_its_way_is_an_arrow_in_the_colour_of_where_it_goes() -> None:
     move = {"tablet": 1, "from": "a", "to": "b", "phase": "copying", "started_at": 0.0}
-    told = drawn(picture("x", status(moves=[move])))
-    assert BLOCK + LEAVING + BLOCK in told
-    assert "copying" in told
+    message = drawn(picture("x", status(moves=[move])))
+    assert BLOCK + LEAVING + BLOCK in message
+    assert "copying" in message
     colour = colours(["a", "b"])
     text = blocks([{"id": 1}], colour["a"], {1: colour["b"]})
     assert [str(span.style) for span in text.spans] == [f"bold {colour['b']}"]

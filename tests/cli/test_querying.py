@@ -22,8 +22,8 @@ def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> No
     assert len(shell.ok("sql", uri, query, "--snapshot", "2", "--json").splitlines()) == 7
     assert "there are more" in shell.ok("sql", uri, "SELECT * FROM range(100)")
     for several in ("SELECT 1; SELECT 2", ""):
-        code, told = shell.fails("sql", uri, several)
-        assert (code, "one query" in told) == (2, True)
+        code, message = shell.fails("sql", uri, several)
+        assert (code, "one query" in message) == (2, True)
     for wrong in ("DROP TABLE t", "SELEC", "SELECT nope FROM t", "SELECT * FROM nope"):
         assert shell.fails("sql", uri, wrong)[0] == 2
     for past in ("t VERSION AS OF 2", "t AT (VERSION => 2)", "t@v2"):
@@ -36,8 +36,8 @@ def test_a_query_reads_every_table_at_one_snapshot(shell: Shell, uri: str) -> No
 
 def test_a_query_without_its_extra_tells_it(shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    code, told = shell.fails("sql", uri, "SELECT 1")
-    assert (code, "pip install 'elasticscan[sql]'" in told) == (2, True)
+    code, message = shell.fails("sql", uri, "SELECT 1")
+    assert (code, "pip install 'elasticscan[sql]'" in message) == (2, True)
 
 
 def test_a_snapshot_has_the_tables_that_were_there(shell: Shell, uri: str) -> None:
@@ -48,9 +48,9 @@ def test_a_snapshot_has_the_tables_that_were_there(shell: Shell, uri: str) -> No
     at = ("--snapshot", str(then))
     counted = "SELECT count(*) AS n FROM t"
     assert shell.ok("sql", uri, counted, *at, "--json") == shell.ok("sql", uri, counted, "--json")
-    code, told = shell.fails("sql", uri, "SELECT * FROM later", *at)
+    code, message = shell.fails("sql", uri, "SELECT * FROM later", *at)
     assert code == 2
-    assert f"later does not exist! The store's tables at snapshot {then}: t" in " ".join(told.split())
-    code, told = shell.fails("sql", uri, counted, "--snapshot", "99")
+    assert f"later does not exist! The store's tables at snapshot {then}: t" in " ".join(message.split())
+    code, message = shell.fails("sql", uri, counted, "--snapshot", "99")
     assert code == 2
-    assert "ES_SNAPSHOT_NOT_FOUND" in told
+    assert "ES_SNAPSHOT_NOT_FOUND" in message

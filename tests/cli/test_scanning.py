@@ -38,8 +38,8 @@ def test_values_that_json_has_no_form_for_and_control_characters_are_text(
         values = (float("nan"), float("inf"), float("-inf"))
         table.upsert([{"id": at, "x": x, "v": "\x1b[31mred\nß"} for at, x in enumerate(values)])
     out = shell.ok("scan", place, "t", "--json")
-    told = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
-    assert sorted(row["x"] for row in told) == ["-Infinity", "Infinity", "NaN"]
+    reported = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    assert sorted(row["x"] for row in reported) == ["-Infinity", "Infinity", "NaN"]
     shown = shell.ok("scan", place, "t")
     assert "\x1b[31mred" not in shown
     assert "\\x1b[31mred\\nß" in shown
@@ -52,15 +52,15 @@ def test_people_see_the_first_rows_and_that_there_are_more(shell: Shell, uri: st
 
 
 @pytest.mark.parametrize("count", [3, 20])
-def test_people_are_told_when_they_saw_all(shell: Shell, uri: str, count: int) -> None:
-    told = shell.ok("scan", uri, "t", "--filter", f"id < {count}", "--columns", "id")
-    assert f"{count} rows of snapshot 2." in told
+def test_people_are_reported_when_they_saw_all(shell: Shell, uri: str, count: int) -> None:
+    reported = shell.ok("scan", uri, "t", "--filter", f"id < {count}", "--columns", "id")
+    assert f"{count} rows of snapshot 2." in reported
 
 
 def test_people_who_ask_for_pages_see_how_to_go_on(shell: Shell, uri: str) -> None:
-    told = shell.ok("scan", uri, "t", "--pages", 1, "--page-rows", 5)
-    assert "5 rows of snapshot 2; there are more:" in told
-    assert f"elasticscan scan {uri} --key " in told
+    reported = shell.ok("scan", uri, "t", "--pages", 1, "--page-rows", 5)
+    assert "5 rows of snapshot 2; there are more:" in reported
+    assert f"elasticscan scan {uri} --key " in reported
 
 
 def test_columns_and_filter_are_as_asked(shell: Shell, uri: str) -> None:
@@ -77,8 +77,8 @@ def test_columns_that_are_named_one_by_one_are_all_there(shell: Shell, uri: str)
         assert (
             shell.ok("scan", uri, "t", "--filter", "id = 4", "--json", *words) == '{"value": 1.0, "id": 4}\n'
         )
-    told = shell.json("index", "create", uri, "t", "by_both", "--columns", "name", "--columns", "value")
-    assert told["columns"] == ["name", "value"]
+    reported = shell.json("index", "create", uri, "t", "by_both", "--columns", "name", "--columns", "value")
+    assert reported["columns"] == ["name", "value"]
     (first, *_) = shell.ok(
         "aggregate", uri, "t", "count(*)", "--by", "name", "--by", "id", "--json"
     ).splitlines()
@@ -91,9 +91,9 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused(shell: Shell, uri
         ("delete", uri, "t", "--where", "id < 2", "--where", "id > 0"),
         ("tag", "create", uri, "t", "x", "--snapshot", "1", "--snapshot", "2"),
     ):
-        code, told = shell.fails(*words)
+        code, reported = shell.fails(*words)
         assert code == 2
-        assert f"{words[-2]} is given twice; give it once" in told
+        assert f"{words[-2]} is given twice; give it once" in reported
     assert shell.json("count", uri, "t", "--json")["rows"] == 5_000
 
 
@@ -131,8 +131,8 @@ def test_an_older_snapshot_can_be_read(shell: Shell, uri: str, tmp_path: Path) -
 def test_rows_go_to_a_file(
     shell: Shell, uri: str, tmp_path: Path, rows: pa.Table, name: str, open_file: Callable[[Path], pa.Table]
 ) -> None:
-    told = shell.json("scan", uri, "t", "--output", tmp_path / name)
-    assert (told["rows"], told["continuation_key"]) == (5_000, None)
+    reported = shell.json("scan", uri, "t", "--output", tmp_path / name)
+    assert (reported["rows"], reported["continuation_key"]) == (5_000, None)
     assert open_file(tmp_path / name).sort_by("id").to_pylist() == rows.to_pylist()
     assert "5,000 rows" in shell.ok("scan", uri, "t", "-o", tmp_path / name)
 
@@ -155,28 +155,28 @@ def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_p
         nested = pa.table({"id": [1], "tags": [["a"]]})
         store.create_table("t", nested.schema, ["id"])
         store.table("t").upsert(nested)
-    code, told = shell.fails("scan", uri, "t", "-o", kept)
+    code, reported = shell.fails("scan", uri, "t", "-o", kept)
     assert code == 2
-    assert "cannot be written" in told
+    assert "cannot be written" in reported
     assert kept.read_text() == "older"
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
 @pytest.mark.parametrize(
-    ("store", "name", "told"),
+    ("store", "name", "reported"),
     [("made.store", "no/o.parquet", "cannot be written"), ("no.store", "o.xlsx", "use .csv")],
 )
 def test_an_output_that_cannot_be_written_is_refused(
-    shell: Shell, uri: str, tmp_path: Path, store: str, name: str, told: str
+    shell: Shell, uri: str, tmp_path: Path, store: str, name: str, reported: str
 ) -> None:
     """One of an unknown kind before anything is read."""
     code, message = shell.fails("scan", tmp_path / store, "t", "-o", tmp_path / name)
     assert code == 2
-    assert told in message
+    assert reported in message
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["nope"], "[ES_TABLE_NOT_FOUND]"),
         (["t", "--columns", "nope"], "[ES_COLUMN_NOT_FOUND]"),
@@ -188,27 +188,27 @@ def test_an_output_that_cannot_be_written_is_refused(
     ],
 )
 def test_a_scan_that_cannot_be_carried_out_says_why(
-    shell: Shell, uri: str, words: list[str], told: str
+    shell: Shell, uri: str, words: list[str], reported: str
 ) -> None:
     code, message = shell.fails("scan", uri, *words)
     assert code == 2
-    assert message.startswith(told)
+    assert message.startswith(reported)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["t", "--filter", "id = 1"], "--filter cannot change a scan that has begun"),
         (["other"], "goes on with table 't'"),
     ],
 )
 def test_what_a_scan_reads_cannot_change_half_way(
-    shell: Shell, uri: str, words: list[str], told: str
+    shell: Shell, uri: str, words: list[str], reported: str
 ) -> None:
     key = json.loads(shell.run("scan", uri, "t", "--pages", 1, "--json")[2])["continuation_key"]
     code, message = shell.fails("scan", uri, *words, "--key", key)
     assert code == 2
-    assert told in message
+    assert reported in message
 
 
 def test_only_a_scan_that_can_go_on_keeps_its_lease(shell: Shell, uri: str) -> None:
@@ -250,8 +250,8 @@ def test_changes_are_shown_written_and_gone_on_with(shell: Shell, uri: str, tmp_
     some = lines(shell.ok("changes", uri, "t", "--after", "2", "--upto", "3", "--columns", "value", "--json"))
     assert sorted(row["value"] for row in some if row["_change_type"] == "update_postimage") == [9.0]
     path = tmp_path / "feed.parquet"
-    told = shell.json("changes", uri, "t", "--output", path)
-    assert told["rows"] == pyarrow.parquet.read_table(path).num_rows == 5_003
+    reported = shell.json("changes", uri, "t", "--output", path)
+    assert reported["rows"] == pyarrow.parquet.read_table(path).num_rows == 5_003
     code, out, err = shell.run("changes", uri, "t", "--pages", "1", "--page-rows", "100", "--json")
     rest = shell.ok("scan", uri, "--key", json.loads(err)["continuation_key"], "--json")
     assert code == 0
@@ -267,11 +267,11 @@ def test_rows_are_printed_as_csv(shell: Shell, uri: str, rows: pa.Table, tmp_pat
         assert store.table("again").to_arrow().sort_by("id").to_pylist() == rows.to_pylist()
     assert len(shell.ok("scan", uri, "t", "--format", "json", "--limit", "3").splitlines()) == 3
     for words in (["--format", "xml"], ["--format", "csv", "--json"], ["--format", "csv", "-o", "r.csv"]):
-        code, told = shell.fails("scan", uri, "t", *words)
-        assert (code, "--format" in told) == (2, True)
+        code, reported = shell.fails("scan", uri, "t", *words)
+        assert (code, "--format" in reported) == (2, True)
 
 
-def test_a_version_behind_a_name_is_told_to_be_a_snapshot(shell: Shell, uri: str) -> None:
+def test_a_version_behind_a_name_is_reported_to_be_a_snapshot(shell: Shell, uri: str) -> None:
     for words in (["scan", uri, "t@v3"], ["count", uri, "t@3"], ["update", uri, "t@v3", "--set", "id=1"]):
-        code, told = shell.fails(*words)
-        assert (code, "write t and, where a command takes it, --snapshot 3" in told) == (2, True)
+        code, reported = shell.fails(*words)
+        assert (code, "write t and, where a command takes it, --snapshot 3" in reported) == (2, True)

@@ -21,14 +21,14 @@ def test_the_history_lists_commits_and_what_was_said_of_them(
     shell.ok(
         "load", uri, "t", tmp_path / "r.parquet", "--user-metadata", "job=[x]=1", "--user-metadata", "by=ann"
     )
-    told = shell.json("history", uri, "t")
-    assert [(commit["kind"], commit["rows"]) for commit in told] == [
+    text = shell.json("history", uri, "t")
+    assert [(commit["kind"], commit["rows"]) for commit in text] == [
         ("create", 0),
         ("write", 5_000),
         ("write", 10),
     ]
-    assert told[-1]["user_metadata"] == {"by": "ann", "job": "[x]=1"}
-    assert shell.json("history", uri, "t", "--limit", 1) == told[-1:]
+    assert text[-1]["user_metadata"] == {"by": "ann", "job": "[x]=1"}
+    assert shell.json("history", uri, "t", "--limit", 1) == text[-1:]
     lines = shell.ok("history", uri, "t").splitlines()
     assert lines[0].split() == ["commit", "time", "operation", "rows", "bytes", "said", "of", "it"]
     assert "by=ann, job=[x]=1" in lines[-1]
@@ -61,10 +61,10 @@ def test_a_time_that_is_still_to_come_is_refused(shell: Shell, uri: str) -> None
         ("tag", "create", uri, "t", "later", "--snapshot", ahead),
         ("restore-table", uri, "t", "--to", ahead),
     ):
-        code, told = shell.fails(*command)
+        code, text = shell.fails(*command)
         assert code == 2
-        assert "[ES_SNAPSHOT_NOT_FOUND]" in told
-        assert "a time that has passed, with its zone" in " ".join(told.split())
+        assert "[ES_SNAPSHOT_NOT_FOUND]" in text
+        assert "a time that has passed, with its zone" in " ".join(text.split())
     assert len(shell.json("history", uri, "t")) == commits
     soon = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
     assert shell.json("explain", uri, "t", "--snapshot", soon)["snapshot"]
@@ -94,16 +94,16 @@ def test_a_tag_is_made_read_listed_and_dropped(shell: Shell, uri: str) -> None:
     assert shell.ok("scan", uri, "t", "--snapshot", "made").endswith(f"0 rows of snapshot {newest - 1}.\n")
     assert shell.json("explain", uri, "t", "--snapshot", "made")["snapshot"] == newest - 1
     shell.ok("tag", "drop", uri, "t", "made")
-    code, told = shell.fails("scan", uri, "t", "--snapshot", "made")
+    code, text = shell.fails("scan", uri, "t", "--snapshot", "made")
     assert code == 2
-    assert "[ES_TAG_NOT_FOUND]" in told
+    assert "[ES_TAG_NOT_FOUND]" in text
 
 
 @pytest.mark.parametrize("snapshot", ["9" * 19, "9" * 5_000, "1e3", "²"])
 def test_what_is_no_snapshot_is_refused(shell: Shell, uri: str, snapshot: str) -> None:
-    code, told = shell.fails("tag", "create", uri, "t", "x", "--snapshot", snapshot)
+    code, text = shell.fails("tag", "create", uri, "t", "x", "--snapshot", snapshot)
     assert code == 2
-    assert "[ES_SNAPSHOT_NOT_FOUND]" in told or "[ES_TAG_NOT_FOUND]" in told
+    assert "[ES_SNAPSHOT_NOT_FOUND]" in text or "[ES_TAG_NOT_FOUND]" in text
 
 
 def test_a_table_is_restored_to_a_commit_a_tag_or_a_time(
@@ -116,12 +116,12 @@ def test_a_table_is_restored_to_a_commit_a_tag_or_a_time(
     )
     for to in (before, "loaded"):
         shell.ok("load", uri, "t", tmp_path / "r.parquet")
-        told = shell.json("restore-table", uri, "t", "--to", to)
-        assert (told["restored_to"], told["commit"]) == (
+        text = shell.json("restore-table", uri, "t", "--to", to)
+        assert (text["restored_to"], text["commit"]) == (
             before,
             shell.json("history", uri, "t")[-1]["number"],
         )
-    newest = told["commit"]
+    newest = text["commit"]
     assert (
         shell.ok("restore-table", uri, "t", "--to", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
         == f"t is what it was at snapshot {newest}, since commit {newest + 1}.\n"
@@ -142,9 +142,9 @@ def test_a_time_without_a_zone_is_refused_with_both_ways_to_write_it(shell: Shel
         ("restore-table", uri, "t", "--to", "2026-03-01 12:00"),
         ("changes", uri, "t", "--after", "2026-03-01 12:00"),
     ):
-        code, told = shell.fails(*command)
+        code, text = shell.fails(*command)
         assert code == 2
-        assert "'2026-03-01T12:00:00Z' for UTC" in told and "'2026-03-01T12:00:00+02:00'" in told
+        assert "'2026-03-01T12:00:00Z' for UTC" in text and "'2026-03-01T12:00:00+02:00'" in text
 
 
 def test_a_tables_retention_is_set_and_given_back(shell: Shell, uri: str) -> None:

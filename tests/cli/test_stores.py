@@ -1,4 +1,4 @@
-"""create, status, tables, and how errors are told."""
+"""create, status, tables, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_shards_may_have_roots_of_their_own(shell: Shell, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["create", "{0}/x", "--shard", "a={0}/disk", "--shard", "b"], "shard 'b' has no root"),
         (["create", "{0}/made.store", "--shard", "s1"], "[ES_ALREADY_EXISTS]"),
@@ -46,12 +46,12 @@ def test_shards_may_have_roots_of_their_own(shell: Shell, tmp_path: Path) -> Non
         (["status", "{0}/made.store", "--colour"], "--colour"),
     ],
 )
-def test_a_mistake_of_the_caller_is_told(
-    shell: Shell, uri: str, tmp_path: Path, words: list[str], told: str
+def test_a_mistake_of_the_caller_is_reported(
+    shell: Shell, uri: str, tmp_path: Path, words: list[str], reported: str
 ) -> None:
     code, message = shell.fails(*(word.format(tmp_path) for word in words))
     assert code == 2
-    assert told in message
+    assert reported in message
 
 
 def test_status_as_json_is_exactly_what_the_store_says(shell: Shell, uri: str) -> None:
@@ -67,9 +67,9 @@ def test_the_picture_draws_a_block_for_every_tablet(shell: Shell, uri: str) -> N
 
 def test_the_picture_lists_tables_and_leases(shell: Shell, uri: str) -> None:
     shell.run("scan", uri, "t", "--pages", 1)
-    told = shell.ok("status", uri)
-    assert "5,000" in told
-    assert "leases" in told
+    reported = shell.ok("status", uri)
+    assert "5,000" in reported
+    assert "leases" in reported
 
 
 def test_tables_are_listed_with_their_columns(shell: Shell, uri: str) -> None:
@@ -86,9 +86,9 @@ def test_tables_are_listed_without_a_look_at_their_files(
         store.table("t").upsert(rows.slice(0, 10))
     for file in tmp_path.glob("made.store/shards/s1/t*/*.arrow"):
         file.unlink()
-    (told,) = shell.json("tables", uri)
-    assert f" ≤ {told['rows']:,} " in shell.ok("tables", uri)
-    assert told["rows"] >= rows.num_rows and not told["rows_exact"]
+    (reported,) = shell.json("tables", uri)
+    assert f" ≤ {reported['rows']:,} " in shell.ok("tables", uri)
+    assert reported["rows"] >= rows.num_rows and not reported["rows_exact"]
 
 
 def test_a_store_without_tables_says_how_to_make_one(shell: Shell, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_with_json_an_error_is_json_on_stderr(shell: Shell, tmp_path: Path) -> N
         (["statu", "there", "--json"], "No such command 'statu'"),
     ],
 )
-def test_with_json_wrong_words_are_told_as_json(shell: Shell, words: list[str], why: str) -> None:
+def test_with_json_wrong_words_are_reported_as_json(shell: Shell, words: list[str], why: str) -> None:
     code, out, err = shell.run(*words)
     error = json.loads(err)["error"]
     assert (code, out) == (2, "")
@@ -124,8 +124,8 @@ def test_with_json_wrong_words_are_told_as_json(shell: Shell, words: list[str], 
 
 
 def test_a_table_is_dropped_when_that_is_confirmed(shell: Shell, uri: str) -> None:
-    code, told = shell.fails("drop", uri, "t")
-    assert (code, "--yes" in told) == (2, True)
+    code, reported = shell.fails("drop", uri, "t")
+    assert (code, "--yes" in reported) == (2, True)
     assert [table["name"] for table in shell.json("tables", uri)] == ["t"]
     assert shell.json("drop", uri, "t", "--yes") == {"dropped": "t"}
     assert shell.json("tables", uri) == []
@@ -150,7 +150,7 @@ def test_the_exit_code_says_who_has_to_act(
     assert f"[{error.code}] x" in capsys.readouterr().err
 
 
-def test_the_version_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_reported(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 9.9")
     assert shell.ok("--version") == "elasticscan 9.9\n"
 

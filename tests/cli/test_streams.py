@@ -83,9 +83,9 @@ def test_a_stream_of_a_table_that_was_dropped_is_not_one_of_the_next_table_of_th
 def test_the_whole_status_has_the_streams_too(shell: Shell, followed: str) -> None:
     found = shell.json("status", followed)
     assert [stream["name"] for stream in found["streams"]] == ["quick", "slow"]
-    told = shell.ok("status", followed)
-    assert "\nstreams\n" in told
-    assert told.index("\nstreams\n") < told.index("slow") < told.index("\nleases\n")
+    message = shell.ok("status", followed)
+    assert "\nstreams\n" in message
+    assert message.index("\nstreams\n") < message.index("slow") < message.index("\nleases\n")
 
 
 def test_people_see_a_line_for_each_stream(shell: Shell, followed: str) -> None:

@@ -20,16 +20,16 @@ def shards(status: dict[str, Any]) -> dict[str, int]:
 
 
 def test_a_shard_that_joins_gets_its_share(shell: Shell, uri: str) -> None:
-    told = shell.json("expand", uri, "s3", "s4")
-    assert told["shards"] == {"s1": 2, "s2": 2, "s3": 2, "s4": 2}
-    assert shards(shell.json("status", uri)) == told["shards"]
+    message = shell.json("expand", uri, "s3", "s4")
+    assert message["shards"] == {"s1": 2, "s2": 2, "s3": 2, "s4": 2}
+    assert shards(shell.json("status", uri)) == message["shards"]
 
 
 def test_a_number_is_no_name_of_a_shard(shell: Shell, uri: str, tmp_path: Path) -> None:
     for words in (["expand", uri, "3"], ["create", tmp_path / "new.store", "--shard", "3"]):
-        code, told = shell.fails(*words)
+        code, message = shell.fails(*words)
         assert code == 2
-        assert "[ES_INVALID_OPTION] '3' is a number, and shards have names: write one for each" in told
+        assert "[ES_INVALID_OPTION] '3' is a number, and shards have names: write one for each" in message
     assert len(shards(shell.json("status", uri))) == 2
     shell.ok("expand", uri, f"3={tmp_path / 'third'}")
 
@@ -53,9 +53,9 @@ def test_there_is_nothing_to_resume_in_a_healthy_store(shell: Shell, uri: str) -
 
 @pytest.mark.parametrize("words", [[], ["1"], ["1", "s2", "--resume"]])
 def test_a_move_names_a_tablet_and_a_shard_or_resumes(shell: Shell, uri: str, words: list[str]) -> None:
-    code, told = shell.fails("move", uri, *words)
+    code, message = shell.fails("move", uri, *words)
     assert code == 2
-    assert "--resume" in told
+    assert "--resume" in message
 
 
 def test_a_tablet_is_split_and_joined_again(shell: Shell, uri: str) -> None:
@@ -103,15 +103,15 @@ def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
     ],
 )
 def test_a_change_that_cannot_be_made_says_why(shell: Shell, uri: str, words: list[str], code: str) -> None:
-    exit_code, told = shell.fails(words[0], uri, *words[1:], "--json")
+    exit_code, message = shell.fails(words[0], uri, *words[1:], "--json")
     assert exit_code == 2
-    assert json.loads(told)["error"]["code"] == code
+    assert json.loads(message)["error"]["code"] == code
 
 
 def test_an_expansion_by_a_shard_that_is_there_does_what_is_left_of_it(shell: Shell, uri: str) -> None:
     before = shell.json("status", uri)
-    told = shell.ok("expand", uri, "s1")
-    assert "Shard s1 is there already, and tablets are balanced; nothing moved." in told
+    message = shell.ok("expand", uri, "s1")
+    assert "Shard s1 is there already, and tablets are balanced; nothing moved." in message
     assert shell.json("expand", uri, "s1", "s2")["topology"] == before["topology"]
     tablet = next(tablet["id"] for tablet in before["tablets"] if tablet["shard"] == "s1")
     shell.ok("move", uri, tablet, "s2")
@@ -140,11 +140,11 @@ def test_small_fragments_are_merged_and_their_files_removed(shell: Shell, uri: s
     assert shell.json("gc", uri, "--grace", "1d")["files_removed"] == 0
     planned = shell.json("gc", uri, "--grace", "0s", "--dry-run")
     assert planned["files_removed"] == len(planned["decisions"]) > 0
-    told = shell.ok("gc", uri, "--grace", "0s", "--dry-run")
+    message = shell.ok("gc", uri, "--grace", "0s", "--dry-run")
     for decision in planned["decisions"]:
-        assert decision["path"] in told
-        assert decision["reason"].partition(", since")[0] in told  # the seconds since may be more by now
-    assert f"{planned['files_removed']} files to remove" in told
+        assert decision["path"] in message
+        assert decision["reason"].partition(", since")[0] in message  # the seconds since may be more by now
+    assert f"{planned['files_removed']} files to remove" in message
     assert shell.json("gc", uri, "--grace", "0s")["files_removed"] == planned["files_removed"]
     assert "0 files removed" in shell.ok("gc", uri)
     assert "0 fragments fewer" in shell.ok("compact", uri)
@@ -172,9 +172,9 @@ def test_damage_needs_an_operator(shell: Shell, uri: str) -> None:
     content = bytearray(fragment.read_bytes())
     content[len(content) // 2] ^= 1
     fragment.write_bytes(content)
-    code, told = shell.fails("verify", uri)
+    code, message = shell.fails("verify", uri)
     assert code == 5
-    assert fragment.name in told
+    assert fragment.name in message
     code, out, _ = shell.run("verify", uri, "--json")
     assert code == 5
     assert len(json.loads(out)["damaged"]) == 1
@@ -186,9 +186,11 @@ def test_adopt_says_where_a_missing_file_may_come_from(shell: Shell, uri: str) -
     trash.mkdir(parents=True)
     first.rename(trash / first.name)
     second.unlink()
-    told = {line.split()[4]: line for line in shell.ok("adopt", uri).splitlines() if "which is gone" in line}
-    assert "gc` puts it back from the trash" in told[f"t1/{first.name}"]
-    assert "elasticscan repair OLD NEW" in told[f"t1/{second.name}"]
+    message = {
+        line.split()[4]: line for line in shell.ok("adopt", uri).splitlines() if "which is gone" in line
+    }
+    assert "gc` puts it back from the trash" in message[f"t1/{first.name}"]
+    assert "elasticscan repair OLD NEW" in message[f"t1/{second.name}"]
     found = shell.json("adopt", uri)
     assert found["in_trash"] == [[first.parts[-3], f"t1/{first.name}"]]
     assert len(found["missing"]) == 2
@@ -242,8 +244,8 @@ def test_a_keeper_goes_on_when_the_catalog_was_out_of_reach(
 def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
     shell.ok("move", uri, 1, "s2")
     drawing = tmp_path / "map.svg"
-    told = shell.json("topologies", uri, "--svg", drawing)
-    assert told == {"svg": str(drawing), "first": 1, "last": 2}
+    message = shell.json("topologies", uri, "--svg", drawing)
+    assert message == {"svg": str(drawing), "first": 1, "last": 2}
     with Store.open(uri) as store:
         assert drawing.read_text() == store.slot_map().svg
         assert store.slot_map().svg.count("<g>") == 2

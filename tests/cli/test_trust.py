@@ -16,13 +16,13 @@ SECRET = "hunter2"
 def test_a_secret_is_replaced_and_revoked(shell: Shell, uri: str) -> None:
     with Store.open(uri) as store:
         key = next(iter(store.table("t").scan(page_rows=10))).key
-    told = shell.ok("rotate-secret", uri)
-    assert "still open" in told
+    message = shell.ok("rotate-secret", uri)
+    assert "still open" in message
     assert "rows of snapshot" in shell.ok("scan", uri, "--key", key)
     assert shell.json("rotate-secret", uri, "--revoke")["revoked"] is True
-    code, told = shell.fails("scan", uri, "--key", key)
+    code, message = shell.fails("scan", uri, "--key", key)
     assert code == 2
-    assert told.startswith("[ES_INVALID_CONTINUATION_KEY]")
+    assert message.startswith("[ES_INVALID_CONTINUATION_KEY]")
 
 
 @pytest.mark.parametrize("command", ["status", "tables", "verify", "topologies"])
@@ -42,7 +42,7 @@ def test_a_status_says_that_a_store_can_only_be_read(
     )
     assert "for reading alone, scans take no leases: this user may not write it" in shell.ok("status", uri)
     assert shell.json("status", uri)["read_only"] == "this user may not write it"
-    code, told = shell.fails("compact", uri)
+    code, message = shell.fails("compact", uri)
     assert code == 2
-    assert told.startswith("[ES_READ_ONLY]")
+    assert message.startswith("[ES_READ_ONLY]")
     assert "rows of snapshot" in shell.ok("scan", uri, "t", "--limit", 5)

@@ -70,7 +70,7 @@ class Cluster:
 
     def add_worker(self) -> int:
         """Start one more worker; its process."""
-        number = len(self._keeper.told("worker"))
+        number = len(self._keeper.answers("worker"))
         self._keeper.send(start="worker")
         return int(self._answer("worker", number))
 
@@ -90,7 +90,7 @@ class Cluster:
         def look() -> list[Any]:
             if self._keeper.code() is not None:
                 raise RuntimeError(self._keeper.why())
-            return self._keeper.told(word)[number:]
+            return self._keeper.answers(word)[number:]
 
         return until(look, f"no {word}")[0]
 

@@ -50,7 +50,7 @@ class Query:
     sizes: list[list[int]] = field(default_factory=list)  # rows of each task, by batch
     reports: list[dict[str, Any] | None] = field(default_factory=list)
     reader: ElasticScanStreamReader | None = None
-    told: int = 0  # batches that `commit` was called for
+    committed: int = 0  # batches that `commit` was called for
     meanwhile: Callable[[], object] = bool  # what others do between planning and reading
 
     def source(self) -> ElasticScanSource:
@@ -62,12 +62,12 @@ class Query:
         return reader
 
     def started(self) -> ElasticScanStreamReader:
-        """The reader beside the driver; a new one repeats the batch that was not finished."""
+        """The reader alongside the driver; a new one repeats the batch that was not finished."""
         if self.reader is None:
             self.reader = self.made()
             if self.available_now:
                 self.reader.prepareForTriggerAvailableNow()
-            self.told = self.done
+            self.committed = self.done
             if len(self.ends) > self.done:
                 self.run(len(self.ends) - 1)
         return self.reader
@@ -89,9 +89,9 @@ class Query:
         try:
             if die == "logged":
                 raise KilledError
-            if self.told < self.done:
+            if self.committed < self.done:
                 reader.commit(self.ends[self.done - 1])
-                self.told = self.done
+                self.committed = self.done
             self.run(number, die == "read")
         except KilledError:
             self.reader = None
@@ -153,7 +153,7 @@ class Told:
 
 
 class History:
-    """A table `t` that is written to, beside a dictionary that says what must have changed."""
+    """A table `t` that is written to, alongside a dictionary that says what must have changed."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -206,18 +206,18 @@ class History:
         self._note(Told(number, kind, list(rows.values()), feed))
         return number
 
-    def _note(self, told: Told) -> None:
-        self.commits.append(told)
-        self.states.append((told.number, dict(self.state)))
+    def _note(self, message: Told) -> None:
+        self.commits.append(message)
+        self.states.append((message.number, dict(self.state)))
 
     def at(self, snapshot: int) -> list[Row]:
         return list([state for number, state in self.states if number <= snapshot][-1].values())
 
     def after(self, commit: int, skip: bool = False) -> list[Row]:
-        return [row for told in self._since(commit, skip) for row in told.new]
+        return [row for message in self._since(commit, skip) for row in message.new]
 
     def feed_after(self, commit: int, skip: bool = False) -> list[Row]:
-        return [row for told in self._since(commit, skip) for row in told.feed]
+        return [row for message in self._since(commit, skip) for row in message.feed]
 
     def _since(self, commit: int, skip: bool) -> list[Told]:
         return [t for t in self.commits if t.number > commit and not (skip and t.kind != "write")]

@@ -270,7 +270,7 @@ def test_conditions_find_the_reference_that_they_are_about(text: str, expected: 
         ("SELECT 1", []),
     ],
 )
-def test_a_reference_is_told_from_what_only_has_the_name(text: str, views: list[str]) -> None:
+def test_a_reference_is_reported_from_what_only_has_the_name(text: str, views: list[str]) -> None:
     assert [scan.view for scan in plan(text).scans] == views
 
 

@@ -69,7 +69,7 @@ def _small(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have tasks read also what is little; `test_few_rows` is about reads beside the driver."""
+    """Have tasks read also what is little; `test_few_rows` is about reads alongside the driver."""
     monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     monkeypatch.setattr(few_rows, "MOST_KEYS", -1)
 
@@ -382,7 +382,7 @@ def test_a_setting_of_literals_gives_aggregates_the_types_of_spark(
 def test_a_number_after_group_by_is_no_column_where_spark_takes_it_for_none(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # what is read beside the driver has groups of one row, and needs no GROUP BY
+    monkeypatch.undo()  # what is read alongside the driver has groups of one row, and needs no GROUP BY
     store.create_table("few", pa.table({"id": [1, 2], "n": [5, 5]}), primary_key="id")
     text = "SELECT n, count(*) AS c FROM few GROUP BY 1"
     try:
@@ -537,8 +537,8 @@ def test_a_cached_result_is_not_taken_for_another_ones(spark: SparkSession, cata
 
 
 def test_computed_constants_go_to_the_tables(catalog: AttachedStore) -> None:
-    told = catalog.explain("SELECT id FROM flights WHERE id = 1 + 2 AND a > 10 * 60")
-    assert "  filter   id = 1 + 2 AND a > 10 * 60" in told.splitlines()
+    message = catalog.explain("SELECT id FROM flights WHERE id = 1 + 2 AND a > 10 * 60")
+    assert "  filter   id = 1 + 2 AND a > 10 * 60" in message.splitlines()
     assert "stays    id = 2147483647 + 1" in catalog.explain(
         "SELECT id FROM flights WHERE id = 2147483647 + 1"
     )

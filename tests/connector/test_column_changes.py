@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 class Running(Query):
-    """A query whose tasks have copies of the reader beside the driver, as Spark makes them at its start."""
+    """A query whose tasks have copies of the reader, as Spark makes them at its start."""
 
     def made(self) -> ElasticScanStreamReader:
         return self.reader or super().made()
@@ -92,13 +92,13 @@ def test_a_read_that_was_planned_goes_on_with_its_columns(history: History, feed
     table.rename_column("name", "called")
     table.upsert(_row_of(table.schema, id=5, called="x"))
     history.store.compact()
-    told = [
+    message = [
         row[:3]
         for part in planned
         for b in reader.read(part)
         for row in zip(*b.to_pydict().values(), strict=True)
     ]
-    assert sorted(told) == sorted(rows(0, 1_000).values())
+    assert sorted(message) == sorted(rows(0, 1_000).values())
     with pytest.raises(SchemaMismatch, match="names a column 'name'"):
         source.reader(spark_schema(SCHEMA))
 

@@ -317,7 +317,7 @@ def test_columns_that_no_table_can_give_back_are_refused_for_a_new_table() -> No
             arrow_schema(StructType([StructField("c", kind)]))
 
 
-def test_a_table_that_changed_since_planning_is_told() -> None:
+def test_a_table_that_changed_since_planning_is_reported() -> None:
     planned = StructType([StructField("c", LongType())])
     with pytest.raises(SchemaMismatch, match="load the DataFrame again"):
         ToSpark(pa.schema([pa.field("c", pa.string())]), ["c"], planned)

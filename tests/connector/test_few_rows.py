@@ -1,4 +1,4 @@
-"""LIMITs, reads by key and tops through `catalog.sql`: by tasks and beside the driver they are Spark's."""
+"""LIMITs, reads by key and tops through `catalog.sql`: by tasks and alongside the driver they are Spark's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parquet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sp
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each reference that was read, whether that was beside the driver."""
+    """Of each reference that was read, whether that was alongside the driver."""
     noted: list[bool] = []
     read = few_rows.read_few
 
@@ -87,7 +87,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def by_tasks(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is few enough to be read beside the driver, but limits still reach the tasks."""
+    """Nothing is few enough to be read alongside the driver, but limits still reach the tasks."""
     patch.setattr(few_rows, "MOST_SCANNED", -1)
     patch.setattr(few_rows, "_seems_small", lambda _: False)
     patch.setattr("elasticscan.connector.sql.reads.first_few", lambda *_: None)
@@ -306,7 +306,7 @@ def test_explain_shows_limits_and_what_is_read_beside_the_driver(
         "  filter   a >= 0",
         "  limit    3 in the order of a DESC",
     ]
-    assert catalog.explain(text).splitlines()[2:-2] == [*shown, "  read     beside the driver: 3 rows"]
+    assert catalog.explain(text).splitlines()[2:-2] == [*shown, "  read     alongside the driver: 3 rows"]
     by_tasks(monkeypatch)
     assert catalog.explain(text).splitlines()[2:-2] == shown
     assert "  limit    4\n" in catalog.explain("SELECT * FROM tiny LIMIT 4")
@@ -428,7 +428,7 @@ def test_a_read_that_finds_too_little_is_given_up(
     assert reads == [False, False]
 
 
-def test_a_read_that_fails_here_is_told_by_the_tasks(
+def test_a_read_that_fails_here_is_reported_by_the_tasks(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = attach(spark, store.uri, "torn_")

@@ -76,7 +76,7 @@ SPARK_TABLES: dict[str, Callable[[DataFrame, dict[str, str]], object]] = {
     "saveAsTable": lambda df, o: (
         df.write.format("elasticscan").mode("append").options(**o).saveAsTable("left")
     ),
-    "saveAsTable anew": lambda df, o: (
+    "saveAsTable again": lambda df, o: (
         df.write.format("elasticscan").mode("overwrite").options(**o).saveAsTable("left")
     ),
     "create": lambda df, o: df.writeTo("left").using("elasticscan").options(**o).create(),

@@ -171,7 +171,7 @@ def test_hostile_keys_are_refused_with_a_code(store: Store, seed: int) -> None:
 @pytest.mark.parametrize(
     "use", [lambda source: source.schema(), lambda source: source.writer(spark_schema(SCHEMA), False)]
 )
-def test_a_store_without_a_table_is_told_with_its_tables(
+def test_a_store_without_a_table_is_reported_with_its_tables(
     store: Store, use: Callable[[ElasticScanSource], Any]
 ) -> None:
     with pytest.raises(
@@ -180,7 +180,7 @@ def test_a_store_without_a_table_is_told_with_its_tables(
         use(ElasticScanSource({"path": store.uri}))
 
 
-def test_a_path_that_is_not_whole_is_told_where_it_begins(tmp_path: Path) -> None:
+def test_a_path_that_is_not_whole_is_reported_where_it_begins(tmp_path: Path) -> None:
     for path, is_told in (("nowhere.store/t", True), (f"{tmp_path}/nowhere.store/t", False)):
         with pytest.raises(StoreNotFound) as error:
             ElasticScanSource({"path": path}).schema()

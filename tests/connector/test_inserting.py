@@ -76,6 +76,6 @@ def test_every_other_text_is_left_as_it_is(text: str) -> None:
     assert insertions(text, TABLES, Session()) == []
 
 
-def test_columns_of_a_query_are_told_only_where_it_stands_by_itself() -> None:
+def test_columns_of_a_query_are_reported_only_where_it_stands_by_itself() -> None:
     with pytest.raises(UnsupportedStatement, match="list the columns"):
         insertions("BEGIN INSERT INTO trips BY NAME SELECT 1 AS id; END", TABLES, Session())

@@ -1,4 +1,4 @@
-"""INSERTs through `catalog.sql`, and what tables are told to be: in Spark."""
+"""INSERTs through `catalog.sql`, and what tables are reported to be: in Spark."""
 
 from __future__ import annotations
 
@@ -215,9 +215,9 @@ def test_a_table_tells_its_keys_indexes_and_size(
         table.history()[-1].number,
     )
     assert detail.bytes > 0 and detail.lastModified is not None
-    told = {row.col_name: row.data_type for row in catalog.sql("DESCRIBE TABLE EXTENDED trips").collect()}
-    assert (told["day"], told["x"]) == ("int", "double")
-    assert (told["primaryKey"], told["rows"], told["indexes"]) == ("day, id", "1", detail.indexes[0])
+    message = {row.col_name: row.data_type for row in catalog.sql("DESCRIBE TABLE EXTENDED trips").collect()}
+    assert (message["day"], message["x"]) == ("int", "double")
+    assert (message["primaryKey"], message["rows"], message["indexes"]) == ("day, id", "1", detail.indexes[0])
     properties = dict(catalog.sql("SHOW TBLPROPERTIES trips").collect())
     assert properties == {
         "primaryKey": "day, id",
@@ -261,7 +261,7 @@ def test_what_makes_a_table_makes_an_equal_one(
 
 def test_mistakes_are_answered_with_what_to_write(store: Store, catalog: AttachedStore) -> None:
     catalog.sql("SELECT 1")
-    for text, told in (
+    for text, message in (
         ("SELECT * FROM table_changes('t', 2)", "'readChangeFeed'"),
         ("SELECT * FROM t JOIN table_changes('t', 2) c ON t.id = c.id", "'readChangeFeed'"),
         ("DELETE FROM t WHERE id > 3 LIMIT 2", "takes no LIMIT"),
@@ -276,7 +276,7 @@ def test_mistakes_are_answered_with_what_to_write(store: Store, catalog: Attache
     ):
         with pytest.raises(UnsupportedStatement) as refused:
             catalog.sql(text)
-        assert told in refused.value.message, refused.value.message
+        assert message in refused.value.message, refused.value.message
     for text in ("SELECT * FROM tt", "UPDATE tt SET v = 1", "DROP TABLE tt", "INSERT INTO tt VALUES (1)"):
         with pytest.raises(PySparkException, match="TABLE_OR_VIEW_NOT_FOUND") as missing:
             catalog.sql(text)

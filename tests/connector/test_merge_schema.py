@@ -99,7 +99,7 @@ def test_rows_that_delete_may_bring_new_columns_and_lack_others(store: Store) ->
 
 
 @pytest.mark.parametrize(
-    ("schema", "error", "told"),
+    ("schema", "error", "reported"),
     [
         (pa.schema([*WIDER, pa.field("x", pa.null())]), UnsupportedType, "is void"),
         (pa.schema([*WIDER.remove(2), pa.field("v", pa.string())]), SchemaMismatch, "cast it first"),
@@ -109,9 +109,9 @@ def test_rows_that_delete_may_bring_new_columns_and_lack_others(store: Store) ->
     ids=["void", "another type", "no key", "a name of the store's"],
 )
 def test_what_does_not_fit_adds_nothing(
-    store: Store, schema: pa.Schema, error: type[Exception], told: str
+    store: Store, schema: pa.Schema, error: type[Exception], text: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=text):
         writer(store, spark_schema(schema), mergeSchema="true")
     assert store.table("t").schema == SCHEMA
 
@@ -191,7 +191,7 @@ def test_a_partial_update_brings_new_columns_and_is_done_once(store: Store) -> N
 
 
 @pytest.mark.parametrize(
-    ("schema", "overwrite", "options", "error", "told"),
+    ("schema", "overwrite", "options", "error", "reported"),
     [
         (FEWER, True, {}, InvalidOption, "mode overwrite removes these"),
         (FEWER, False, {"insertOnly": "true"}, InvalidOption, "does not go with 'partialUpdate'"),
@@ -206,10 +206,10 @@ def test_a_partial_update_needs_rows_that_are_there_and_their_keys(
     overwrite: bool,
     options: dict[str, str],
     error: type[Exception],
-    told: str,
+    text: str,
 ) -> None:
     before = contents(store)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=text):
         writer(store, spark_schema(schema), overwrite, partialUpdate="true", **options)
     with pytest.raises(InvalidOption, match="foreachBatch"):
         parse_options({"path": f"{store.uri}/t", "partialUpdate": "true"}, stream_write=True)

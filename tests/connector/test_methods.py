@@ -1,4 +1,4 @@
-"""Names that an attached store does not have are told with what to write."""
+"""Names that an attached store does not have are reported with what to write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWN = [name for name in dir(AttachedStore) if name[0] != "_"]
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         ("query", "write catalog.sql(text)"),
         ("load_table", "write catalog.table(name).load()"),
@@ -22,10 +22,10 @@ OWN = [name for name in dir(AttachedStore) if name[0] != "_"]
         ("explian", "write catalog.explain"),
     ],
 )
-def test_a_name_that_people_type_is_told_with_the_one_there_is(typed: str, told: str) -> None:
+def test_a_name_that_people_type_is_reported_with_the_one_there_is(typed: str, message: str) -> None:
     error = no_such_name(typed, OWN, ["trips"])
     assert isinstance(error, UnknownName)
-    assert told in error.message
+    assert message in error.message
 
 
 def test_any_other_name_is_a_plain_attribute_error() -> None:
@@ -33,7 +33,7 @@ def test_any_other_name_is_a_plain_attribute_error() -> None:
         assert type(no_such_name(name, OWN, ["trips"])) is AttributeError
 
 
-def test_no_name_that_there_is_is_told_of() -> None:
+def test_no_name_that_there_is_is_reported_of() -> None:
     assert INSTEAD.keys() & set(OWN) == set()
 
 

@@ -1,4 +1,4 @@
-"""Options: each value checked, contradictions refused, the nearest right name told."""
+"""Options: each value checked, contradictions refused, the nearest right name reported."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_milliseconds_are_no_seconds_of_a_time_far_away(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one of them"),
         ({"endingVersion": "1", "endingTimestamp": "2026-01-01"}, "give one of them"),
@@ -319,12 +319,12 @@ def test_milliseconds_are_no_seconds_of_a_time_far_away(name: str) -> None:
         ({"qqqq": "1"}, "numPartitions"),  # like no other: all are listed
     ],
 )
-def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, str], told: str) -> None:
-    assert told in refused(**given)
+def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, str], message: str) -> None:
+    assert message in refused(**given)
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         ("spark.cassandra.output.ifNotExists", "'insertOnly' = 'true' refuses the write"),
         ("spark.cassandra.output.ttl", "rows stay until they are deleted"),
@@ -352,12 +352,12 @@ def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, s
         ("change.stream.lookup.full.document", "an option of another connector does nothing here"),
     ],
 )
-def test_an_option_of_another_source_is_not_passed_over_in_silence(typed: str, told: str) -> None:
-    assert f"there is no option {typed!r}; {told}" in refused(**{typed: "1"})
+def test_an_option_of_another_source_is_not_passed_over_in_silence(typed: str, message: str) -> None:
+    assert f"there is no option {typed!r}; {message}" in refused(**{typed: "1"})
 
 
 @pytest.mark.parametrize("typed", ["nonsense", "hello-world", "x"])
-def test_an_option_that_is_like_none_is_told_all_of_them(typed: str) -> None:
+def test_an_option_that_is_like_none_is_reported_all_of_them(typed: str) -> None:
     assert f"there is no option {typed!r}; there are store, table, columns" in refused(**{typed: "1"})
 
 
@@ -371,7 +371,7 @@ def test_what_spark_adds_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({"filter": "id > 1"}, "narrows what is read"),
         ({"versionAsOf": "1"}, "narrows what is read"),
@@ -380,8 +380,8 @@ def test_what_spark_adds_is_ignored() -> None:
         ({"explain": "true"}, "'explain'"),
     ],
 )
-def test_a_write_through_a_narrowed_view_is_refused(given: dict[str, str], told: str) -> None:
-    with pytest.raises(InvalidOption, match=told):
+def test_a_write_through_a_narrowed_view_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
         check_for_write(parsed(**given))
 
 

@@ -41,7 +41,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 @dataclass
 class Read:
-    """One kind of read: its partitions, planned anew at each call, and what they must give."""
+    """One kind of read: its partitions, planned again at each call, and what they must give."""
 
     reader: Any
     plan: Callable[[], list[InputPartition]]

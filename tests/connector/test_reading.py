@@ -293,7 +293,7 @@ def test_a_planned_index_scan_ends_when_its_index_is_dropped(indexed: Store) -> 
         ids(reader, partitions)
 
 
-def test_an_index_that_there_is_not_is_told_at_planning(indexed: Store) -> None:
+def test_an_index_that_there_is_not_is_reported_at_planning(indexed: Store) -> None:
     with pytest.raises(IndexNotFound, match="did you mean 'by_name'"):
         planned(indexed, index="by_names")
 
@@ -438,7 +438,7 @@ def test_metadata_can_be_read_alone_and_is_unknown_unless_asked_for(store: Store
 # What is said early
 
 
-def test_mistakes_are_told_when_loading(store: Store) -> None:
+def test_mistakes_are_reported_when_loading(store: Store) -> None:
     with pytest.raises(TableNotFound, match="has no table 'tt'"):
         source(store, table="tt").schema()
     with pytest.raises(StoreNotFound):

@@ -48,5 +48,5 @@ def test_the_readme_from_its_first_line_to_its_last(
 
 def test_the_bars_are_those_of_the_figures() -> None:
     """Where this fails, `make peers ARGUMENTS="--into docs"`, and its table belongs into docs/peers.md."""
-    told = json.loads((ROOT / "docs" / "peers.json").read_text(encoding="utf-8"))
-    assert (ROOT / "docs" / "peers-bars.svg").read_text(encoding="utf-8") == drawn(told["figures"])
+    message = json.loads((ROOT / "docs" / "peers.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "peers-bars.svg").read_text(encoding="utf-8") == drawn(message["figures"])

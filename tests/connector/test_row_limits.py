@@ -1,4 +1,4 @@
-"""Which LIMITs a table is told of, without Spark."""
+"""Which LIMITs a table is reported of, without Spark."""
 
 from __future__ import annotations
 

@@ -69,23 +69,23 @@ def test_a_stream_that_is_started_again_offers_the_new_column(
         run(frame, sink, tmp_path / "c")
         return frame, [dict(zip(frame.columns, row, strict=True)) for row in sink.rows]
 
-    frame, told = run_again()
+    frame, message = run_again()
     assert frame.columns[:3] == ["id", "name", "v"]
     assert "n" not in frame.columns
-    assert len(told) == 1_000
+    assert len(message) == 1_000
     store.table("t").upsert(rows(0, 10, v=3.0))  # not read before the column comes
     store.table("t").add_columns([NEW])
     store.table("t").upsert(with_n(5, 20, 7))
     store.table("t").compact()
     store.expand(["s3"])
-    frame, told = run_again()
+    frame, message = run_again()
     assert frame.columns[:4] == ["id", "name", "v", "n"]
-    news = [row for row in told if row.get("_change_type") != "update_preimage"]
+    news = [row for row in message if row.get("_change_type") != "update_preimage"]
     assert [row["n"] for row in sorted(news, key=lambda row: (row["v"] != 3.0, row["id"]))] == [None] * 10 + [
         7
     ] * 15
     if feed == "true":
-        olds = [row for row in told if row["_change_type"] == "update_preimage"]
+        olds = [row for row in message if row["_change_type"] == "update_preimage"]
         assert [row["n"] for row in olds] == [None] * 25
 
 
@@ -130,8 +130,8 @@ def test_a_sink_brings_the_columns_of_its_stream_and_misses_none(
 ) -> None:
     source = Source(spark, tmp_path / "source", "id bigint, name string, v double, n int")
     source.add(line(1, n=5), line(2_000, n=6))
-    told = failing(lambda: start_writing(source.frame(), store, tmp_path / "refused"))
-    assert "or set option 'mergeSchema' to true" in told
+    message = failing(lambda: start_writing(source.frame(), store, tmp_path / "refused"))
+    assert "or set option 'mergeSchema' to true" in message
     assert store.table("t").schema == SCHEMA
     checkpoint = tmp_path / "checkpoint"
     assert write_stream(source.frame(), store, checkpoint, mergeSchema="true") == [0]

@@ -235,13 +235,13 @@ def test_keys_go_where_a_join_lets_them() -> None:
 def test_explain_tells_whose_keys_are_read(catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     text = "SELECT count(*) FROM ports p JOIN flights f ON p.id = f.id WHERE p.a > 5"
-    told = catalog.explain(text)
-    assert "  keys     2 of p.id for id\n  read     beside the driver: 2 rows" in told
+    message = catalog.explain(text)
+    assert "  keys     2 of p.id for id\n  read     alongside the driver: 2 rows" in message
     monkeypatch.setattr(few_rows, "MOST_KEYS", 0)
     assert "  keys  " not in catalog.explain(text)
     monkeypatch.setattr(few_rows, "FEW_ROWS", 30)
-    told = catalog.explain("SELECT count(*) FROM flights f JOIN tiny t ON f.a = t.a WHERE t.id < 6")
-    assert "filter   a IN (" in told
+    message = catalog.explain("SELECT count(*) FROM flights f JOIN tiny t ON f.a = t.a WHERE t.id < 6")
+    assert "filter   a IN (" in message
 
 
 def test_keys_that_begin_primary_keys_are_read_in_parts(
@@ -257,8 +257,8 @@ def test_keys_that_begin_primary_keys_are_read_in_parts(
     catalog = attach(spark.newSession(), made.uri)
     text = "SELECT n FROM visits v JOIN people p ON v.user = p.id WHERE n > 10"
     expected = sorted(n for n in range(11, 90) if n % 30 % 2 == 0)
-    told = "  keys     20 of p.id for user\n  read     beside the driver: 39 rows"
-    assert told in catalog.explain(text)
+    message = "  keys     20 of p.id for user\n  read     alongside the driver: 39 rows"
+    assert message in catalog.explain(text)
     assert sorted(row.n for row in catalog.sql(text).collect()) == expected
     for bound, most in (("JOINED_BYTES", 100), ("MOST_KEYS", 30), ("MOST_SCANNED", 2)):
         with monkeypatch.context() as patch:
@@ -271,12 +271,12 @@ def test_a_table_is_folded_where_that_makes_fewer_rows_of_it(
 ) -> None:
     for name in ("FEW_ROWS", "MOST_KEYS"):
         monkeypatch.setattr(few_rows, name, -1)
-    told = catalog.explain(STAR)
-    assert "\n  folded   sum(a) by a: partial rows, added up by Spark\n" in told
-    assert "\n  stays    aggregates: of what is joined one table is folded at most\n" in told
-    told = catalog.explain(STAR.replace("f.a = p.a", "f.id = p.id"))
-    assert "\n  stays    aggregates: its groups are hardly fewer than its rows\n" in told
-    assert "\n  folded" not in told
+    message = catalog.explain(STAR)
+    assert "\n  folded   sum(a) by a: partial rows, added up by Spark\n" in message
+    assert "\n  stays    aggregates: of what is joined one table is folded at most\n" in message
+    message = catalog.explain(STAR.replace("f.a = p.a", "f.id = p.id"))
+    assert "\n  stays    aggregates: its groups are hardly fewer than its rows\n" in message
+    assert "\n  folded" not in message
 
 
 # Planted faults: were the rules weaker, the comparison above would fail

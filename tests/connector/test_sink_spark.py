@@ -200,8 +200,8 @@ def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
     assert "[ES_COLUMN_NOT_FOUND]" in unmarked
     assert "did you mean 'name'?" in unmarked
     counts = source.frame().groupBy("id").count()
-    told = failing(lambda: start(counts, store, tmp_path / "e", "update"))
-    assert "does not support Update mode" in told
+    message = failing(lambda: start(counts, store, tmp_path / "e", "update"))
+    assert "does not support Update mode" in message
     assert store.status()["tables"] == before
     assert store.collect_garbage(grace_seconds=0).removed == 0
 

@@ -87,7 +87,7 @@ def parquet(spark: SparkSession, shop: Store, tmp_path_factory: pytest.TempPathF
 
 
 def beside_the_driver(patch: pytest.MonkeyPatch) -> None:
-    """Fold beside the driver, and read no rows there."""
+    """Fold alongside the driver, and read no rows there."""
     patch.setattr(few_rows, "FEW_ROWS", 10_000)
     patch.setattr(reads, "read_few", lambda *_: None)
 
@@ -260,16 +260,18 @@ def test_an_error_in_a_folded_query_speaks_of_the_users_text(catalog: AttachedSt
 
 
 def test_explain_shows_what_is_folded_and_what_stays(catalog: AttachedStore) -> None:
-    told = catalog.explain("SELECT s, count(*) AS c, avg(i8) FROM wide WHERE i32 > 3 GROUP BY s").splitlines()
-    assert "  filter   i32 > 3" in told
-    assert "  folded   count(*), avg(i8), count(i8) by s: partial rows, added up by Spark" in told
-    assert told[-1] == (
+    message = catalog.explain(
+        "SELECT s, count(*) AS c, avg(i8) FROM wide WHERE i32 > 3 GROUP BY s"
+    ).splitlines()
+    assert "  filter   i32 > 3" in message
+    assert "  folded   count(*), avg(i8), count(i8) by s: partial rows, added up by Spark" in message
+    assert message[-1] == (
         "SELECT s, coalesce(sum(`partial count(*)`), 0L) AS c, "
         "(sum(`partial avg(i8)`) / sum(`partial count(i8)`)) AS `avg(i8)` FROM `wide#1` AS `wide` GROUP BY s"
     )
-    told = catalog.explain("SELECT sum(x.i8 + 1) AS total, avg(d5) AS a FROM wide x").splitlines()
-    assert "  folded   sum(i8 + 1), sum(d5), count(d5): partial rows, added up by Spark" in told
-    assert told[-1] == (
+    message = catalog.explain("SELECT sum(x.i8 + 1) AS total, avg(d5) AS a FROM wide x").splitlines()
+    assert "  folded   sum(i8 + 1), sum(d5), count(d5): partial rows, added up by Spark" in message
+    assert message[-1] == (
         "SELECT sum(`partial sum(i8 + 1)`) AS total, CAST(CAST(CAST(sum(`partial sum(d5)`) "
         "AS DECIMAL(15, 2)) * 100BD AS DOUBLE) / sum(`partial count(d5)`) / 100.0D AS DECIMAL(9, 6)) "
         "AS a FROM `wide#1` x"
@@ -298,7 +300,7 @@ def test_what_is_folded_soon_is_folded_beside_the_driver(
     catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "SELECT s, count(*) FROM wide GROUP BY s"
-    here = "  read     beside the driver: 7 rows"
+    here = "  read     alongside the driver: 7 rows"
     assert here not in catalog.explain(text)
     beside_the_driver(monkeypatch)
     assert here in catalog.explain(text)
@@ -311,7 +313,7 @@ def test_what_is_folded_soon_is_folded_beside_the_driver(
             patch.setattr(few_rows, name, -1)
             patch.setattr(few_rows, "TASKS_BEGIN_SECONDS", 1e-9)
             assert here not in catalog.explain(text)
-    assert "read     beside the driver: 1 rows" in catalog.explain("SELECT sum(i8) FROM wide WHERE id < 0")
+    assert "read     alongside the driver: 1 rows" in catalog.explain("SELECT sum(i8) FROM wide WHERE id < 0")
 
 
 WHOLE = [

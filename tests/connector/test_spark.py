@@ -150,12 +150,12 @@ def test_an_index_is_read_explained_and_missed_by_name(spark: SparkSession, stor
     store.expand(["s3"])
     store.contract("s1")
     assert shown(frame) == rows(range(10))
-    told = reader(spark, store, explain="true", **options).load()
-    assert told.schema.simpleString() == (
+    message = reader(spark, store, explain="true", **options).load()
+    assert message.schema.simpleString() == (
         "struct<access:string,kind:string,condition:string,remainder:string,rows_scanned:bigint,"
         "cost:double,chosen:boolean,reason:string>"
     )
-    assert [row.access for row in told.where("chosen").collect()] == ["by_id"]
+    assert [row.access for row in message.where("chosen").collect()] == ["by_id"]
     with error_with("[ES_INDEX_NOT_FOUND]"):
         reader(spark, store, index="by_idd").load().collect()
 
@@ -178,7 +178,7 @@ def test_rows_stay_exact_while_tablets_move(spark: SparkSession, store: Store) -
 
 
 def _keep_moving(store: Store, stop: threading.Event) -> int:
-    """Send tablets to and fro until told to stop; returns how often."""
+    """Send tablets to and fro until reported to stop; returns how often."""
     with Store.open(store.uri) as own:
         names = dict(own.topology.shard_names)
         moves = 0

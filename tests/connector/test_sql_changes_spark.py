@@ -281,12 +281,12 @@ def test_values_go_into_columns_as_spark_stores_them(
             catalog.sql(f"UPDATE t SET n = {value} WHERE abs(id) = 2")
     # Likewise where the store alone could evaluate it, which takes more.
     store.table("t").add_columns([pa.field("day", pa.date32())])
-    for given, told in (
+    for given, message in (
         ("day = '2024-03-29'", r"'day' .* is date, .* given string .* write DATE '…', or CAST\(… AS DATE\)"),
         ("n = 4.0", r"'n' .* is int, .* given decimal\(2,1\) .* write CAST\(… AS INT\)"),
         ("n = v", r"'n' .* is int, .* given double"),
     ):
-        with pytest.raises(SchemaMismatch, match=told):
+        with pytest.raises(SchemaMismatch, match=message):
             catalog.sql(f"UPDATE t SET {given} WHERE id = 2")
     store.table("t").drop_columns(["day"])
     with pytest.raises(PySparkException, match="CAST_OVERFLOW"):
@@ -309,8 +309,8 @@ def test_a_key_is_never_rounded_to_that_of_another_row(
     with pytest.raises(SchemaMismatch, match=r"'day' of table 'd' is date, .* given timestamp values"):
         attached.sql(f"{merge} NOT MATCHED THEN INSERT *".format("12:00:00"))
     # A row of the table keeps its own key, of whatever type that of the source is.
-    told = attached.sql(f"{merge} MATCHED THEN UPDATE SET *".format("00:00:00"))
-    assert counts(told) == (1, 1, 0, 0)
+    message = attached.sql(f"{merge} MATCHED THEN UPDATE SET *".format("00:00:00"))
+    assert counts(message) == (1, 1, 0, 0)
     assert store.table("d").scan().to_table().to_pylist() == [{"day": date(2026, 1, 1), "n": 2}]
     source = "MERGE INTO t USING (SELECT {} AS id) s ON t.id = s.id "
     merge = f"{source} WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
@@ -350,11 +350,11 @@ def test_a_query_names_snapshots_of_its_tables(
     table.tag("before")
     first = table.history()[-1].number
     catalog.sql("UPDATE t SET name = 'new' WHERE id < 10")
-    told = catalog.sql(
+    message = catalog.sql(
         f"SELECT t.name, n.name FROM t FOR VERSION AS OF {first} "
         "JOIN t VERSION AS OF 'before' AS b USING (id) JOIN t n USING (id) WHERE id = 1 AND b.n = 1"
     )
-    assert told.collect() == [("n1", "new")]
+    assert message.collect() == [("n1", "new")]
     made = datetime.fromtimestamp(table.history()[0].created_at, UTC).isoformat()
     assert catalog.sql(f"SELECT count(*) FROM t TIMESTAMP AS OF '{made}'").collect() == [(0,)]
     assert "as of    before" in catalog.explain("SELECT * FROM t VERSION AS OF 'before'")
@@ -389,13 +389,13 @@ def test_a_query_names_snapshots_of_its_tables(
 def test_a_query_of_a_snapshot_is_refused_as_spark_refuses_others(
     catalog: AttachedStore, query: str, condition: str
 ) -> None:
-    told = []
+    message = []
     for snapshot in ("", " VERSION AS OF 2"):
         with pytest.raises(PySparkException) as refused:
             catalog.sql(query.format(snapshot), {"name": "o'x"}).collect()
         assert refused.value.getCondition() == condition
-        told.append(str(refused.value).partition(" SQLSTATE")[0])
-    assert told[0] == told[1]
+        message.append(str(refused.value).partition(" SQLSTATE")[0])
+    assert message[0] == message[1]
 
 
 def test_a_refused_query_makes_no_view_that_it_does_not_name(
@@ -509,7 +509,7 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("CREATE MATERIALIZED VIEW mv AS SELECT * FROM t", "there are none: write CREATE TABLE"),
         ("CREATE VIEW lasting AS SELECT * FROM t", "write CREATE TEMPORARY VIEW"),
@@ -518,11 +518,11 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
     ],
 )
 def test_what_spark_cannot_make_of_its_views_is_refused_in_words_of_tables(
-    spark: SparkSession, catalog: AttachedStore, text: str, told: str
+    spark: SparkSession, catalog: AttachedStore, text: str, message: str
 ) -> None:
     spark.sql("CREATE SCHEMA db")
     try:
-        with pytest.raises(UnsupportedStatement, match=told) as refused:
+        with pytest.raises(UnsupportedStatement, match=message) as refused:
             catalog.sql(text)
     finally:
         spark.sql("DROP SCHEMA db")
@@ -594,8 +594,8 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     assert [table.name for table in store.tables()] == ["few", "t", "trips"]
 
 
-def test_a_part_of_a_column_that_there_is_not_is_told(spark: SparkSession) -> None:
-    for columns, told in (
+def test_a_part_of_a_column_that_there_is_not_is_reported(spark: SparkSession) -> None:
+    for columns, message in (
         ("id BIGINT GENERATED ALWAYS AS IDENTITY, v INT", "no column makes its own values"),
         ("id BIGINT, v INT DEFAULT 3", "columns have no DEFAULT"),
         ("id BIGINT, v INT CHECK (v > 3)", "only the primary key is checked"),
@@ -604,7 +604,7 @@ def test_a_part_of_a_column_that_there_is_not_is_told(spark: SparkSession) -> No
         ("id BIGINT, m MAP<STRING, INT>, v, d DECIMAL(9, 2)", "and not 'v'$"),
         ("id BIGINT, `default, x` INT, v INT nonsense", "and not 'v INT nonsense'$"),
     ):
-        with pytest.raises(NotUnderstoodError, match=told):
+        with pytest.raises(NotUnderstoodError, match=message):
             columns_of(columns)
 
 
@@ -619,7 +619,7 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
     for statement in ("DESCRIBE HISTORY nope", "VACUUM nope", "OPTIMIZE nope"):
         with pytest.raises(TableNotFound, match="'nope'"):
             catalog.sql(statement)
-    for statement, told in (
+    for statement, message in (
         (f"ALTER TABLE {view} ADD COLUMN more INT DEFAULT 5", "columns have no DEFAULT"),
         (f"CALL system.rewrite_data_files('{view}')", f"write OPTIMIZE {view}"),
         ("CREATE TABLE keyless (id BIGINT)", "every table has a primary key"),
@@ -629,12 +629,12 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
             f"CREATE TABLE other .*'primaryKey' = '{key}'.* makes another",
         ),
     ):
-        with pytest.raises(UnsupportedStatement, match=told):
+        with pytest.raises(UnsupportedStatement, match=message):
             catalog.sql(statement)
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "reported"),
     [
         ("DELETE FROM t WHERE nope = 1", "DELETE finds no column nope; there are name, n, id, v. Nothing"),
         ("UPDATE t SET n = 1 WHERE nmae = 'a'", "UPDATE finds no column nmae; there are name, "),
@@ -646,15 +646,15 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
         ),
     ],
 )
-def test_a_column_that_is_not_there_is_told_with_the_nearest(
-    catalog: AttachedStore, statement: str, told: str
+def test_a_column_that_is_not_there_is_reported_with_the_nearest(
+    catalog: AttachedStore, statement: str, message: str
 ) -> None:
     with pytest.raises(ColumnNotFound) as refused:
         catalog.sql(statement)
-    assert told in refused.value.message
+    assert message in refused.value.message
 
 
-def test_no_place_in_a_text_that_nobody_wrote_is_told(catalog: AttachedStore) -> None:
+def test_no_place_in_a_text_that_nobody_wrote_is_reported(catalog: AttachedStore) -> None:
     for statement, condition in (
         ("DELETE FROM t WHERE nofunc(id) = 1", "UNRESOLVED_ROUTINE"),
         ("DELETE FROM t WHERE n", "DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN"),
@@ -670,7 +670,9 @@ def test_no_place_in_a_text_that_nobody_wrote_is_told(catalog: AttachedStore) ->
 
 
 @pytest.mark.long
-def test_an_insert_that_is_refused_is_told_without_a_traceback(store: Store, catalog: AttachedStore) -> None:
+def test_an_insert_that_is_refused_is_reported_without_a_traceback(
+    store: Store, catalog: AttachedStore
+) -> None:
     before = rows_in(store)
     for text, error in (
         ("INSERT INTO t VALUES (99, 'a', 1, 1.0), (99, 'b', 2, 2.0)", InvalidKey),
@@ -707,7 +709,7 @@ def test_decimals_are_rounded_to_their_column_however_they_are_written(
 
 
 @pytest.mark.long
-def test_values_that_a_statement_cannot_have_are_told_in_its_own_words(
+def test_values_that_a_statement_cannot_have_are_reported_in_its_own_words(
     store: Store, catalog: AttachedStore
 ) -> None:
     before = rows_in(store)
@@ -729,7 +731,7 @@ def test_values_that_a_statement_cannot_have_are_told_in_its_own_words(
 
 
 @pytest.mark.long
-def test_what_is_refused_is_told_once_and_not_logged_besides(
+def test_what_is_refused_is_reported_once_and_not_logged_besides(
     spark: SparkSession, store: Store, catalog: AttachedStore
 ) -> None:
     logged: list[logging.LogRecord] = []

@@ -21,7 +21,7 @@ NESTED = {"spark.sql.execution.id": "3", "spark.sql.execution.root.id": "2"}
 
 
 class Task:
-    """A task that knows what Spark told it of the query."""
+    """A task that knows what Spark reported it of the query."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self.getLocalProperty = properties.get

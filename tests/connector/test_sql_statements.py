@@ -224,7 +224,7 @@ def test_everything_else_is_left_to_spark(text: str) -> None:
     check_no_times_past(text, VIEWS, Session())
 
 
-def test_names_are_told_apart_by_case_where_the_session_does() -> None:
+def test_names_are_reported_apart_by_case_where_the_session_does() -> None:
     assert read("DROP TABLE TRIPS", Session(case_sensitive=True)) is None
     assert read("DROP TABLE trips", Session(case_sensitive=True)) == ("DROP TABLE", "trips")
 
@@ -250,7 +250,7 @@ def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("CALL system.rollback_to_snapshot('trips', 2)", "write RESTORE TABLE trips TO VERSION AS OF"),
         ("CALL x.system.expire_snapshots(table => 'session.Trips')", "write VACUUM trips"),
@@ -266,18 +266,18 @@ def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is
         ("INSERT INTO session.trips VALUES (1) ON CONFLICT (id) DO NOTHING", "is an upsert"),
     ],
 )
-def test_what_spark_refused_is_told_with_what_to_write(text: str, told: str) -> None:
+def test_what_spark_refused_is_reported_with_what_to_write(text: str, message: str) -> None:
     assert read(text) is None
     error = other_words(text, VIEWS, Session())
     assert error is not None
-    assert told in error.message
+    assert message in error.message
     other = text.replace("'trips'", "'db.trips'")
     if other != text:
         assert other_words(other, VIEWS, Session()) is None
 
 
 @pytest.mark.parametrize(
-    ("condition", "name", "told"),
+    ("condition", "name", "reported"),
     [
         ("TABLE_OR_VIEW_NOT_FOUND", "`default`.`Trips`", "in no schema: write trips"),
         ("TABLE_OR_VIEW_NOT_FOUND", "`trips`.`snapshots`", "write DESCRIBE HISTORY trips"),
@@ -285,17 +285,17 @@ def test_what_spark_refused_is_told_with_what_to_write(text: str, told: str) -> 
         ("UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY", "elasticscan", "which has odd`name, trips, update"),
     ],
 )
-def test_a_name_that_spark_cannot_follow_is_told_with_the_table_s(
-    condition: str, name: str, told: str
+def test_a_name_that_spark_cannot_follow_is_reported_with_the_table_s(
+    condition: str, name: str, message: str
 ) -> None:
     error = other_name(condition, name, VIEWS, Session())
     assert error is not None
-    assert told in error.message
+    assert message in error.message
     for other in ("`nope`", "`default`.`nope`", "parquet", ""):
         assert other_name(condition, other, VIEWS, Session()) is None
 
 
-def test_a_table_of_a_format_that_is_not_there_is_told_of_ours() -> None:
+def test_a_table_of_a_format_that_is_not_there_is_reported_of_ours() -> None:
     said = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider"
     refused = other_format("CREATE TABLE IF NOT EXISTS t (id INT) USING delta", said)
     assert refused is not None and "no format delta; nothing was done" in refused.message
@@ -304,7 +304,7 @@ def test_a_table_of_a_format_that_is_not_there_is_told_of_ours() -> None:
     assert other_format("CREATE TABLE t (id INT) USING delta", "something else") is None
 
 
-def test_a_name_that_is_nowhere_is_told_with_the_tables_that_there_are() -> None:
+def test_a_name_that_is_nowhere_is_reported_with_the_tables_that_there_are() -> None:
     missing = "TABLE_OR_VIEW_NOT_FOUND"
     listed = "The store has the tables odd`name, trips, update"
     for name in ("`Tirps`", "tirps", "`spark_catalog`.`default`.`tirps`"):
@@ -339,7 +339,7 @@ def test_a_primary_key_stands_behind_a_column_or_behind_all(columns: str, key: t
 
 
 @pytest.mark.parametrize(
-    ("behind", "told"),
+    ("behind", "reported"),
     [
         ("(id INT PRIMARY KEY, b INT PRIMARY KEY) USING elasticscan", r"PRIMARY KEY \(…, …\)"),
         (
@@ -351,10 +351,10 @@ def test_a_primary_key_stands_behind_a_column_or_behind_all(columns: str, key: t
         ("LIKE other USING elasticscan", "AS SELECT"),
     ],
 )
-def test_what_tables_of_a_store_do_not_have_is_to_be_left_out(behind: str, told: str) -> None:
+def test_what_tables_of_a_store_do_not_have_is_to_be_left_out(behind: str, message: str) -> None:
     statement = statement_about(f"CREATE TABLE u {behind}", VIEWS, Session())
     assert statement is not None
-    with pytest.raises(NotUnderstoodError, match=told):
+    with pytest.raises(NotUnderstoodError, match=message):
         read_creation(statement.reader)
 
 
@@ -374,7 +374,7 @@ def test_a_change_is_not_explained_as_one_that_cannot_be_done(text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("SHOW PARTITIONS trips", "there are no partitions"),
         ("ALTER TABLE trips ADD PARTITION (id = 1)", "there are no partitions"),
@@ -441,21 +441,23 @@ def test_a_change_is_not_explained_as_one_that_cannot_be_done(text: str) -> None
         ("CREATE TABLE u (id int PRIMARY KEY, v text)", "STRING"),
     ],
 )
-def test_a_refused_statement_of_another_database_is_told_with_what_to_write(text: str, told: str) -> None:
-    assert told in (words_of_others(text, VIEWS, Session()) or "")
+def test_a_refused_statement_of_another_database_is_reported_with_what_to_write(
+    text: str, message: str
+) -> None:
+    assert message in (words_of_others(text, VIEWS, Session()) or "")
     error = foreign_statement(text, "PARSE_SYNTAX_ERROR", VIEWS, Session())
-    assert error is not None and told in error.message
+    assert error is not None and message in error.message
     assert foreign_statement(text, "UNRESOLVED_COLUMN.WITH_SUGGESTION", VIEWS, Session()) is None
 
 
-def test_what_cannot_be_of_a_temporary_view_is_told_with_what_to_write() -> None:
+def test_what_cannot_be_of_a_temporary_view_is_reported_with_what_to_write() -> None:
     lasting = "create view v as select * from trips"
-    for text, condition, told in (
+    for text, condition, message in (
         (lasting, "INVALID_TEMP_OBJ_REFERENCE", "write CREATE TEMPORARY VIEW"),
         ("CREATE TABLE db.u (id INT PRIMARY KEY)", "UNSUPPORTED_FEATURE.TABLE_OPERATION", "CREATE TABLE u"),
     ):
         error = foreign_statement(text, condition, VIEWS, Session())
-        assert error is not None and told in error.message
+        assert error is not None and message in error.message
         assert "nothing was done" in error.message
         assert foreign_statement(text, "SOMETHING_ELSE", VIEWS, Session()) is None
         assert foreign_statement("SELECT 1", condition, VIEWS, Session()) is None

@@ -105,12 +105,12 @@ def test_what_is_no_offset_is_refused(given_: Any) -> None:
 
 def test_errors_say_what_is_wrong() -> None:
     written = form().write(at(InChanges(4)))
-    for altered, told in (
+    for altered, message in (
         (written | {"v": 2}, "version 2"),
         (written | {"store": "other"}, "'other'"),
         (written | {"commit": 5}, "altered"),
     ):
-        with pytest.raises(InvalidOffset, match=told):
+        with pytest.raises(InvalidOffset, match=message):
             form().read(altered)
 
 
@@ -236,15 +236,15 @@ def test_ranges_cover_every_wanted_change_once_and_nothing_unwanted(
         (n, k) for n in wanted for k in range(slots) if first.order <= (n - 1, k) and (n - 1, k) < last.order
     }
     found = segments(sorted(wanted), sorted(passed), first, last, slots)
-    told = [
+    message = [
         (n, k)
         for part in found
         for n in range(part.after + 1, part.upto + 1)
         if n in wanted | passed
         for k in range(part.start, part.end)
     ]
-    assert len(told) == len(set(told))
-    assert set(told) == expected
+    assert len(message) == len(set(message))
+    assert set(message) == expected
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 12), st.data())

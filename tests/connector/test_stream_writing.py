@@ -175,8 +175,10 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
     offsets(tmp_path / "c", 0, '{"commit": 5}')
     run(store, 0, rows(0, 5, v=4.0), **where)
     assert contents(store) == BEFORE | dict.fromkeys(range(5), 3.0)
-    told = [record for record in caplog.records if "cannot be read beside the driver" in record.message]
-    assert len(told) == (place in ("nothing there", "no such files"))
+    reported = [
+        record for record in caplog.records if "cannot be read alongside the driver" in record.message
+    ]
+    assert len(reported) == (place in ("nothing there", "no such files"))
 
 
 def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(store: Store) -> None:
@@ -356,7 +358,9 @@ def test_a_stream_without_any_name_is_refused(store: Store, task: Task) -> None:
         run(store, 0, rows(0, 1))
 
 
-def test_the_query_id_is_told_outside_of_tasks_as_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_query_id_is_reported_outside_of_tasks_as_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: None))
     assert staged(sink(store), rows(0, 1)).query is None
 

@@ -188,8 +188,8 @@ def test_a_beginning_that_is_still_to_come_is_refused(history: History) -> None:
 def test_the_time_that_a_change_tells_finds_its_commit_again(history: History) -> None:
     for number in range(40):
         history.write(rows(number, number + 1, v=2.0))
-    told = {row[4]: row[5].isoformat() for row in batch(history, startingVersion="2")}
-    for number, stamp in told.items():
+    message = {row[4]: row[5].isoformat() for row in batch(history, startingVersion="2")}
+    for number, stamp in message.items():
         found = batch(history, startingTimestamp=stamp, endingTimestamp=stamp)
         assert {row[4] for row in found} == {number}
 
@@ -850,9 +850,9 @@ def test_an_offset_of_another_store_or_one_that_was_edited_is_refused(
     foreign = query(History(other)).made().initialOffset()
     stepped = query(history, maxRowsPerTrigger="100")
     stepped.step()
-    for offset, told in ((foreign, "store"), (stepped.ends[0] | {"slot": 0}, "altered")):
+    for offset, message in ((foreign, "store"), (stepped.ends[0] | {"slot": 0}, "altered")):
         for call in calls(query(history).made(), offset):
-            with pytest.raises(InvalidOffset, match=told):
+            with pytest.raises(InvalidOffset, match=message):
                 call()
 
 
@@ -930,7 +930,7 @@ def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"endingVersion": "1"}, "endingVersion"),
         ({"endingTimestamp": "2026-01-01"}, "endingTimestamp"),
@@ -942,14 +942,14 @@ def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
     ],
 )
 def test_options_that_a_stream_cannot_have_are_refused(
-    history: History, options: dict[str, str], told: str
+    history: History, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=told) as caught:
+    with pytest.raises(InvalidOption, match=message) as caught:
         opened(query(history, **options)).initialOffset()
-    assert caught.value.fields["option"] == told
+    assert caught.value.fields["option"] == message
 
 
-def test_a_wrong_filter_is_told_when_the_stream_begins(history: History) -> None:
+def test_a_wrong_filter_is_reported_when_the_stream_begins(history: History) -> None:
     with pytest.raises(FilterError):
         opened(query(history, filter="id =")).initialOffset()
 

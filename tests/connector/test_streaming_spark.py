@@ -180,7 +180,7 @@ def forget_last(checkpoint: Path, sink: Sink) -> tuple[int, list[Row]]:
 
 
 @pytest.mark.long
-def test_a_change_feed_is_told_by_streams_and_batches_alike(
+def test_a_change_feed_is_reported_by_streams_and_batches_alike(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:
     sink = Sink()

@@ -150,8 +150,8 @@ def test_options_name_the_variable_and_not_what_it_holds(monkeypatch: pytest.Mon
 def test_no_error_of_a_read_shows_a_password(options: dict[str, str]) -> None:
     with pytest.raises(ElasticScanError) as caught:
         ElasticScanSource(options).schema()
-    told = "".join(line for line in traceback.format_exception(caught.value) if not line.startswith("  "))
-    assert SECRET not in told + repr(caught.value.fields)
+    message = "".join(line for line in traceback.format_exception(caught.value) if not line.startswith("  "))
+    assert SECRET not in message + repr(caught.value.fields)
 
 
 def test_reads_and_streams_of_a_store_that_cannot_be_written(
@@ -191,7 +191,7 @@ def stream(uri: str, **options: str) -> dict[str, object]:
 
 
 def next_batch(store: Store, start: Any, **options: str) -> tuple[Any, list[int]]:
-    """What a stream reads that goes on from an offset, or begins, in a process that opens the store anew."""
+    """What a stream reads that goes on from an offset, or begins, in a process that opens the store again."""
     with access._lock:
         access._open.clear()
     source = ElasticScanSource({"store": store.uri, "table": "t", **options})

@@ -38,10 +38,10 @@ def another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_session_with_another_python_is_told_which_to_name() -> None:
-    told = wrong_python("ModuleNotFoundError: No module named 'elasticscan'", "python3")
-    assert told is not None and f"PYSPARK_PYTHON={sys.executable}" in told.message
-    assert "Spark runs python3 for its workers" in told.message
+def test_a_session_with_another_python_is_reported_which_to_name() -> None:
+    message = wrong_python("ModuleNotFoundError: No module named 'elasticscan'", "python3")
+    assert message is not None and f"PYSPARK_PYTHON={sys.executable}" in message.message
+    assert "Spark runs python3 for its workers" in message.message
     assert wrong_python("No module named 'numpy'", "python3") is None
 
 
@@ -63,6 +63,6 @@ def test_workers_that_may_have_it_are_let_be(another_python: str) -> None:
         check_python_of(spark)
 
 
-def test_a_store_in_place_of_its_uri_is_told() -> None:
+def test_a_store_in_place_of_its_uri_is_reported() -> None:
     with pytest.raises(InvalidOption, match=r"store\.uri"):
         attach(session(sys.executable), cast(str, object()))

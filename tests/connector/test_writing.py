@@ -434,7 +434,7 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [
         (NullType(), "is void, or has parts that are"),
         (ArrayType(NullType()), "is void, or has parts that are"),
@@ -445,11 +445,11 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
     ids=lambda given: given.simpleString() if isinstance(given, DataType) else "",
 )
 def test_a_column_that_could_never_hold_a_value_is_in_no_new_table(
-    store: Store, kind: DataType, told: str
+    store: Store, kind: DataType, text: str
 ) -> None:
     columns = StructType([*COLUMNS.fields, StructField("x", kind)])
     for table in ("fresh", "t"):
-        with pytest.raises(UnsupportedType, match=told):
+        with pytest.raises(UnsupportedType, match=text):
             writer(store, columns, table=table, primaryKey="id", mergeSchema="true")
     assert tables(store) == ["t"]
 

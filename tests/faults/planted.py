@@ -694,13 +694,15 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 # ------------------------------------------------------------------------------- secondary indexes
 
 
-@fault("programs", "an index is used only when every fragment has its entries", style="builds beside changes")
+@fault(
+    "programs", "an index is used only when every fragment has its entries", style="builds alongside changes"
+)
 def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("programs", "an index becomes ready by its table", style="builds beside changes")
+@fault("programs", "an index becomes ready by its table", style="builds alongside changes")
 def index_is_ready_around_its_table(patch: Patch) -> None:
     honest = Tx.transition_index
 
@@ -721,20 +723,22 @@ def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
-@fault("programs", "a tablet takes its entries along when it moves", style="index scans beside movers")
+@fault("programs", "a tablet takes its entries along when it moves", style="index scans alongside movers")
 def moved_copies_have_no_runs(patch: Patch) -> None:
     patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
     patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault(
-    "programs", "runs that garbage collection took meanwhile are not entered", style="builds beside changes"
+    "programs",
+    "runs that garbage collection took meanwhile are not entered",
+    style="builds alongside changes",
 )
 def collected_runs_are_entered(patch: Patch) -> None:
     patch.setattr(indexing, "_are_there", lambda disk, runs: True)
 
 
-@fault("programs", "runs are garbage only when nothing refers to them", style="builds beside changes")
+@fault("programs", "runs are garbage only when nothing refers to them", style="builds alongside changes")
 def garbage_collection_takes_runs(patch: Patch) -> None:
     known = FragmentTx.known_paths
 
@@ -771,7 +775,7 @@ def other_fragments_are_not_asked(patch: Patch) -> None:
 @fault(
     "programs",
     "in a page of an index each slot goes on behind its own position",
-    style="merged scans beside movers",
+    style="merged scans alongside movers",
 )
 def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
 
@@ -842,7 +846,7 @@ def descending_without_turning(patch: Patch) -> None:
 @fault(
     "programs",
     "a row of a merged scan leaves when no shard can come up with a lower one",
-    style="merged scans beside movers",
+    style="merged scans alongside movers",
 )
 def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
     patch.setattr(
@@ -853,7 +857,7 @@ def merged_rows_leave_beyond_the_mark(patch: Patch) -> None:
 @fault(
     "programs",
     "slots are not done while rows of theirs wait in the pool",
-    style="merged scans beside movers",
+    style="merged scans alongside movers",
 )
 def merged_scan_forgets_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan._Pool, "slots", SlotSet())
@@ -862,7 +866,7 @@ def merged_scan_forgets_the_pool(patch: Patch) -> None:
 @fault(
     "programs",
     "rows of tablets that moved while a shard was read do not enter the pool",
-    style="merged scans beside movers",
+    style="merged scans alongside movers",
 )
 def moved_rows_enter_the_pool(patch: Patch) -> None:
     patch.setattr(sorted_scan, "drop_moved", lambda page, moved: page)
@@ -871,7 +875,7 @@ def moved_rows_enter_the_pool(patch: Patch) -> None:
 @fault(
     "programs",
     "the key of a merged scan says how far rows have left, not how far they were read",
-    style="merged scans beside movers",
+    style="merged scans alongside movers",
 )
 def merged_key_is_ahead_of_its_rows(patch: Patch) -> None:
     take = sorted_scan._Pool.take

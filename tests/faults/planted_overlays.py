@@ -74,7 +74,7 @@ def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
 def rows_are_laid_over_tombstones(patch: Patch) -> None:
     honest = view._stretches_of
 
-    def careless(fragments: Sequence[Fragment], *args: Any) -> tuple[view.Stretch, ...]:
+    def careless(fragments: Sequence[Fragment], *args: Any) -> tuple[view.SlotRange, ...]:
         return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
     patch.setattr(view, "_stretches_of", careless)

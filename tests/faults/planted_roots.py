@@ -105,7 +105,7 @@ def witnesses_are_not_told(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "where shards are new, all of them are told",
+    "where shards are new, all of them are reported",
     style="test_new_shards_are_told_to_all",
 )
 def new_shards_are_told_to_few(patch: Patch) -> None:
@@ -147,7 +147,7 @@ def replaced_files_are_written(patch: Patch) -> None:
 )
 def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
     honest = marks.advance_mark
-    patch.setattr(marks, "advance_mark", lambda d, r, w, m, _now, s, anew: honest(d, r, w, m, 0.0, s, anew))
+    patch.setattr(marks, "advance_mark", lambda d, r, w, m, _now, s, again: honest(d, r, w, m, 0.0, s, again))
 
 
 @fault(
@@ -280,7 +280,7 @@ def copies_share_shards(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a file's age is told by the clock that stamped it",
+    "a file's age is reported by the clock that stamped it",
     style="test_a_clock_that_is_ahead_makes_no_staged_file_old",
 )
 def ages_by_the_machines_clock(patch: Patch) -> None:

@@ -97,7 +97,7 @@ def test_what_cannot_be_said_exactly_is_refused(condition: pc.Expression) -> Non
         sql_of_expression(condition, SCHEMA)
 
 
-def test_a_column_that_there_is_not_is_told() -> None:
+def test_a_column_that_there_is_not_is_reported() -> None:
     with pytest.raises(ColumnNotFound, match="'I'; there are: null, f"):
         sql_of_expression(pc.field("I") > 1, SCHEMA)
     nested = pa.schema([("st", pa.struct([("a`b", pa.int64())]))])

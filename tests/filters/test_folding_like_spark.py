@@ -41,7 +41,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "m": (pa.timestamp("us", "UTC"), [-1, 0, 10**15]),
     "z": (pa.timestamp("us"), [-1, 0, 10**15]),
 }
-# Of columns whose extremes overflow, and of others. What overflows is told by its group.
+# Of columns whose extremes overflow, and of others. What overflows is reported by its group.
 COMPUTED = [
     "d5 * (1 - d5)", "d5 * d5 * d20", "i8 + i32 * 2L", "i64 * 3 - i8", "plain * 2 - f32", "f64 * i32",
     "-d5 + 1", "d5 * i32", "wide - i64", "wide * 2", "i8 * 100 * i32", "i32 + i32", "d5 + wide * 100000",

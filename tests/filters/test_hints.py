@@ -17,7 +17,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("at", pa.timesta
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("at < now()", "hand in the time, as filter='at < :now'"),
         ("at < CURRENT_TIMESTAMP", "hand in the time"),
@@ -41,8 +41,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("at", pa.timesta
         ("city", "the argument or option columns"),
     ],
 )
-def test_words_of_other_systems_are_told_with_those_of_a_condition(text: str, told: str) -> None:
-    with pytest.raises(FilterError, match=re.escape(told)):
+def test_words_of_other_systems_are_reported_with_those_of_a_condition(text: str, message: str) -> None:
+    with pytest.raises(FilterError, match=re.escape(message)):
         Predicate.parse(text, SCHEMA)
 
 
@@ -54,10 +54,10 @@ def test_the_time_of_the_call_is_no_column(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("city == None", "and write km IS NULL"), ("id = nan", "and write isnan(km)")]
+    ("text", "reported"), [("city == None", "and write km IS NULL"), ("id = nan", "and write isnan(km)")]
 )
-def test_no_value_is_no_column(text: str, told: str) -> None:
-    with pytest.raises(ColumnNotFound, match=re.escape(told)):
+def test_no_value_is_no_column(text: str, message: str) -> None:
+    with pytest.raises(ColumnNotFound, match=re.escape(message)):
         Predicate.parse(text, SCHEMA)
 
 
@@ -67,7 +67,7 @@ def test_what_is_met_within_quotes_is_no_word() -> None:
     assert refused.value.message.endswith("Unexpected token")
 
 
-def test_what_is_told_of_the_time_works() -> None:
+def test_what_is_reported_of_the_time_works() -> None:
     text = with_parameters("at < :now", {"now": datetime(2026, 1, 31, 12, tzinfo=UTC)})
     rows = pa.record_batch([[1], ["x"], [datetime(2026, 1, 31, tzinfo=UTC)]], schema=SCHEMA)
     for form in (text, "at < TIMESTAMP '2026-01-31 12:00:00Z'"):

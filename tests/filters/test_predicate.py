@@ -353,7 +353,7 @@ def test_an_unknown_column_is_an_error_that_names_the_nearest() -> None:
         Predicate.parse("place.unlike = 'q'", ROWS.schema)
 
 
-def test_a_column_behind_the_name_of_its_table_is_told_without_it() -> None:
+def test_a_column_behind_the_name_of_its_table_is_reported_without_it() -> None:
     for text in ("trips.n > 1", "db.trips.N > 1", "t.n IS NULL"):
         with pytest.raises(ColumnNotFound, match=r"a filter is about one table: write [nN], w") as caught:
             Predicate.parse(text, ROWS.schema)

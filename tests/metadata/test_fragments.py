@@ -29,7 +29,7 @@ def test_a_file_knows_of_how_many_slots_it_may_have_rows(
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         ("id,city", "several columns are a list: ['id', 'city']"),
         ("*", "leave columns out for all of them"),
@@ -42,7 +42,7 @@ def test_a_file_knows_of_how_many_slots_it_may_have_rows(
         ("km-s", "did you mean 'km'?"),
     ],
 )
-def test_a_text_that_is_more_than_a_column_is_told_with_what_to_write(typed: str, told: str) -> None:
+def test_a_text_that_is_more_than_a_column_is_reported_with_what_to_write(typed: str, message: str) -> None:
     error = no_such_column("t", typed, ["id", "city", "km"])
-    assert told in error.message
-    assert ("did you mean" in error.message) == told.startswith("did you mean")
+    assert message in error.message
+    assert ("did you mean" in error.message) == message.startswith("did you mean")

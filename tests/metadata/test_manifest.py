@@ -22,9 +22,9 @@ def test_the_epochs_of_some_slots_are_those_of_their_tablets(
     placement = Placement(tuple(tablets))
     slots = SlotSet.of(some) & SlotSet.span(0, placement.slot_count)
     origin = Origin("s", placement.slot_count, "spark", "write", "w", 0, 0.0, placement.epochs)
-    told = origin.epochs_of(slots)
-    by_slot = {slot: epoch for start, end, epoch in told for slot in range(start, end)}
+    message = origin.epochs_of(slots)
+    by_slot = {slot: epoch for start, end, epoch in message for slot in range(start, end)}
     inside = {slot for start, end in slots for slot in range(start, end)}
     assert by_slot == {slot: placement.tablet_of(slot).epoch for slot in inside}
-    assert list(told) == sorted(told)
-    assert sum(end - start for start, end, _ in told) == len(inside)
+    assert list(message) == sorted(message)
+    assert sum(end - start for start, end, _ in message) == len(inside)

@@ -68,7 +68,7 @@ def test_a_value_that_fills_many_steps_is_known_to_be_frequent() -> None:
     assert histogram.rows_equal(key(50), key(51)) < 5
 
 
-def test_rows_of_the_first_columns_values_are_told_from_rows_of_all() -> None:
+def test_rows_of_the_first_columns_values_are_reported_from_rows_of_all() -> None:
     rows = sorted(key(each % 10) + key(each) for each in range(1_000))
     histogram = KeyHistogram(1_000, (10, 1_000), tuple(rows[place] for place in [*range(0, 1_000, 27), 999]))
     assert histogram.rows_equal(key(3), successor(key(3)), 1) == pytest.approx(100, rel=0.3)

@@ -5,10 +5,10 @@ python -m tests.processes.adversary PLACE [--rounds 1000] [--seconds 3600] [--se
 Writers (which fork, and go on in both processes), a mover, one that merges, collects garbage and keeps, and
 a reader share a store. Each round kills some of them with SIGKILL, sometimes all, together with what they
 forked or apart from it, and starts others in their place. With `--small` the store lies on a small disk that
-is full now and then. Each process says in a journal what it is about to do and what it was told, in lines
+is full now and then. Each process says in a journal what it is about to do and what it was reported, in lines
 that a killed one leaves whole. Every so often, and at the end, all are killed and the oracle looks:
 
-- every write that was acknowledged is in the history, once, at the number that was told;
+- every write that was acknowledged is in the history, once, at the number that was reported;
 - one that was refused is not; one that was cut off is there once or not at all;
 - the rows are those of these commits in their order, each once;
 - at the end, after moves were resumed, a merge and a collection without grace, still so, and `verify` finds
@@ -368,11 +368,11 @@ def in_child(work: Callable[[], object]) -> Any:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        told = json.load(pipe)
+        message = json.load(pipe)
     os.waitpid(child, 0)
-    if "error" in told:
-        raise AssertionError(told["error"])
-    return told["result"]
+    if "error" in message:
+        raise AssertionError(message["error"])
+    return message["result"]
 
 
 def _make(uri: str) -> list[str]:
@@ -415,13 +415,13 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="on a small disk that is full now and then")
     options = parser.parse_args()
     try:
-        told = besiege(options.place, options.rounds, options.seconds, options.seed, options.small)
+        message = besiege(options.place, options.rounds, options.seconds, options.seed, options.small)
     except AssertionError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except pytest.skip.Exception as why:  # no small disk can be had here
-        told = {"skipped": str(why)}
-    sys.stdout.write(json.dumps(told) + "\n")
+        message = {"skipped": str(why)}
+    sys.stdout.write(json.dumps(message) + "\n")
     return 0
 
 

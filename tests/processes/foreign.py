@@ -2,7 +2,7 @@
 
 python foreign.py PROGRAM URI ROUNDS     runs one of the programs below so many times
 
-Such a thread is known to Python only while it calls it, over and over anew. A mistake in what it
+Such a thread is known to Python only while it calls it, over and over again. A mistake in what it
 leaves behind ends the whole process by a signal, so each program is a process of its own.
 """
 

@@ -116,7 +116,7 @@ def main(uri: str, children: int) -> None:
         ends[os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])] += 1
     busy.stop()
     written = store.table("written").scan().to_table()["id"].to_pylist()
-    told = {
+    message = {
         "ends": ends,
         "errors": busy.errors,
         "done": busy.done,
@@ -124,7 +124,7 @@ def main(uri: str, children: int) -> None:
         "children": sorted(store.table("children").scan().to_table()["id"].to_pylist())
         == list(range(children)),
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(message) + "\n")
 
 
 if __name__ == "__main__":

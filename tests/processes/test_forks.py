@@ -1,4 +1,4 @@
-"""Children forked beside busy threads, amid scans and amid transactions."""
+"""Children forked alongside busy threads, during scans and during transactions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHILDREN = int(os.environ.get("ELASTICSCAN_FORKS", "20"))
 CHILD_SECONDS = 60
 ROWS = 10_000
 
-# Python 3.12 and newer warn of forks beside threads, which is what is tried here.
+# Python 3.12 and newer warn of forks alongside threads, which is what is tried here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
@@ -96,11 +96,11 @@ def test_children_of_a_busy_process_scan_and_write_and_none_hangs(tmp_path: Path
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    told = json.loads(ended.stdout)
-    assert told["ends"] == {"0": CHILDREN}
-    assert told["errors"] == []
-    assert told["written"] and told["children"]
-    assert all(told["done"][work] > 0 for work in ("_scan", "_write", "_move"))
+    message = json.loads(ended.stdout)
+    assert message["ends"] == {"0": CHILDREN}
+    assert message["errors"] == []
+    assert message["written"] and message["children"]
+    assert all(message["done"][work] > 0 for work in ("_scan", "_write", "_move"))
 
 
 def test_a_child_forked_amid_a_scan_and_its_parent_both_read_every_row(store: Store) -> None:
@@ -351,7 +351,7 @@ def test_a_fork_right_after_a_commit_does_not_put_it_in_doubt(
 def test_connections_to_sqlite_are_closed_only_where_no_fork_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite's memory has a lock, which a child forked amid the end of a connection finds shut for ever."""
+    """SQLite's memory has a lock, which a child forked during the end of a connection finds shut for ever."""
     guarded, dispose, close_idle = list[bool](), Engine.dispose, ConnectionPool.close_idle
 
     def noted(engine: Engine, close: bool = True) -> None:

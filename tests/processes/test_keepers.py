@@ -1,4 +1,4 @@
-"""Several keepers at work on one store beside writers, one of them killed, with the catalog at a server."""
+"""Several keepers work on one store while it is written, one is killed, with the catalog at a server."""
 
 from __future__ import annotations
 

@@ -224,10 +224,10 @@ def test_processes_that_are_killed_over_and_over_leave_each_acknowledged_write_o
         check=False,
     )
     assert not done.returncode, f"{done.stderr}\nthe store and the journal are in {tmp_path}"
-    told = json.loads(done.stdout)
-    if "skipped" in told:
-        pytest.skip(told["skipped"])
-    assert told["kills"] >= told["rounds"]
+    message = json.loads(done.stdout)
+    if "skipped" in message:
+        pytest.skip(message["skipped"])
+    assert message["kills"] >= message["rounds"]
 
 
 @pytest.mark.parametrize("wrong", ["lost", "moved", "undead", "twice", "altered", "said"])

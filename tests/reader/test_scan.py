@@ -21,13 +21,13 @@ class ToldCluster(MemoryCluster):
     def __init__(self) -> None:
         super().__init__(initial_placement(4, 2, [1, 2]))
         self.awaits = self.remembers = lambda: True
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.refuses: BaseException | None = None  # instead of what comes after the next page
         self._answered = 0
         self.write(ROWS)
 
     def read_page(self, request: PageRequest) -> PageRows:
-        self.told.append("page")
+        self.calls.append("page")
         if self.refuses is not None:
             self._answered += 1
             if self._answered > 1:
@@ -36,10 +36,10 @@ class ToldCluster(MemoryCluster):
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
-        self.told.append("look")
+        self.calls.append("look")
         with super().look() as look:
             yield look
-        self.told.append("looked")
+        self.calls.append("looked")
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def scan(cluster: ToldCluster) -> SimulatedScan:
     return SimulatedScan.of(cluster, ROWS, page_rows=5)
 
 
-def told(cluster: ToldCluster) -> str:
-    said = " ".join(cluster.told)
-    cluster.told.clear()
+def calls_of(cluster: ToldCluster) -> str:
+    said = " ".join(cluster.calls)
+    cluster.calls.clear()
     return said
 
 
@@ -64,7 +64,7 @@ def test_a_page_is_read_while_the_look_at_the_one_before_is_awaited(
     pages = list[str]()
     while not scan.done:
         scan.step()
-        pages.append(told(cluster))
+        pages.append(calls_of(cluster))
     assert pages == [
         *("page look looked", "page look page looked", "look page looked"),  # many scans have no second page
         "look looked",  # the next one is at a shard that may be away
@@ -79,10 +79,10 @@ def test_where_no_answer_is_awaited_no_page_is_read_ahead(cluster: ToldCluster, 
     cluster.awaits = lambda: False
     for _ in range(4):
         scan.step()
-        assert told(cluster) == "page look looked"
+        assert calls_of(cluster) == "page look looked"
 
 
-def test_a_page_that_cannot_be_read_ahead_is_told_when_it_is_asked_for(
+def test_a_page_that_cannot_be_read_ahead_is_reported_when_it_is_asked_for(
     cluster: ToldCluster, scan: SimulatedScan
 ) -> None:
     scan.step()
@@ -105,12 +105,12 @@ def test_an_interruption_while_a_page_is_read_ahead_comes_out(
 def test_whoever_pauses_has_the_next_page_read_anew(cluster: ToldCluster, scan: SimulatedScan) -> None:
     for _ in range(2):
         scan.step()
-    told(cluster)
+    calls_of(cluster)
     cluster.remembers = lambda: False
     cluster.move(1, 2)
     cluster.move(1, 1)  # so that another placement is there, and another value for it
     scan.step()
-    assert told(cluster) == "page look page looked"
+    assert calls_of(cluster) == "page look page looked"
     while not scan.done:
         scan.step()
     scan.check()

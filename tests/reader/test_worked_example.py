@@ -1,8 +1,8 @@
 """The worked example of the Oracle NoSQL design for queries during elasticity, played by our rule.
 
 The same entries, moves and limits as there; `docs/worked-example.md` walks through it and says what
-was corrected. `worked_example.txt` beside this file is the transcript, compared line by line. To
-write it anew on purpose, and then read the difference before it is committed:
+was corrected. `worked_example.txt` alongside this file is the transcript, compared line by line. To
+write it again on purpose, and then read the difference before it is committed:
 
     ELASTICSCAN_REWRITE_GOLDEN=1 python -m pytest tests/reader/test_worked_example.py
 """
@@ -106,7 +106,7 @@ class WatchedCluster(MemoryCluster):
                 self.lines.append(f"{start}{entry}")
 
     def second_look(self, placement: Placement, left: list[Entry]) -> None:
-        """What the scan did after the page, told from outside: `placement` is what it asked by."""
+        """What the scan did after the page, reported from outside: `placement` is what it asked by."""
         moved = self.current().changed_since(placement, slots_of(self.requests[-1].cursors))
         if moved:
             self.lines.append(f"    look  {partitions(moved)} left while it was read and keeps its position")
@@ -274,7 +274,7 @@ def test_the_transcript_is_the_golden_one() -> None:
     now = transcript()
     if os.environ.get(REWRITE):
         GOLDEN.write_text(now, encoding="utf-8")
-        pytest.skip(f"{GOLDEN.name} was written anew; read what changed")
+        pytest.skip(f"{GOLDEN.name} was written again; read what changed")
     assert now == GOLDEN.read_text(encoding="utf-8"), f"if this is meant: {REWRITE}=1, and read what changed"
 
 

@@ -73,16 +73,16 @@ def start(
 
 def follow(query: StreamingQuery) -> int:
     """Tell of micro-batches until the query ends; the exit code."""
-    told = -1
+    message = -1
     try:
         active = True
         while active:
             time.sleep(0.1)
             active = query.isActive
             for progress in query.recentProgress:
-                if progress.batchId > told and progress.numInputRows:
-                    told = progress.batchId
-                    tell(batch=told, rows=progress.numInputRows)
+                if progress.batchId > message and progress.numInputRows:
+                    message = progress.batchId
+                    tell(batch=message, rows=progress.numInputRows)
         query.awaitTermination()
     except PySparkException as error:
         tell(error=str(error))

@@ -78,7 +78,7 @@ class Killer:
         died = False
         if way == "start":
             self._wait(program, stream, stop, chance.uniform(0.0, 8.0))
-        elif self._wait(program, stream, stop, None, lambda: program.told("batch")):
+        elif self._wait(program, stream, stop, None, lambda: program.answers("batch")):
             self._wait(program, stream, stop, chance.uniform(5.0, 25.0) * scale)
             if way == "written":
                 before = self._written(stream)
@@ -93,8 +93,8 @@ class Killer:
     def run_to_the_end(self, stream: str, rows: str) -> None:
         """Let a stream read all there is."""
         program = self._started(stream, "drain", rows)
-        self._wait(program, stream, Event(), None, lambda: program.told("ended"))
-        if not program.told("ended"):
+        self._wait(program, stream, Event(), None, lambda: program.answers("ended"))
+        if not program.answers("ended"):
             raise Unexpected(f"the stream {stream!r} did not come to its end: {program.why()}")
         program.kill()  # what it started and has not ended yet
         self._note_batches(program)
@@ -140,7 +140,7 @@ class Killer:
                 self._count("workers killed")
             self._wait(program, stream, stop, chance.uniform(2.0, 8.0) * scale)
             if program.code() is not None:
-                errors = program.told("error")
+                errors = program.answers("error")
                 if program.code() != FAILED or any("[ES_" in error for error in errors):
                     raise Unexpected(f"{stream!r} was to lose a worker, but: {program.why()}")
                 self._count("workers killed, ending the stream")
@@ -178,7 +178,7 @@ class Killer:
             return tx.commit_of_txn(self._copy, IdempotencyKey(f"stream:{query}", batch)) is not None
 
     def _note_batches(self, program: Program) -> None:
-        self._count("micro-batches drivers told of", len(program.told("batch")))
+        self._count("micro-batches drivers reported of", len(program.answers("batch")))
 
     def _count(self, what: str, number: int = 1) -> None:
         with self._lock:

@@ -119,11 +119,11 @@ def feed_written(place: Path) -> tuple[Events, list[str]]:
     if found["name"].combine_chunks().equals(names(found["id"], found["v"]).combine_chunks()) is False:
         wrong.append("rows of the feed hold the values of several rows")
     kinds = np.full(len(found), -1, dtype=np.int64)
-    told = found["_change_type"].to_numpy()
+    message = found["_change_type"].to_numpy()
     for code, kind in enumerate(KINDS):
-        kinds[told == kind] = code
+        kinds[message == kind] = code
     if (kinds < 0).any():
-        wrong.append(f"the feed tells of {set(told[kinds < 0])}")
+        wrong.append(f"the feed tells of {set(message[kinds < 0])}")
     columns = [found[name].to_numpy() for name in ("id", "v")]
     return Events(columns[0], columns[1], kinds, found["_commit_version"].to_numpy()), wrong
 
@@ -147,17 +147,17 @@ def differences(wanted: Events, found: Events) -> list[str]:
     theirs, first, counts = np.unique(found.ids(), return_index=True, return_counts=True)
     missing = np.setdiff1d(ids, theirs, assume_unique=True)
     extra = np.setdiff1d(theirs, ids, assume_unique=True)
-    told = [
-        _told("not told", missing),
-        _told("told but never happened", extra),
-        _told("told more than once", theirs[counts > 1]),
+    message = [
+        _told("not reported", missing),
+        _told("reported but never happened", extra),
+        _told("reported more than once", theirs[counts > 1]),
     ]
     at = np.minimum(np.searchsorted(ids, theirs), max(len(ids) - 1, 0))
     known = ids[at] == theirs if len(ids) else np.zeros(len(theirs), dtype=bool)
-    told.append(
-        _told("told with other values", theirs[known][found.values[first][known] != values[at[known]]])
+    message.append(
+        _told("reported with other values", theirs[known][found.values[first][known] != values[at[known]]])
     )
-    return [text for text in told if text]
+    return [text for text in message if text]
 
 
 def _told(what: str, ids: Longs) -> str:

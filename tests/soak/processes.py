@@ -65,7 +65,7 @@ class Program:
         """Wait for the last words of a process that has ended: it may be seen to end before they are."""
         self._listening.join(5)  # what it started may hold the pipe, and says nothing
 
-    def told(self, word: str) -> list[Any]:
+    def answers(self, word: str) -> list[Any]:
         return [said[word] for said in list(self.said) if word in said]
 
     def send(self, **what: Any) -> None:

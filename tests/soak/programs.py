@@ -1,4 +1,4 @@
-"""What happens to the store beside the streams, each a process of its own.
+"""What happens to the store alongside the streams, each a process of its own.
 
 python -m tests.soak.programs write URI SEED WRITER   upserts and deletes, now and then an overwrite
 python -m tests.soak.programs move URI SEED           moves, splits, joins, expands and contracts
@@ -123,7 +123,7 @@ def _until_the_input_ends(stopping: Event) -> None:
 
 def main() -> None:
     command, uri, seed, *rest = sys.argv[1:]
-    os.nice(5)  # on a small machine the streams would hardly get on beside all this
+    os.nice(5)  # on a small machine the streams would hardly get on alongside all this
     stopping = Event()
     Thread(target=_until_the_input_ends, args=[stopping], daemon=True).start()
     with Store.open(uri) as store:

@@ -186,15 +186,15 @@ class Check:
         kinds = Counter(commit.step.kind for commit in self.commits)
         large = sum(len(commit.step.keys) >= 5_000 for commit in self.commits)
         counts["commits of the writers"] = f"{len(self.commits)} {dict(kinds)}, {large} of 5,000 rows or more"
-        done, refused = self.others["move"].told("done"), self.others["move"].told("refused")
+        done, refused = self.others["move"].answers("done"), self.others["move"].answers("refused")
         counts["changes of the topology"] = f"{len(done)} {dict(Counter(done))}, {len(refused)} refused"
-        tidied = [self.others["tidy"].told(word) for word in ("fragments", "files")]
+        tidied = [self.others["tidy"].answers(word) for word in ("fragments", "files")]
         counts["compactions"] = (
             f"{len(tidied[0])}, of {sum(tidied[0])} fragments; {sum(tidied[1])} files removed"
         )
-        told = {commit.number for commit in self.store.table(SOURCE).history() if commit.kind != "create"}
-        if told != {commit.number for commit in self.commits}:
-            yield f"commits that no writer knows of: {told ^ {c.number for c in self.commits}}"
+        message = {commit.number for commit in self.store.table(SOURCE).history() if commit.kind != "create"}
+        if message != {commit.number for commit in self.commits}:
+            yield f"commits that no writer knows of: {message ^ {c.number for c in self.commits}}"
         named = {stream["name"] for stream in self.store.status()["streams"]}
         if named != set(STREAMS):
             yield f"the store knows of the streams {named}"

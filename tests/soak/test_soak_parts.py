@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[oracl
     return store, known
 
 
-def told(store: Store, after: int) -> oracle.Events:
+def events_of(store: Store, after: int) -> oracle.Events:
     """What the store itself says has changed."""
     found = store.table(SOURCE).changes(after=after).to_table()
     kinds = np.array([oracle.KINDS.index(kind) for kind in found["_change_type"].to_pylist()])
@@ -55,13 +55,13 @@ def test_the_oracle_agrees_with_a_store_that_nobody_disturbs(
     store, known = written
     assert {commit.step.kind for commit in known} == {"write", "delete", "overwrite"}
     wanted, table = oracle.feed_since(known[::-1], 0)
-    assert oracle.differences(wanted, told(store, 0)) == []
+    assert oracle.differences(wanted, events_of(store, 0)) == []
     assert oracle.table_differences("source", table, store.table(SOURCE).scan().to_table()) == []
     middle = known[20].number
     begun, _ = oracle.feed_since(known, middle)
     snapshot = store.table(SOURCE).scan(snapshot=middle).to_table()
     inserts = oracle.Events.of([(snapshot["id"].to_numpy(), snapshot["v"].to_numpy(), 0, middle)])
-    later = told(store, middle)
+    later = events_of(store, middle)
     both = [np.concatenate(pair) for pair in zip(_columns(inserts), _columns(later), strict=True)]
     assert oracle.differences(begun, oracle.Events(*both)) == []
 
@@ -80,9 +80,9 @@ def test_the_oracle_finds_changes_that_are_missing_too_many_repeated_or_altered(
 
     everything = np.arange(len(wanted))
     (missing,) = oracle.differences(wanted, only(everything[:-1]))
-    assert missing.startswith("1 changes of 1 commits were not told")
+    assert missing.startswith("1 changes of 1 commits were not reported")
     (twice,) = oracle.differences(wanted, only(np.append(everything, 7)))
-    assert "told more than once" in twice
+    assert "reported more than once" in twice
     (extra,) = oracle.differences(only(everything[:-1]), wanted)
     assert "never happened" in extra
     (other,) = oracle.differences(wanted, replace(wanted, values=wanted.values + (everything == 3)))
@@ -121,7 +121,7 @@ def test_a_program_takes_all_that_it_started_along(tmp_path: Path) -> None:
         ends = Program("tests.soak.programs", "write", store.uri, "1", "1", log=tmp_path / "ends.err")
         dies = Program("tests.soak.programs", "write", store.uri, "1", "2", log=tmp_path / "dies.err")
         try:
-            while not (ends.told("commit") and dies.told("commit")):
+            while not (ends.answers("commit") and dies.answers("commit")):
                 assert ends.code() is None and dies.code() is None, ends.why() + dies.why()
                 time.sleep(0.01)
             assert ends.finish(60) == 0

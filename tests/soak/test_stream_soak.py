@@ -1,4 +1,4 @@
-"""Streams whose drivers are killed with -9, beside writers, a mover and a compactor: the short form."""
+"""Streams whose drivers are killed with -9, alongside writers, a mover and a compactor: the short form."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_metadata_of_the_rows_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"),
+    ("batch", "reported"),
     [
         (rows(a=[1]), "missing: b"),
         (rows(a=[1], b=["x"], c=[1]), "unknown: c"),
@@ -72,13 +72,13 @@ def test_metadata_of_the_rows_is_dropped() -> None:
         (pa.RecordBatch.from_arrays([of([1], pa.int64())] * 3, names=["a", "b", "a"]), "one is repeated"),
     ],
 )
-def test_columns_that_do_not_match_are_named(batch: pa.RecordBatch, told: str) -> None:
+def test_columns_that_do_not_match_are_named(batch: pa.RecordBatch, message: str) -> None:
     with pytest.raises(SchemaMismatch) as caught:
         conform(batch, TWO)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_rows_without_a_key_are_not_told_to_have_nulls_there() -> None:
+def test_rows_without_a_key_are_not_reported_to_have_nulls_there() -> None:
     keyed = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
     with pytest.raises(SchemaMismatch, match=r"every row needs a value of a, which cannot be null$"):
         conform(rows(b=["x"]), keyed)

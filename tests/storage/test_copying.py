@@ -68,7 +68,7 @@ def versions_in(copied: Copied, shelf: Shelf) -> list[Version]:
 
 
 def check_honest(copied: Copied, rows: list[Version], shelf: Shelf, slots: SlotSet) -> None:
-    """What the catalog is told about a copy is true of its file."""
+    """What the catalog is reported about a copy is true of its file."""
     staged = copied.staged
     assert rows == sorted(rows, key=lambda v: (v.slot, v.key, -v.commit))
     assert staged.rows == len(rows) > 0

@@ -254,14 +254,14 @@ def test_a_note_takes_the_place_of_another_and_the_newest_file_tells_the_time(ma
             made.disk.note("mark", b"x")
 
 
-def test_a_file_that_is_gone_is_told_as_damage(made: Made) -> None:
+def test_a_file_that_is_gone_is_reported_as_damage(made: Made) -> None:
     write(made.disk, "t1/other", b"x")
     with pytest.raises(FragmentDamaged, match="is missing") as caught:
         made.disk.open(PATH)
     assert PATH in str(caught.value)
 
 
-def test_a_root_that_is_gone_is_told_as_the_shard_being_out_of_reach(made: Made) -> None:
+def test_a_root_that_is_gone_is_reported_as_the_shard_being_out_of_reach(made: Made) -> None:
     write(made.disk, PATH, b"x")
     made.lose_root()
     with pytest.raises(ShardUnavailable):
@@ -326,26 +326,30 @@ def test_a_sound_fragment_reads_whole(made: Made, fragment: StagedFragment) -> N
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 100, -1])
-def test_a_fragment_that_was_cut_is_told_as_damage(made: Made, fragment: StagedFragment, kept: int) -> None:
+def test_a_fragment_that_was_cut_is_reported_as_damage(
+    made: Made, fragment: StagedFragment, kept: int
+) -> None:
     content = read(made.disk, fragment.path)
     made.put(fragment.path, content[:kept])
     with pytest.raises(FragmentDamaged):
         read_fragment(made.disk, fragment)
 
 
-def test_a_fragment_that_grew_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
+def test_a_fragment_that_grew_is_reported_as_damage(made: Made, fragment: StagedFragment) -> None:
     made.put(fragment.path, read(made.disk, fragment.path) + b"\0")
     with pytest.raises(FragmentDamaged, match="instead of"):
         read_fragment(made.disk, fragment)
 
 
-def test_a_file_of_something_else_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
+def test_a_file_of_something_else_is_reported_as_damage(made: Made, fragment: StagedFragment) -> None:
     made.put(fragment.path, random.Random(1).randbytes(fragment.bytes))
     with pytest.raises(FragmentDamaged, match="cannot be read"):
         read_fragment(made.disk, fragment)
 
 
-def test_an_arrow_file_that_was_never_sealed_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
+def test_an_arrow_file_that_was_never_sealed_is_reported_as_damage(
+    made: Made, fragment: StagedFragment
+) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([("k", pa.int64()), ("v", pa.string())])):
         pass
@@ -359,7 +363,7 @@ def test_an_arrow_file_that_was_never_sealed_is_told_as_damage(made: Made, fragm
         read_manifest(made.disk, fragment.path)
 
 
-def test_a_file_under_the_name_of_another_is_told_as_damage(made: Made, fragment: StagedFragment) -> None:
+def test_a_file_under_the_name_of_another_is_reported_as_damage(made: Made, fragment: StagedFragment) -> None:
     other = small_fragment(made.disk)
     made.put(fragment.path, read(made.disk, other.path))
     for seal in (fragment.seal, other.seal):
@@ -370,7 +374,7 @@ def test_a_file_under_the_name_of_another_is_told_as_damage(made: Made, fragment
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-def test_every_flipped_bit_is_told_as_damage(
+def test_every_flipped_bit_is_reported_as_damage(
     compression: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20)
@@ -402,7 +406,9 @@ def large_fragment(disk: Disk) -> StagedFragment:
     return write_fragment(FragmentTarget(disk, 1, info, schema, ORIGIN), SlotSet.span(0, 6), [rows])
 
 
-def test_a_flipped_bit_is_told_as_damage_by_whoever_reads_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flipped_bit_is_reported_as_damage_by_whoever_reads_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Others may read on: a scan of one column does not look at all of a file."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20_000)
     disk, rng = MemoryDisk(), random.Random(5)
@@ -452,7 +458,7 @@ def test_a_folder_that_is_in_the_way_is_a_typed_error(tmp_path: Path) -> None:
     assert paths(disk) == []
 
 
-def test_too_many_open_files_are_not_told_as_damage(tmp_path: Path) -> None:
+def test_too_many_open_files_are_not_reported_as_damage(tmp_path: Path) -> None:
     disk = LocalDisk(tmp_path)
     write(disk, PATH, b"x")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -553,7 +559,7 @@ def test_memory_that_runs_out_while_reading_is_no_damage(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("kind", ["local", "arrow, file://", "arrow, mock"])
-def test_an_error_that_means_no_room_is_told_as_a_full_disk(tmp_path: Path, kind: str, code: int) -> None:
+def test_an_error_that_means_no_room_is_reported_as_a_full_disk(tmp_path: Path, kind: str, code: int) -> None:
     disk = DISKS[kind](tmp_path).disk
     with pytest.raises(DiskFull):
         fail_while_writing(disk, OSError(code, "no room"))
@@ -561,7 +567,7 @@ def test_an_error_that_means_no_room_is_told_as_a_full_disk(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", ["local", "arrow, file://"])
-def test_another_error_of_the_system_is_told_as_the_shard_being_out_of_reach(
+def test_another_error_of_the_system_is_reported_as_the_shard_being_out_of_reach(
     tmp_path: Path, kind: str
 ) -> None:
     disk = DISKS[kind](tmp_path).disk
@@ -572,7 +578,7 @@ def test_another_error_of_the_system_is_told_as_the_shard_being_out_of_reach(
 
 @contextmanager
 def faulty_store(tmp_path: Path) -> Iterator[tuple[Store, dict[str, FaultyDisk]]]:
-    """A store of two shards that lie when they are told to."""
+    """A store of two shards that lie when they are reported to."""
     disks: dict[str, FaultyDisk] = {}
 
     def faulty(root: str) -> FaultyDisk:
@@ -692,7 +698,7 @@ FULL_DISK = """
 
 @pytest.mark.long
 @pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_limit_of_the_system_on_files_is_told_as_a_full_disk(tmp_path: Path, prefix: str) -> None:
+def test_a_limit_of_the_system_on_files_is_reported_as_a_full_disk(tmp_path: Path, prefix: str) -> None:
     """The limit is on one file, so that the catalog still works; the signal that comes with it is ignored."""
     script = textwrap.dedent(FULL_DISK)
     run = subprocess.run(

@@ -47,23 +47,23 @@ CASES = [
 def test_each_error_of_a_disk_has_its_own_kind_and_text(
     tmp_path: Path, number: int, kind: type[ElasticScanError], said: str, writing: bool
 ) -> None:
-    told = disk_error(OSError(number, os.strerror(number)), str(tmp_path), "t1/a.arrow", writing)
-    assert type(told) is kind
-    assert said in str(told)
-    assert "t1/a.arrow" in str(told)
-    assert isinstance(told, FragmentDamaged) or "restore" not in str(told)
+    message = disk_error(OSError(number, os.strerror(number)), str(tmp_path), "t1/a.arrow", writing)
+    assert type(message) is kind
+    assert said in str(message)
+    assert "t1/a.arrow" in str(message)
+    assert isinstance(message, FragmentDamaged) or "restore" not in str(message)
 
 
 def test_every_number_of_the_operating_system_is_typed(tmp_path: Path) -> None:
     for number in errno.errorcode:
         for writing in (False, True):
             for path in ("t1/a.arrow", None):
-                told = disk_error(OSError(number, os.strerror(number)), str(tmp_path), path, writing)
-                assert isinstance(told, ElasticScanError)
-                assert str(told).startswith("[ES_")
+                message = disk_error(OSError(number, os.strerror(number)), str(tmp_path), path, writing)
+                assert isinstance(message, ElasticScanError)
+                assert str(message).startswith("[ES_")
 
 
-def test_a_missing_file_is_told_from_a_missing_root(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_from_a_missing_root(tmp_path: Path) -> None:
     nothing = FileNotFoundError(errno.ENOENT, "No such file or directory")
     assert type(disk_error(nothing, str(tmp_path), "t1/a.arrow", False)) is FragmentMissing
     gone = disk_error(nothing, str(tmp_path / "gone"), "t1/a.arrow", False)
@@ -73,10 +73,12 @@ def test_a_missing_file_is_told_from_a_missing_root(tmp_path: Path) -> None:
 
 
 def test_a_file_that_vanishes_while_it_is_written_asks_to_try_again(tmp_path: Path) -> None:
-    told = disk_error(FileNotFoundError(errno.ENOENT, "gone"), str(tmp_path), "t1/a.arrow.unfinished", True)
-    assert type(told) is WriteConflict
-    assert isinstance(told, TryAgain)
-    assert "longer grace" in str(told)
+    message = disk_error(
+        FileNotFoundError(errno.ENOENT, "gone"), str(tmp_path), "t1/a.arrow.unfinished", True
+    )
+    assert type(message) is WriteConflict
+    assert isinstance(message, TryAgain)
+    assert "longer grace" in str(message)
 
 
 def test_errors_without_a_number_keep_their_text_and_their_kind(tmp_path: Path) -> None:
@@ -94,5 +96,5 @@ def test_a_root_that_cannot_be_looked_at_is_away(tmp_path: Path, monkeypatch: py
     gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", fail)
-        told = disk_error(gone, str(tmp_path), "t1/a.arrow", writing=False)
-    assert type(told) is ShardUnavailable
+        message = disk_error(gone, str(tmp_path), "t1/a.arrow", writing=False)
+    assert type(message) is ShardUnavailable

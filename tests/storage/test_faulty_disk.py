@@ -90,11 +90,11 @@ def test_a_file_on_a_disk_with_faults_is_not_read_and_is_there_again_when_they_a
     fragment = staged(disk, SIZES[size])
     assert (fragment.bytes > SMALL_FILE_BYTES) == (size == "large")
     right = rows_in(disk, fragment)
-    begin, told = FAULTS[fault]
+    begin, message = FAULTS[fault]
     begin(disk, fragment)
-    with pytest.raises(told):
+    with pytest.raises(message):
         rows_in(disk, fragment)
-    with pytest.raises(told):
+    with pytest.raises(message):
         verify_file(disk, fragment.path, fragment.seal)
     disk.flips, disk.stale, disk.raise_always, disk.short_reads, disk.vanished = {}, {}, set(), 0, None
     assert rows_in(disk, fragment) == right

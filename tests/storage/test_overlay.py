@@ -300,8 +300,8 @@ def rows_of(
 
 def overlay_of(shelf: Shelf, bounds: Bounds | None = None) -> Any:
     source, bounds = shelf.source(), bounds or Bounds(0, 99, 99)
-    (stretch,) = source.view.stretches(0, shelf.slot_count, bounds)
-    return stretch.layers and run_of(stretch.layers, source.open, ("k", "v"), ("k",), bounds)
+    (slot_range,) = source.view.slot_ranges(0, shelf.slot_count, bounds)
+    return slot_range.layers and run_of(slot_range.layers, source.open, ("k", "v"), ("k",), bounds)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 100])
@@ -415,9 +415,9 @@ def test_others_with_far_too_many_rows_are_not_looked_at(monkeypatch: pytest.Mon
     monkeypatch.setattr(overlay_module, "BATCH_ROWS", 2)
     shelf = shelf_of(loaded(), [(key, 2, "new") for key in range(14)], slots=4)
     source, bounds = shelf.source(), Bounds(0, 9, 9)
-    (stretch,) = source.view.stretches(0, 4, bounds)
-    assert stretch.layers is not None
-    assert run_of(stretch.layers, source.open, ("k", "v"), ("k",), bounds) is None
+    (slot_range,) = source.view.slot_ranges(0, 4, bounds)
+    assert slot_range.layers is not None
+    assert run_of(slot_range.layers, source.open, ("k", "v"), ("k",), bounds) is None
     assert all("slot_starts" not in vars(source.open(f, ("k", "v"))) for f in shelf.fragments)
 
 
@@ -437,8 +437,8 @@ def test_others_may_have_more_rows_than_the_fragment_over_which_they_are_laid() 
 def test_the_fragment_with_most_rows_of_those_that_fit_is_the_one_that_others_are_laid_over() -> None:
     deletes: list[tuple[int, int, str | None]] = [(key, 2, None) for key in range(60)]
     shelf = shelf_of(loaded(), deletes, [(3, 3, "new"), (4, 3, "new")])
-    (stretch,) = shelf.source().view.stretches(0, 1, Bounds(0, 99, 99))
-    assert stretch.layers is not None and stretch.layers.base is shelf.fragments[0]
+    (slot_range,) = shelf.source().view.slot_ranges(0, 1, Bounds(0, 99, 99))
+    assert slot_range.layers is not None and slot_range.layers.base is shelf.fragments[0]
     assert rows_of(shelf) == {3: "new", 4: "new"}
 
 
@@ -467,9 +467,9 @@ def shared(some: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> 
 
 def laid_over(shelf: Shelf, source: PageSource, fragments: Sequence[Fragment], snapshot: int) -> Overlay:
     bounds = Bounds(0, snapshot, snapshot)
-    (stretch,) = View(fragments).stretches(0, shelf.slot_count, bounds)
-    assert stretch.layers is not None
-    run = run_of(stretch.layers, source.open, ("k", "v"), ("k",), bounds)
+    (slot_range,) = View(fragments).slot_ranges(0, shelf.slot_count, bounds)
+    assert slot_range.layers is not None
+    run = run_of(slot_range.layers, source.open, ("k", "v"), ("k",), bounds)
     assert isinstance(run, Overlay)
     return run
 

@@ -28,13 +28,13 @@ def test_s3_and_s3a_are_objects_and_nothing_is_asked_before_a_file_is(root: str)
 @pytest.mark.parametrize(
     "root", ["http://minio:9000/bucket/x", "https://key:hidden@minio/bucket", "s3n://bucket/x"]
 )
-def test_other_names_of_a_bucket_are_told_the_right_one(root: str) -> None:
+def test_other_names_of_a_bucket_are_reported_the_right_one(root: str) -> None:
     with pytest.raises(InvalidOption, match="write s3://BUCKET/PREFIX") as refused:
         open_disk(root)
     assert "hidden" not in str(refused.value)
 
 
-def test_a_missing_package_is_told_by_its_name() -> None:
+def test_a_missing_package_is_reported_by_its_name() -> None:
     code = (
         "import sys; sys.modules['botocore'] = None\n"
         "from elasticscan.base.errors import InvalidOption\n"
@@ -42,11 +42,11 @@ def test_a_missing_package_is_told_by_its_name() -> None:
         "try: open_disk('s3://bucket/x')\n"
         "except InvalidOption as error: print(error)\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "pip install 'elasticscan[s3]'" in told
+    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'elasticscan[s3]'" in message
 
 
 def test_nobody_pays_for_a_package_that_no_root_needs() -> None:
     code = "import sys, elasticscan; print('botocore' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == "False"
+    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert message.strip() == "False"

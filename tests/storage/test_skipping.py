@@ -395,7 +395,7 @@ def test_many_tablets_of_a_fragment_are_looked_up_in_it_once(
     (page,) = read_all(shelf, Bounds(0, 2), same(10_000), wanted)
     before = sum(row.value == "wanted" for row in rows if row.slot in at)
     assert len(matching([page], shelf, wanted)) == before + others
-    assert looked[0] <= 1 + 2 * others, "of 256 stretches"
+    assert looked[0] <= 1 + 2 * others, "of 256 ranges"
 
 
 def test_a_full_page_is_the_last_one_if_the_rest_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_nothing_is_left_of_a_block_that_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_flush_that_fails_is_told_and_leaves_nothing_unfinished(tmp_path: Path, failing: int) -> None:
+def test_a_flush_that_fails_is_reported_and_leaves_nothing_unfinished(tmp_path: Path, failing: int) -> None:
     made = [FaultyDisk(disk) for disk in disks(tmp_path, 3)]
     made[failing].raise_at_call["finish"] = 1
     with pytest.raises(ShardUnavailable):

@@ -1,4 +1,4 @@
-"""Random conditions: SQL text beside a plain function that says for a row what the text must mean."""
+"""Random conditions: SQL text alongside a plain function that says for a row what the text must mean."""
 
 from __future__ import annotations
 

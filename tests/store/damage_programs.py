@@ -215,7 +215,7 @@ class DamageProgram:
     # Operations
 
     def _try(self, what: str, work: Callable[[], Any]) -> Any:
-        """What an operation returns; None after an error that is told as it should be."""
+        """What an operation returns; None after an error that is raised as it should be."""
         self.done.append(what)
         name = what.partition(" ")[0]
         try:
@@ -419,7 +419,7 @@ class DamageProgram:
         )
 
     def _everything_is_right(self, why: str) -> None:
-        """Every table at every snapshot, through every path, and every change; with a store opened anew."""
+        """Every table at every snapshot, through every path, and every change; with a store opened again."""
         try:
             with opened(self.place, self._disk) as store:
                 for table, states in self.model.states.items():
@@ -475,7 +475,7 @@ class DamageProgram:
             raise DamageNotSeenError(f"live files were removed: {gone}, or changed: {changed}")
 
     def _check_healed(self) -> None:
-        """What vanished is there again: it reads as the oracle says, without being opened anew."""
+        """What vanished is there again: it reads as the oracle says, without being opened again."""
         if self.store is None:
             self._reopen()
         for table in self.model.states:

@@ -53,7 +53,7 @@ class Program:
         self.failures = 0
 
     def run(self) -> str:
-        told: list[str] = []
+        message: list[str] = []
         for _ in range(STEPS):
             step = self._random.choice(
                 ("write", "write", "delete", "compact", "move", "split", "index", "collect", "table", "read")
@@ -67,14 +67,14 @@ class Program:
                 self.done.append(step)
             except CommitUnknown as error:
                 self.done.append(f"{step} ({error.code})")
-                told.append(error.code)
+                message.append(error.code)
                 if self._wanted is not None:
                     self._may_be = [*self._may_be, self._wanted]
             except ElasticScanError as error:
                 if isinstance(error, StoreDamaged):  # its disk fails, and it is well
-                    raise WrongError("the catalog is told to be damaged") from error
+                    raise WrongError("the catalog is reported to be damaged") from error
                 self.done.append(f"{step} ({error.code})")
-                told.append(error.code)
+                message.append(error.code)
             self.failures += self._failing.failures()
             self._failing.fail_at(0, 0, 0, 0)
             self._check(self._store)
@@ -87,7 +87,7 @@ class Program:
             self._check(store)
             if found := store.verify():
                 raise WrongError(f"damage: {found}")
-        return ",".join(sorted(set(told)))
+        return ",".join(sorted(set(message)))
 
     def _arm(self) -> None:
         chance = self._random
@@ -152,7 +152,7 @@ def main() -> None:
         program: Program | None = None
         try:
             program = Program(place, dict(rows), seed)
-            said: dict[str, object] = {"seed": seed, "told": program.run(), "failures": program.failures}
+            said: dict[str, object] = {"seed": seed, "message": program.run(), "failures": program.failures}
         except BaseException:
             done = [] if program is None else program.done
             said = {"seed": seed, "failed": f"seed {seed}, after {done}: {traceback.format_exc()}"}

@@ -1,4 +1,4 @@
-"""Random programs of a store that is kept: keepers, tags, restores, backups and change reads beside all else.
+"""Random programs of a store that is kept: keepers, tags, restores, backups and change reads during writes.
 
 A keeper of such a program has bounds that a few rows break. Others are let in before each of its steps,
 between a merge and its swap, and wherever a page or a write lets them in; there it may be killed, which

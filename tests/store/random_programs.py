@@ -1,4 +1,4 @@
-"""Random programs against a real store on a disk, beside a plain dict of every snapshot.
+"""Random programs against a real store on a disk, alongside a plain dict of every snapshot.
 
 A program writes, deletes, overwrites, moves, splits, joins, expands, contracts, compacts, collects garbage,
 makes indexes (and kills who builds them), drops them, adds columns and reads pages of several scans, in an
@@ -636,9 +636,9 @@ class Program:
         except SnapshotExpired:
             assert self.store.table(table).definition.oldest_snapshot > snapshot, "it is there"
             return
-        told = [comparable(row) for row in zip(*got.to_pydict().values(), strict=True)]
+        message = [comparable(row) for row in zip(*got.to_pydict().values(), strict=True)]
         nothing = (None,) * len(names)
-        assert told == [comparable(rows.get(key, nothing)) for key in asked], f"{table} at {snapshot}"
+        assert message == [comparable(rows.get(key, nothing)) for key in asked], f"{table} at {snapshot}"
 
     def _start_scan(self) -> None:
         table = self.random.choice(list(TABLES))
@@ -759,7 +759,7 @@ class Program:
             self._advance(self.random.choice(self.scans))
 
     def _advance(self, scan: ReadScan) -> None:
-        """One page. Only a scan whose lease has ended may be told that its snapshot is gone."""
+        """One page. Only a scan whose lease has ended may be reported that its snapshot is gone."""
         if scan not in self.scans:
             return
         there, before = scan.index not in self.dropped, scan.scan.stats.pages
@@ -1003,9 +1003,9 @@ class Program:
 
     def _check_status(self, newest: int) -> None:
         """The rows that a status tells are never too few, and just so many where it says so."""
-        for told in self.store.status()["tables"]:
-            rows = len(self.rows_at(told["name"], newest))
-            assert told["rows"] == rows if told["rows_exact"] else told["rows"] >= rows
+        for message in self.store.status()["tables"]:
+            rows = len(self.rows_at(message["name"], newest))
+            assert message["rows"] == rows if message["rows_exact"] else message["rows"] >= rows
 
     def _check_files(self) -> None:
         """What a fragment serves lives at its shard, and its file is what was written."""
@@ -1060,8 +1060,8 @@ class Program:
         schema, primary_key, _ = TABLES[table]
         places = [schema.names.index(name) for name in primary_key]
         for batch in self.store.table(table).changes(oldest, newest, page_rows=50).batches():
-            for told in zip(*batch.to_pydict().values(), strict=True):
-                row, kind = comparable(told[:-3]), told[-3]
+            for message in zip(*batch.to_pydict().values(), strict=True):
+                row, kind = comparable(message[:-3]), message[-3]
                 key = tuple(row[at] for at in places)
                 if kind in ("update_preimage", "delete"):
                     assert before.pop(key) == row, "a change of a row that was not so"

@@ -130,7 +130,7 @@ STYLES: dict[str, dict[str, int]] = {
         "advance_one": 20,
         "move": 3,
     },
-    "index scans beside movers": {
+    "index scans alongside movers": {
         "delete": 4,
         "create_index": 1,
         "start_scan": 8,
@@ -141,7 +141,7 @@ STYLES: dict[str, dict[str, int]] = {
         "compact": 2,
         "collect_garbage": 2,
     },
-    "merged scans beside movers": {
+    "merged scans alongside movers": {
         "write": 4,
         "delete": 2,
         "create_index": 3,
@@ -153,7 +153,7 @@ STYLES: dict[str, dict[str, int]] = {
         "suspended_move": 4,
         "compact": 4,
     },
-    "indexes beside writes": {
+    "indexes alongside writes": {
         "write": 14,
         "delete": 3,
         "create_index": 14,
@@ -163,7 +163,7 @@ STYLES: dict[str, dict[str, int]] = {
         "start_scan": 4,
         "advance_one": 6,
     },
-    "builds beside changes": {
+    "builds alongside changes": {
         "delete": 4,
         "overwrite": 1,
         "create_index": 8,

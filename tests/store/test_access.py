@@ -38,9 +38,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 )
 def test_rare_values_are_counted_and_found_through_the_index(store: Store, condition: str, rows: int) -> None:
     scan = store.table("t").scan(["id", "k"], condition)
-    told = scan.explain()
-    assert told["access"] == "by_k"
-    (by_k,) = (each for each in told["candidates"] if each["access"] == "by_k")
+    message = scan.explain()
+    assert message["access"] == "by_k"
+    (by_k,) = (each for each in message["candidates"] if each["access"] == "by_k")
     assert by_k["rows_scanned"] == rows
     assert scan.to_table().num_rows == rows
     assert scan.explain()["actual"]["rows_scanned"] == rows
@@ -86,8 +86,8 @@ def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted:
 
 
 def rows_to_scan(table: Table, snapshot: int | None = None) -> dict[str, float]:
-    told = table.scan(None, "k >= 0", snapshot=snapshot).explain()
-    return {each["access"]: each["rows_scanned"] for each in told["candidates"]}
+    message = table.scan(None, "k >= 0", snapshot=snapshot).explain()
+    return {each["access"]: each["rows_scanned"] for each in message["candidates"]}
 
 
 def test_rows_that_only_other_snapshots_have_are_not_priced(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_statistics_are_read_once_for_each_fragment_and_run(
 
 
 @pytest.mark.parametrize("damaged", ["run_histograms", "fragment_statistics"])
-def test_damaged_statistics_stop_no_query_and_are_told_by_verify(tmp_path: Path, damaged: str) -> None:
+def test_damaged_statistics_stop_no_query_and_are_reported_by_verify(tmp_path: Path, damaged: str) -> None:
     numbers = np.arange(3_000)
     with Store.create(tmp_path / "s", ["a"], upkeep="off") as made:
         table = made.create_table("t", SCHEMA, ["id"])
@@ -154,10 +154,10 @@ def test_damaged_statistics_stop_no_query_and_are_told_by_verify(tmp_path: Path,
 
 def test_a_value_of_the_key_is_read_alone_and_its_slot_alone_too(store: Store) -> None:
     scan = store.table("t").scan(None, "id = 4711", index="key")
-    told = scan.explain()
-    assert (told["access"], told["slots"], told["ranges"]) == ("key", 1, 1)
-    assert [each["slots"] for each in told["scans"]] == [1]
-    (by_key,) = (each for each in told["candidates"] if each["access"] == "key")
+    message = scan.explain()
+    assert (message["access"], message["slots"], message["ranges"]) == ("key", 1, 1)
+    assert [each["slots"] for each in message["scans"]] == [1]
+    (by_key,) = (each for each in message["candidates"] if each["access"] == "key")
     assert (by_key["condition"], by_key["remainder"], by_key["rows_scanned"]) == ("id = 4711", None, 1)
     assert scan.to_table().column("id").to_pylist() == [4711]
     assert scan.explain()["actual"]["rows_scanned"] == 1

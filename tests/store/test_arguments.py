@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "reported"),
     [
         ("s3://b/x", "can hold no catalog: name a directory, .* shards={'s1': 's3://bucket/prefix'}"),
         ("gs://b/x", "can hold no catalog"),
@@ -53,13 +53,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
         ("postgres://u:secret@h/d", r"is written: postgresql\+psycopg://u:\*\*\*@h/d"),
     ],
 )
-def test_a_place_that_holds_no_catalog_is_told_with_what_does(uri: str, told: str) -> None:
+def test_a_place_that_holds_no_catalog_is_reported_with_what_does(uri: str, message: str) -> None:
     for call in (Store.open, partial(Store.create, shards=["s1"])):
-        with pytest.raises(InvalidOption, match=told):
+        with pytest.raises(InvalidOption, match=message):
             call(uri)
 
 
-def test_a_store_and_a_table_in_one_path_are_told_apart(store: Store) -> None:
+def test_a_store_and_a_table_in_one_path_are_reported_apart(store: Store) -> None:
     with pytest.raises(StoreNotFound, match=r"store is one, .*open\('.*/store'\).table\('t'\)"):
         Store.open(f"{store.uri}/t")
 
@@ -222,7 +222,7 @@ def test_a_retention_period_has_a_unit(store: Store) -> None:
 
 
 @pytest.mark.parametrize("value", [date(2026, 3, 1), True, None])
-def test_what_is_no_snapshot_is_told_all_that_is_one(store: Store, value: Any) -> None:
+def test_what_is_no_snapshot_is_reported_all_that_is_one(store: Store, value: Any) -> None:
     with pytest.raises(InvalidOption, match="a commit number, a tag or a time: 17, "):
         store.table("t").restore(to=value)
 
@@ -284,7 +284,7 @@ def test_javas_hash_takes_one_column(tmp_path: Path) -> None:
             store.table("t").upsert(pa.table({"a": [1, 1], "b": ["x", "x"]}))
 
 
-def test_a_mode_in_place_of_a_clock_is_told_how_to_read(store: Store, tmp_path: Path) -> None:
+def test_a_mode_in_place_of_a_clock_is_reported_how_to_read(store: Store, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r"clock='r' .* read_only=True opens"):
         Store.open(store.uri, "r")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="clock='w'"):
@@ -293,7 +293,7 @@ def test_a_mode_in_place_of_a_clock_is_told_how_to_read(store: Store, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ("count(*), sum(v)", r"several are a list: \['count"),
         ("count(*) AS n, sum(v)", r"several are a list: \['count"),
@@ -301,10 +301,10 @@ def test_a_mode_in_place_of_a_clock_is_told_how_to_read(store: Store, tmp_path: 
         ("median(v)", "compute the rest from their results, or in Spark$"),
     ],
 )
-def test_aggregates_of_another_form_are_told_with_the_form_there_is(
-    store: Store, values: Any, told: str
+def test_aggregates_of_another_form_are_reported_with_the_form_there_is(
+    store: Store, values: Any, message: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=told):
+    with pytest.raises(InvalidOption, match=message):
         store.table("t").aggregate(values)
 
 
@@ -317,12 +317,12 @@ def test_the_oldest_changes_have_no_name(store: Store) -> None:
 def test_a_text_in_place_of_names_and_a_condition_in_place_of_a_transaction_tell_what_to_write(
     tmp_path: Path,
 ) -> None:
-    for given, told in (
+    for given, message in (
         ("s1, s2", r": \['s1', 's2'\]$"),
         ("s1", r": \['s1'\]$"),
         (2, r"such as \['s1', 's2'\]$"),
     ):
-        with pytest.raises(InvalidOption, match=told):
+        with pytest.raises(InvalidOption, match=message):
             Store.create(tmp_path / "a.store", given)
     store = Store.create(tmp_path / "a.store", ["s1"])
     table = store.create_table("t", {"id": [1]}, primary_key="id")

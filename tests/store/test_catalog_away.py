@@ -145,7 +145,7 @@ def test_a_connection_that_is_dropped_at_any_statement_leaves_nothing_half_done(
     assert store.status()["moves"] == []
 
 
-def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be_repeated(
+def test_the_lost_answer_of_a_commit_is_reported_as_such_and_a_write_with_txn_may_be_repeated(
     store: Store,
 ) -> None:
     said = []
@@ -159,7 +159,7 @@ def test_the_lost_answer_of_a_commit_is_told_as_such_and_a_write_with_txn_may_be
             except CommitUnknown as error:
                 said.append((len(store.table("t").history()) - before, str(error)))
             except CatalogUnavailable:
-                assert len(store.table("t").history()) == before, "what is told as not done was not done"
+                assert len(store.table("t").history()) == before, "what is raised as not done was not done"
             if not line.cut:
                 break
     assert sorted({more for more, _ in said}) == [0, 1]

@@ -131,7 +131,7 @@ class Program:
         self.clock.advance(self.chance.choice((RETENTION / 3, RETENTION, 2 * GC_GRACE_SECONDS)))
 
     def check(self) -> None:
-        """Each snapshot shows its rows or is told to be gone, and never while it has to be kept."""
+        """Each snapshot shows its rows or is reported to be gone, and never while it has to be kept."""
         assert [commit.kind for commit in self.table.history()] == self.kinds
         assert [commit.number for commit in self.table.history()] == list(self.shows)
         numbers, since = list(self.shows), self.clock.now() - RETENTION
@@ -146,7 +146,7 @@ class Program:
         self.check_catalog()
 
     def check_changes(self, numbers: list[int]) -> None:
-        """The changes of all commits beyond one make the newest rows of its rows, or are told to be gone."""
+        """The changes of all commits beyond one make the newest rows of its rows, or are expired."""
         for after in numbers:
             try:
                 events = self.table.changes(after).to_table().to_pylist()

@@ -94,9 +94,9 @@ MIXED = {i: changed(row) for i, row in OLD.items()} | {i: new_row(i) for i in NE
 
 def by_id(rows: pa.Table) -> dict[int, Row]:
     listed = rows.to_pylist()
-    told = {row["id"]: row for row in listed}
-    assert len(told) == len(listed), "a row came twice"
-    return told
+    message = {row["id"]: row for row in listed}
+    assert len(message) == len(listed), "a row came twice"
+    return message
 
 
 def read(store: Store, **how: Any) -> dict[int, Row]:
@@ -209,11 +209,11 @@ def test_scans_that_began_go_on_with_the_columns_that_they_began_with(
             assert page.key is not None
             rest = other.resume(page.key)
             assert rest.schema == scan.schema
-            told = by_id(pa.concat_tables([pa.Table.from_batches([page.rows]), rest.to_table()]))
+            message = by_id(pa.concat_tables([pa.Table.from_batches([page.rows]), rest.to_table()]))
             whole = {
                 i: row for i, row in OLD.items() if scan is not begun[1] or (row["must"] < 2 and row["n"])
             }
-            assert told == {i: {name: row[name] for name in scan.schema.names} for i, row in whole.items()}
+            assert message == {i: {name: row[name] for name in scan.schema.names} for i, row in whole.items()}
 
     check()
     store.compact()
@@ -308,8 +308,8 @@ def test_changes_that_are_read_on_are_null_in_a_column_after_it_was_dropped(
     table.drop_columns(["v"])
     table.upsert(pa.Table.from_pylist([{k: x for k, x in old_row(2).items() if k != "v"}], table.schema))
     assert key is not None
-    told = other.resume(key).to_table().to_pylist()
-    assert [(row["_change_type"], row["v"]) for row in told] == [
+    message = other.resume(key).to_table().to_pylist()
+    assert [(row["_change_type"], row["v"]) for row in message] == [
         ("update_preimage", "v1"),
         ("update_postimage", "v1"),
     ]
@@ -351,7 +351,7 @@ def test_changes_that_do_not_fit_the_type_that_a_reader_began_with_end_it(store:
         of_then(number).to_table()
 
 
-# -------------------------------------------------------------------------------- beside the rest
+# -------------------------------------------------------------------------------- alongside the rest
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -428,7 +428,7 @@ def _schema_of_now() -> list[pa.Field]:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "told"),
+    ("call", "error", "reported"),
     [
         (lambda t: t.drop_columns([]), InvalidOption, "at least one"),
         (lambda t: t.drop_columns(["v", "nn"]), ColumnNotFound, "did you mean"),
@@ -452,10 +452,10 @@ def _schema_of_now() -> list[pa.Field]:
     ],
 )
 def test_what_cannot_be_changed_is_refused_and_nothing_is(
-    table: Table, call: Callable[[Table], Any], error: type[ElasticScanError], told: str
+    table: Table, call: Callable[[Table], Any], error: type[ElasticScanError], message: str
 ) -> None:
     before = table.definition
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         call(table)
     assert table.definition == before
 

@@ -110,19 +110,19 @@ def test_no_flipped_bit_of_a_catalog_tells_anything_wrong(
         if holding is not None:
             holding.table("small").upsert(some_rows(random.Random(1), "small", 20, added=False)[0])
         path, of_log = place / name, holding is not None
-        sound, content = told(place, of_log), path.read_bytes()
+        sound, content = message(place, of_log), path.read_bytes()
         outcomes: Counter[str] = Counter()
         for bit in bits_to_flip(len(content), random.Random(7)):
             flip(path, bit)
             try:
-                outcomes["same" if told(place, of_log) == sound else f"wrong at bit {bit}"] += 1
+                outcomes["same" if message(place, of_log) == sound else f"wrong at bit {bit}"] += 1
             except ElasticScanError as error:
                 outcomes[error.code] += 1
             if of_log:
                 flip(path, bit)
             else:  # nobody has it open, and leases were written to it
                 path.write_bytes(content)
-        assert told(place, of_log) == sound
+        assert message(place, of_log) == sound
     assert outcomes["ES_STORE_DAMAGED"], "some bits matter"
     assert not [said for said in outcomes if said.startswith("wrong")], outcomes
 
@@ -149,7 +149,7 @@ def flip(path: Path, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit % 8]))
 
 
-def told(place: Path, without_changes: bool = False) -> list[Any]:
+def message(place: Path, without_changes: bool = False) -> list[Any]:
     """Everything that a store tells of itself and of its small table, and how many rows the big one has."""
     with opened(place) as store:
         table = store.table("small")

@@ -1,8 +1,8 @@
-"""Catalogs whose disk fails below SQLite, call by call: what was acknowledged is there, the rest is told.
+"""Catalogs whose disk fails below SQLite, call by call: what was acknowledged is there, the rest is reported.
 
 Reads, writes, flushes and changes of length of the catalog's files meet EIO, or a disk without room, once
 or for as long as a step takes. Each step ends well or with a typed error, the same handle goes on, and so
-does a store that is opened anew. ELASTICSCAN_FAILING_SEEDS is one seed or a range such as 0-999.
+does a store that is opened again. ELASTICSCAN_FAILING_SEEDS is one seed or a range such as 0-999.
 """
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ def test_whatever_call_on_a_catalogs_files_fails_what_was_acknowledged_is_there(
     assert (failed, done.returncode, done.stderr) == ([], 0, "")
     assert [line["seed"] for line in lines] == list(seeds)
     assert any(line["failures"] for line in lines), "some calls failed"
-    assert any(line["told"] for line in lines), "some of that was told"
+    assert any(line["reported"] for line in lines), "some of that was reported"

@@ -106,5 +106,5 @@ def test_what_a_reader_keeps_is_what_a_new_one_looks_up(seed: int, tmp_path: Pat
         for step in range(STEPS):
             histories.step()
             if chance.random() < 0.7:
-                with Store.open(tmp_path) as anew:
-                    assert seen(reader) == seen(anew), step
+                with Store.open(tmp_path) as again:
+                    assert seen(reader) == seen(again), step

@@ -1,6 +1,7 @@
 """Disks that are really full: the catalog's, a database server's, those of shards in moves and merges.
 
-What is told is `DiskFull`, nothing is lost, reads go on, and once there is room again the same handle does.
+What is reported is `DiskFull`, nothing is lost, reads go on, and once there is room again the same handle
+does.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def failing_at(place: Path, call: Callable[..., os.stat_result]) -> Callable[...
 
 
 @pytest.mark.parametrize("name", ["", "catalog.db"])
-def test_a_store_that_cannot_be_looked_at_is_told_as_such(
+def test_a_store_that_cannot_be_looked_at_is_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     place = tmp_path / "store"
@@ -220,7 +221,7 @@ def test_a_store_that_cannot_be_looked_at_is_told_as_such(
 
 
 @pytest.mark.parametrize("make", [Store.open, lambda uri: Store.create(uri, ["a"])])
-def test_a_path_below_a_directory_that_is_gone_is_told_as_such(
+def test_a_path_below_a_directory_that_is_gone_is_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Store]
 ) -> None:
     (tmp_path / "gone").mkdir()

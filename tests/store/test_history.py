@@ -38,7 +38,7 @@ def table(store: Store) -> Table:
     return store.create_table("t", SCHEMA, ["id"])
 
 
-def test_each_commit_is_told_with_its_time_its_size_and_what_its_writer_said(
+def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said(
     table: Table, clock: ManualClock
 ) -> None:
     table.upsert(rows(1, 2, 3), user_metadata={"job": "nightly", "by": "ann"})

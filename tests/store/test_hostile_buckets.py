@@ -228,7 +228,7 @@ def store(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0])
-def test_programs_are_exact_or_told_whatever_the_server_does(
+def test_programs_are_exact_or_reported_whatever_the_server_does(
     store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     Program(seed, store, s3_server.line, monkeypatch).run(60)

@@ -156,7 +156,7 @@ def test_filters_that_a_parser_stumbles_over_are_refused(text: str) -> None:
         Predicate.parse(text, schema)
 
 
-def test_a_parameter_whose_name_cannot_be_encoded_is_told_in_a_text_that_can(store: Store) -> None:
+def test_a_parameter_whose_name_cannot_be_encoded_is_reported_in_a_text_that_can(store: Store) -> None:
     with pytest.raises(FilterError) as refused:
         store.table("t").scan(filter="id = :p", parameters={"a\ud800": 1})
     str(refused.value).encode()
@@ -255,7 +255,7 @@ LACKS = {
 def test_whatever_a_process_lacks_every_call_says_so(
     store: Store, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
-    error, told = LACKS[lack]
+    error, message = LACKS[lack]
 
     def fail(*_: Any, **__: Any) -> Any:
         raise error
@@ -272,14 +272,14 @@ def test_whatever_a_process_lacks_every_call_says_so(
         "upsert": lambda: table.upsert([{"id": 1, "s": "x"}]),
     }
     for name, call in calls.items():
-        with pytest.raises(OutOfResources, match=told) as caught:
+        with pytest.raises(OutOfResources, match=message) as caught:
             call()
         assert caught.value.__cause__ is error, name
-    with pytest.raises(OutOfResources, match=told):
+    with pytest.raises(OutOfResources, match=message):
         stream.read_next_batch()
 
 
-def test_a_process_without_free_files_is_told_so_by_the_catalog(store: Store) -> None:
+def test_a_process_without_free_files_is_reported_so_by_the_catalog(store: Store) -> None:
     child = """if True:
         import os, resource, sys, elasticscan
         from elasticscan.errors import OutOfResources
@@ -326,7 +326,7 @@ def test_garbage_collected_beside_a_slow_write_asks_to_try_again(store: Store) -
     assert store.table("t").scan().to_table().num_rows == 100
 
 
-def test_a_staged_file_that_was_damaged_is_told_as_damage_and_not_as_garbage(store: Store) -> None:
+def test_a_staged_file_that_was_damaged_is_reported_as_damage_and_not_as_garbage(store: Store) -> None:
     rows = pa.table({"id": range(1_000), "s": ["y"] * 1_000}).to_batches(max_chunksize=100)
     before = set(Path(store.uri).rglob("*.arrow"))
 

@@ -244,7 +244,7 @@ def test_a_build_that_was_killed_goes_on_where_it_ended(
 
 @pytest.mark.long
 def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_path: Path) -> None:
-    """Two writers and a mover beside four builds; then every index has every row."""
+    """Two writers and a mover alongside four builds; then every index has every row."""
     wanted: dict[str, tuple[list[str], str]] = {
         "one": (["k"], "sorted"),
         "two": (["v", "k"], "sorted"),
@@ -367,7 +367,7 @@ def empty(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [Path.unlink, cut, overwrite_footer, empty])
 @pytest.mark.parametrize("remedy", ["drop and create", "compact"])
-def test_a_damaged_run_is_told_of_and_healed_by_building_it_again(
+def test_a_damaged_run_is_reported_of_and_healed_by_building_it_again(
     store: Store, harm: Callable[[Path], object], remedy: str
 ) -> None:
     expected = everything(store)

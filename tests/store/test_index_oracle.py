@@ -1,4 +1,4 @@
-"""Random tables and conditions through every access path, beside DuckDB on the same rows.
+"""Random tables and conditions through every access path, alongside DuckDB on the same rows.
 
 DuckDB orders values as Spark does: NaN equals itself and is above all numbers, -0.0 equals 0.0, texts
 compare by their bytes. Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.

@@ -199,7 +199,7 @@ def test_a_prefix_that_was_copied_over_another_is_not_written_to(
 
 @pytest.fixture
 def cold(store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """The store, opened anew, with nothing of it nearby."""
+    """The store, opened again, with nothing of it nearby."""
     store.table("t").upsert(rows(np.arange(ROWS, 6 * ROWS)))
     store.table("t").create_index("by_k", ["k"])
     store.table("t").compact()
@@ -369,7 +369,9 @@ def test_an_upload_of_a_writer_that_died_is_collected(store: Store, bucket: str,
     assert ids(store) == list(range(ROWS))
 
 
-def test_no_secret_is_kept_or_told(store: Store, bucket: str, s3_server: S3Server, tmp_path: Path) -> None:
+def test_no_secret_is_kept_or_reported(
+    store: Store, bucket: str, s3_server: S3Server, tmp_path: Path
+) -> None:
     root = f"s3://{s3_server.client.meta.region_name}:{SECRET}@{bucket}/c?secret_key={SECRET}"
     with pytest.raises(InvalidOption, match="AWS_ACCESS_KEY_ID") as refused:
         store.expand({"c": root})
@@ -378,13 +380,13 @@ def test_no_secret_is_kept_or_told(store: Store, bucket: str, s3_server: S3Serve
         ids(other)
     s3_server.line.fault = lambda _: None
     page = next(iter(store.table("t").scan(page_rows=1_000)))
-    told = [
+    message = [
         *(str(caught.value) + repr(caught.value.fields) for caught in (refused, denied)),
         repr(store.status()),
         repr(store.table("t").scan().explain()),
         str(page.key),
     ]
-    assert not [text for text in told if SECRET in text]
+    assert not [text for text in message if SECRET in text]
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert files and not [file for file in files if SECRET.encode() in file.read_bytes()]
     objects = s3_server.client.list_objects_v2(Bucket=bucket)["Contents"]

@@ -404,7 +404,7 @@ def older_catalog_put_back(place: Path, owned: Path, names: list[str] | dict[str
     as_another_file(older, owned / "catalog.db")
 
 
-def check_it_is_told(store: Path) -> None:
+def check_it_is_reported(store: Path) -> None:
     for read_only in (False, True):
         with Store.open(store, read_only=read_only) as opened:
             for read in (values, get, lambda it: it.table("t").scan().count(), USES[0]):
@@ -420,12 +420,12 @@ def test_a_catalog_of_before_the_last_adoption_is_an_older_one(tmp_path: Path, r
     """It has another incarnation than its shards, as the original has of a copy that took them over."""
     disks = {name: str(tmp_path / "disks" / name) for name in "ab"}
     older_catalog_put_back(tmp_path, tmp_path / "store", list(disks) if roots == "within" else disks)
-    check_it_is_told(tmp_path / "store")
+    check_it_is_reported(tmp_path / "store")
 
 
 def test_a_catalog_of_before_a_copys_first_write_is_an_older_one(tmp_path: Path) -> None:
     older_catalog_put_back(tmp_path, tmp_path / "copy", ["a", "b"])
-    check_it_is_told(tmp_path / "copy")
+    check_it_is_reported(tmp_path / "copy")
     with Store.open(tmp_path / "store") as original:
         assert values(original) == {1}
 

@@ -72,7 +72,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "FIRST_CONNECT_SECONDS", 0.0)
 
 
-def told(call: Callable[[], Any]) -> str:
+def message(call: Callable[[], Any]) -> str:
     """All that a log would have of an error, and what is found behind it, also where no log shows that."""
     with pytest.raises(ElasticScanError) as caught:
         call()
@@ -96,10 +96,10 @@ def test_no_error_of_a_catalog_shows_its_password(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRIPS", uri)
-    assert SECRET not in told(lambda: Store.open("env:TRIPS"))
-    assert SECRET not in told(lambda: Store.open(uri))
-    assert SECRET not in told(lambda: Store.create(uri, {"a": str(tmp_path / "a")}))
-    assert SECRET not in told(lambda: Store.create(uri, ["a"]))
+    assert SECRET not in message(lambda: Store.open("env:TRIPS"))
+    assert SECRET not in message(lambda: Store.open(uri))
+    assert SECRET not in message(lambda: Store.create(uri, {"a": str(tmp_path / "a")}))
+    assert SECRET not in message(lambda: Store.create(uri, ["a"]))
     with suppress(InvalidOption):  # of what holds no catalog
         assert SECRET not in repr(Location.of(uri))
     assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
@@ -118,12 +118,12 @@ def test_a_part_of_a_password_is_never_asked_for_as_a_host(
 
 
 @pytest.mark.parametrize("rest", [f"ann:?{SECRET}=@127.0.0.1:1/x", "127.0.0.1:1/x?sslmod=require"])
-def test_an_option_that_a_server_does_not_know_is_no_damage_and_not_told_by_name(rest: str) -> None:
+def test_an_option_that_a_server_does_not_know_is_no_damage_and_not_reported_by_name(rest: str) -> None:
     place = f"postgresql+psycopg:///{rest}"
     for call in (lambda: Store.open(place), lambda: Store.create(place, {"a": "a"})):
         with pytest.raises(InvalidOption, match="options of the connection that PostgreSQL does not know"):
             call()
-        assert SECRET not in told(call)
+        assert SECRET not in message(call)
 
 
 NOISE = st.text(st.sampled_from("ab1 :/@?&=;%+'\"\\"), max_size=4)
@@ -171,8 +171,8 @@ def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch
     assert shown(shown(place)) == shown(place)
     assert SECRET not in redact(f"there is nothing at {place}")
     assert SECRET not in redact(str({"uri": place}))
-    assert SECRET not in told(lambda: Store.open(place))
-    assert SECRET not in told(lambda: Store.create(place, {"a": str(tmp_path / "a")}))
+    assert SECRET not in message(lambda: Store.open(place))
+    assert SECRET not in message(lambda: Store.create(place, {"a": str(tmp_path / "a")}))
     here = Path(mkdtemp(dir=tmp_path))
     with suppress(InvalidOption), Store.create(here, {"a": place}, disks=lambda _: MemoryDisk()) as store:
         assert SECRET not in f"{store.status()} {store!r}"
@@ -181,7 +181,7 @@ def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch
 
 def test_a_root_that_is_no_uri_is_refused_without_its_password(tmp_path: Path) -> None:
     root = f"postgresql+psycopg://u:{SECRET}@[::1/db"
-    said = told(lambda: Store.create(tmp_path / "store", {"a": root}))
+    said = message(lambda: Store.create(tmp_path / "store", {"a": root}))
     assert "ES_INVALID_OPTION" in said
     assert SECRET not in said
 
@@ -202,14 +202,14 @@ def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
     assert SECRET not in redact(f"there is nothing at {place}")
     assert SECRET not in redact(str({"uri": place}))
     if "://" not in place:
-        assert SECRET not in told(lambda: whole_uri(place))
+        assert SECRET not in message(lambda: whole_uri(place))
 
 
 @pytest.mark.parametrize("root", [*ROOTS, *ODD])
 def test_no_error_of_a_root_shows_its_password(root: str, tmp_path: Path) -> None:
-    assert SECRET not in told(lambda: Store.create(tmp_path / "s", {"a": root}))
+    assert SECRET not in message(lambda: Store.create(tmp_path / "s", {"a": root}))
     with Store.create(tmp_path / "t", ["a"]) as store:
-        assert SECRET not in told(lambda: store.expand({"b": root}))
+        assert SECRET not in message(lambda: store.expand({"b": root}))
 
 
 @pytest.mark.long
@@ -221,13 +221,13 @@ def test_no_error_of_files_elsewhere_shows_a_password(
         monkeypatch.setenv(name, value)
     with Store.create(tmp_path / "t", ["a"]) as store:
         table = store.create_table("t", pa.table({"id": [1]}), ["id"])
-        assert SECRET not in told(lambda: store.load("x", place, primary_key="id"))
-        assert SECRET not in told(lambda: store.load("x", f"{place}/*.csv", primary_key="id"))
-        assert SECRET not in told(lambda: store.load("x", place, primary_key="id", format="parquet"))
-        assert SECRET not in told(lambda: store.load("x", place, primary_key="id", format="delta"))
-        assert SECRET not in told(lambda: table.export(place))
-        assert SECRET not in told(lambda: store.backup(place))
-        assert SECRET not in told(lambda: Store.from_backup(place, tmp_path / "back"))
+        assert SECRET not in message(lambda: store.load("x", place, primary_key="id"))
+        assert SECRET not in message(lambda: store.load("x", f"{place}/*.csv", primary_key="id"))
+        assert SECRET not in message(lambda: store.load("x", place, primary_key="id", format="parquet"))
+        assert SECRET not in message(lambda: store.load("x", place, primary_key="id", format="delta"))
+        assert SECRET not in message(lambda: table.export(place))
+        assert SECRET not in message(lambda: store.backup(place))
+        assert SECRET not in message(lambda: Store.from_backup(place, tmp_path / "back"))
 
 
 @pytest.mark.long
@@ -245,7 +245,7 @@ def test_a_store_whose_catalog_is_at_a_server_shows_no_password(
             shown += [table, table._repr_html_(), table.scan(), table.scan()._repr_html_(), table.history()]
             assert SECRET not in repr(shown) + str(store)
             assert SECRET not in store._repr_html_()
-            assert SECRET not in told(lambda: store.table("no"))
+            assert SECRET not in message(lambda: store.table("no"))
         adopt(place)
         assert SECRET not in capsys.readouterr().out
 
@@ -260,14 +260,14 @@ def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> Non
     with Store.create(tmp_path / "s", {"a": root}, disks=disk) as store:
         store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
         assert SECRET not in repr(store.status())
-        assert SECRET not in told(lambda: store.expand({"b": root}))
+        assert SECRET not in message(lambda: store.expand({"b": root}))
         assert SECRET not in repr(store)
 
         def away(root: str) -> MemoryDisk:
             raise OSError(f"cannot reach {root} with {SECRET}")
 
         with Store.open(store.uri, disks=away) as other:
-            assert SECRET not in told(lambda: other.table("t").upsert(pa.table({"id": [1]})))
+            assert SECRET not in message(lambda: other.table("t").upsert(pa.table({"id": [1]})))
 
 
 def test_a_read_of_an_attached_table_shows_no_password() -> None:

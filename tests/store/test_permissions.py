@@ -136,9 +136,9 @@ def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "s").chmod(0o755)
     Store.open(tmp_path / "s").close()
     (tmp_path / "s" / "catalog.db").chmod(0o644)
-    with pytest.warns(StoreReadableByAll, match="every user of this machine") as told:
+    with pytest.warns(StoreReadableByAll, match="every user of this machine") as message:
         Store.open(tmp_path / "s").close()
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in message] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Store.open(tmp_path / "s").close()

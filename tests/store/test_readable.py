@@ -70,8 +70,8 @@ def test_pandas_is_not_imported_before_rows_are(table: Table) -> None:
         "import sys, elasticscan, elasticscan.connector; store = elasticscan.open(sys.argv[1])\n"
         "store.table('t').scan(); print('pandas' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", code, uri], capture_output=True, text=True, check=True)
-    assert told.stdout == "False\n"
+    message = subprocess.run([sys.executable, "-c", code, uri], capture_output=True, text=True, check=True)
+    assert message.stdout == "False\n"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ FRAME = pd.DataFrame({"id": [1, 2, 3], "n": [5, 6, 7]})
         (FRAME[FRAME.id > 0].set_index("id", drop=False), ["id", "n"]),
         (FRAME.set_index([FRAME.id, FRAME.n.rename(None)]).drop(columns="id"), ["n", "id"]),
     ],
-    ids=["of a range", "of several", "that is a column, too", "without a name beside one"],
+    ids=["of a range", "of several", "that is a column, too", "without a name alongside one"],
 )
 def test_the_index_of_a_pandas_frame_is_columns_where_it_has_names(
     store: Store, frame: pd.DataFrame, columns: list[str]
@@ -129,7 +129,7 @@ def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Stor
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "reported"),
     [
         (pl.LazyFrame(ROWS), r"collect\(\) makes a frame"),
         (np.arange(3), "a dict gives its columns names"),
@@ -137,15 +137,15 @@ def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Stor
         (({"id": i} for i in range(3)), r"list\(…\) is a list of dicts"),
     ],
 )
-def test_what_is_no_rows_is_told_with_how_to_make_some(table: Table, data: Any, told: str) -> None:
-    with pytest.raises(SchemaMismatch, match=told):
+def test_what_is_no_rows_is_reported_with_how_to_make_some(table: Table, data: Any, message: str) -> None:
+    with pytest.raises(SchemaMismatch, match=message):
         table.upsert(data)
 
 
 def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> None:
     duckdb = pytest.importorskip("duckdb")
     assert pl.DataFrame(table).height == pa.table(table).num_rows == 3
-    for count in (3, 2):  # each query reads anew
+    for count in (3, 2):  # each query reads again
         assert duckdb.sql('SELECT count(*) FROM "table"').fetchall() == [(count,)]
         table.delete([count])
     other = store.create_table("other", table, "id")
@@ -156,7 +156,7 @@ def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> N
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "told"),
+    ("data", "error", "reported"),
     [
         ({"id": [1, "x"]}, SchemaMismatch, "'id' do not go together"),
         ({"id": [1], "n": [1, 2]}, SchemaMismatch, "do not go together"),
@@ -173,9 +173,9 @@ def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> N
     ],
 )
 def test_data_of_which_no_table_can_be_made_leaves_none(
-    store: Store, data: Any, error: type[Exception], told: str
+    store: Store, data: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         store.create_table("made", data, ["id"])
     assert [table.name for table in store.tables()] == ["t"]
 
@@ -308,7 +308,7 @@ def test_an_export_to_a_file_has_the_format_of_its_ending(
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_an_export_whose_first_file_cannot_be_begun_is_told_and_leaves_no_files(
+def test_an_export_whose_first_file_cannot_be_begun_is_reported_and_leaves_no_files(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:

@@ -139,7 +139,7 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, "ES_DISK_FULL"), (errno.EACCES, "ES_CATALOG_UNAVAILABLE")]
 )
-def test_a_temporary_directory_that_takes_no_copy_of_the_catalog_is_told(
+def test_a_temporary_directory_that_takes_no_copy_of_the_catalog_is_reported(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
 ) -> None:
     with Store.open(uri) as store:
@@ -151,9 +151,9 @@ def test_a_temporary_directory_that_takes_no_copy_of_the_catalog_is_told(
         raise OSError(number, os.strerror(number), "/tmp/x")
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
-    with pytest.raises(ElasticScanError, match=r"temporary directory.*'/tmp/x'.*TMPDIR") as told:
+    with pytest.raises(ElasticScanError, match=r"temporary directory.*'/tmp/x'.*TMPDIR") as message:
         Store.open(tmp_path / "copy", read_only=True)
-    assert told.value.code == code
+    assert message.value.code == code
 
 
 def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_another_user_does_not_learn_whether_a_private_store_is_there(place: Pat
 @pytest.mark.parametrize(
     ("hidden", "code"), [("catalog.db", "ES_STORE_NOT_FOUND"), ("catalog.db-wal", "ES_CATALOG_UNAVAILABLE")]
 )
-def test_a_catalog_that_another_user_may_see_but_not_read_is_told_to_him(
+def test_a_catalog_that_another_user_may_see_but_not_read_is_reported_to_him(
     uri: str, tmp_path: Path, hidden: str, code: str
 ) -> None:
     """As `chmod 755` of the directory alone leaves it, or a writer of another umask that was killed."""
@@ -275,10 +275,10 @@ def test_a_catalog_that_another_user_may_see_but_not_read_is_told_to_him(
         Path(uri, name).chmod(0o600 if name == hidden else 0o644)
     Path(uri).chmod(0o755)
     with OtherUser(NOBODY) as reader:
-        told = reader("open", uri)
-        assert told["error"] == code
-        assert "Permission denied" in told["text"]
-        assert "its owner can let a group read it" in told["text"]
+        message = reader("open", uri)
+        assert message["error"] == code
+        assert "Permission denied" in message["text"]
+        assert "its owner can let a group read it" in message["text"]
         Path(uri, hidden).chmod(0o644)
         assert "may not write" in reader("open", uri)
         assert reader("look")[1] == [210]

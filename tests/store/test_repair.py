@@ -309,12 +309,12 @@ def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
         store.create_table("empty", SCHEMA, ["id"])
         store.table("t").create_index("by_n", ["n"])
         store.table("t").drop_index("by_n")
-        shutil.copytree(old, tmp_path / "beside")
+        shutil.copytree(old, tmp_path / "alongside")
     # A write to a copy, whose file is brought here: this catalog never heard of it.
-    with Store.open(tmp_path / "beside") as beside:
-        before = set((tmp_path / "beside" / "shards" / "a" / "t1").glob("*.arrow"))
+    with Store.open(tmp_path / "alongside") as beside:
+        before = set((tmp_path / "alongside" / "shards" / "a" / "t1").glob("*.arrow"))
         beside.table("t").upsert(pa.table({"id": [7], "v": ["never"], "n": [7]}, SCHEMA))
-    (strange,) = set((tmp_path / "beside" / "shards" / "a" / "t1").glob("*.arrow")) - before
+    (strange,) = set((tmp_path / "alongside" / "shards" / "a" / "t1").glob("*.arrow")) - before
     shutil.copy(strange, old / "shards" / "a" / "t1")
     report = repair_store(old, tmp_path / "new")
     assert (report.tables, report.lost) == ({"t": 300}, [])
@@ -341,7 +341,7 @@ def test_times_of_files_do_not_count(tmp_path: Path) -> None:
         os.utime(file, (4e9, 4e9))
     (tmp_path / "old" / "catalog.db").unlink()
     report = repair_store(tmp_path / "old", tmp_path / "new")
-    assert not any("beside" in text for text in report.doubts)
+    assert not any("alongside" in text for text in report.doubts)
 
 
 @pytest.mark.parametrize("into", ["old/x", "old/shards/a/x", ".", "link/x"])
@@ -416,14 +416,14 @@ def found(path: str, after: int, began: float, **changes: object) -> FoundFile:
     return FoundFile(root, replace(manifest, **changes), Seal(1, 1, 1))  # type: ignore[arg-type]
 
 
-def test_writes_that_ran_at_the_same_time_are_told() -> None:
+def test_writes_that_ran_at_the_same_time_are_reported() -> None:
     plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0)])
     assert plan is not None
     assert [piece.min_commit for piece in plan.tables[0].pieces] == [2, 3]
-    assert not any("beside" in text for text in plan.tables[0].doubts)
+    assert not any("alongside" in text for text in plan.tables[0].doubts)
     plan = plan_repair([found("a", 1, 10.0), found("b", 1, 11.0)])
     assert plan is not None
-    assert any("beside" in text for text in plan.tables[0].doubts)
+    assert any("alongside" in text for text in plan.tables[0].doubts)
 
 
 def test_what_a_compaction_replaced_does_not_count() -> None:

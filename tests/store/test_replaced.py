@@ -24,7 +24,7 @@ def make(place: Path, value: int) -> None:
 
 
 def fork() -> None:
-    """A child that ends at once; connections to SQLite are opened anew afterwards."""
+    """A child that ends at once; connections to SQLite are opened again afterwards."""
     child = os.fork()
     if child == 0:
         os._exit(0)

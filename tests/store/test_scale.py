@@ -1,4 +1,4 @@
-"""Costs that must not grow with counts, told by counting and not by clocks."""
+"""Costs that must not grow with counts, reported by counting and not by clocks."""
 
 from __future__ import annotations
 

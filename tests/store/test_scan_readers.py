@@ -1,4 +1,4 @@
-"""Whoever reads a scan gets all that remains of it or an error: after errors, closed, beside others."""
+"""Whoever reads a scan gets all that remains of it or an error: after errors, closed, alongside others."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_call_during_which_the_scan_is_closed_says_so(store: Store, table: Tab
     assert store.resume(scan.key).count() == ROWS
 
 
-# ------------------------------------------------------------------------------------ beside others
+# ------------------------------------------------------------------------------------ alongside others
 
 
 @pytest.mark.parametrize("use", ALL)

@@ -1,4 +1,4 @@
-"""Tables that gain columns: how rows that are older read, by every path and beside everything else."""
+"""Tables that gain columns: how rows that are older read, by every path and alongside everything else."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def by_id(table: pa.Table) -> Rows:
 
 
 def gain(made: Store) -> None:
-    """New columns, and rows that have them among and beside the old ones: commit 3."""
+    """New columns, and rows that have them among and alongside the old ones: commit 3."""
     made.table("t").add_columns(NEW)
     made.table("t").upsert(new_rows(range(0, COUNT + 50, 4)))
 
@@ -120,7 +120,7 @@ def test_types_may_be_given_by_their_names(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "told"),
+    ("fields", "error", "reported"),
     [
         ([], InvalidOption, "at least one"),
         ("n", InvalidOption, "pyarrow.field"),
@@ -138,9 +138,9 @@ def test_types_may_be_given_by_their_names(store: Store) -> None:
     ],
 )
 def test_what_cannot_be_added_is_refused_and_nothing_is(
-    store: Store, fields: Any, error: type[ElasticScanError], told: str
+    store: Store, fields: Any, error: type[ElasticScanError], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         store.table("t").add_columns(
             [pa.field("good", pa.int8()), *fields] if isinstance(fields, list) and fields else fields
         )
@@ -169,8 +169,8 @@ def test_the_example_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
     assert trips.scan(filter="city IS NULL").count() == 2
     *calls, last = others.splitlines()
     exec("\n".join(calls), names)
-    told, _, promised = last.partition("  # ")
-    assert eval(told, names) == eval(promised)  # noqa: S307
+    message, _, promised = last.partition("  # ")
+    assert eval(message, names) == eval(promised)  # noqa: S307
 
 
 # -------------------------------------------------------------------------------------- reading
@@ -220,7 +220,7 @@ def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
         assert order == sorted(order, reverse=descending)
 
 
-# ----------------------------------------------------------------------------- beside everything else
+# ----------------------------------------------------------------------------- alongside everything else
 
 
 def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(

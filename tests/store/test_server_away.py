@@ -162,7 +162,7 @@ def test_an_operation_begins_again_where_others_changed_the_catalog_meanwhile(
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["request lost", "answer lost"])
-def test_a_server_that_stays_away_is_told_and_only_a_commit_s_fate_is_unknown(
+def test_a_server_that_stays_away_is_reported_and_only_a_commit_s_fate_is_unknown(
     store: Store, line: SeveredLine, answered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_server, "RECONNECT_SECONDS", 0.2)
@@ -174,8 +174,8 @@ def test_a_server_that_stays_away_is_told_and_only_a_commit_s_fate_is_unknown(
         try:
             with catalog.writing() as tx:
                 tx.add_commit(tx.table("t").id, "write", [])
-        except (CatalogUnavailable, CommitUnknown) as told:
-            error = told
+        except (CatalogUnavailable, CommitUnknown) as text:
+            error = text
         line.cut_at()
         more = len(store.table("t").history()) - before
         raised.add((type(error), more))

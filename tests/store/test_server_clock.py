@@ -85,7 +85,7 @@ def test_nobody_ends_the_lease_of_a_process_with_another_clock(store: Store, ske
     assert rest.num_rows > 80 and set(rest["v"].to_pylist()) == {2}
 
 
-def test_the_time_told_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_reported_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, monotonic = ServerClock(), [50.0]
     monkeypatch.setattr(time, "time", lambda: 7.0)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic[0])

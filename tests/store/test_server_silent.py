@@ -52,11 +52,11 @@ class Writers:
 
     Attributes:
         done: the keys that were acknowledged.
-        told: of writes that failed, the errors by their keys.
+        reported: of writes that failed, the errors by their keys.
     """
 
     def __init__(self, store: Store) -> None:
-        self.done, self.told, self._store = set[int](), dict[int, Exception](), store
+        self.done, self.errors, self._store = set[int](), dict[int, Exception](), store
         self._ending = threading.Event()
 
     @contextmanager
@@ -73,12 +73,12 @@ class Writers:
     def written(self, more: int) -> None:
         """Wait for more rows."""
         wanted = len(self.done) + more
-        while len(self.done) < wanted and not self.told:
+        while len(self.done) < wanted and not self.errors:
             self._ending.wait(0.01)
 
     def failed(self) -> None:
         """Wait until all writers have met an error."""
-        while len(self.told) < WRITERS:
+        while len(self.errors) < WRITERS:
             self._ending.wait(0.05)
 
     def _write(self, key: int) -> None:
@@ -86,7 +86,7 @@ class Writers:
             try:
                 self._store.table("t").upsert(rows(key, key + 1))
             except (CatalogUnavailable, CommitUnknown) as error:
-                self.told[key] = error
+                self.errors[key] = error
                 return
             self.done.add(key)
             key += 1
@@ -104,13 +104,13 @@ def test_work_goes_on_when_a_server_goes_on(store: Store, postgres: Server) -> N
             store.move(1, "b" if placed[1] == "a" else "a")
             assert set(range(20)) <= set(keys(store))
         writers.written(5)
-    assert not writers.told
+    assert not writers.errors
     assert keys(store) == sorted({*range(20)} | writers.done)
     assert sum(commit.kind == "write" for commit in store.table("t").history()) == 1 + len(writers.done)
 
 
 @pytest.mark.long
-def test_a_server_that_stands_still_is_told_within_the_limits_and_nothing_is_lost(
+def test_a_server_that_stands_still_is_reported_within_the_limits_and_nothing_is_lost(
     store: Store, url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "ANSWER_SECONDS", 1.0)
@@ -128,18 +128,20 @@ def test_a_server_that_stands_still_is_told_within_the_limits_and_nothing_is_los
             with pytest.raises(CatalogUnavailable):
                 Store.open(url)
             writers.failed()
-    unsure = {key for key, error in writers.told.items() if isinstance(error, CommitUnknown)}
+    unsure = {key for key, error in writers.errors.items() if isinstance(error, CommitUnknown)}
     there = set(keys(store))
     assert {*range(20)} | writers.done <= there <= {*range(20)} | writers.done | unsure
     assert sorted(seen + [key for page in scan for key in page.rows["k"].to_pylist()]) == list(range(20))
-    for key in writers.told:
+    for key in writers.errors:
         store.table("t").upsert(rows(key, key + 1))
-    assert set(keys(store)) == {*range(20)} | writers.done | writers.told.keys()
+    assert set(keys(store)) == {*range(20)} | writers.done | writers.errors.keys()
     with store.context.catalog.reading() as tx:
         tx.check_whole()
 
 
-def test_who_waits_too_long_for_another_writer_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_too_long_for_another_writer_is_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open(store.uri) as other, other.context.catalog.writing() as held:
         held.table("t")
         monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.5)

@@ -1,4 +1,4 @@
-"""A catalog at a database server: who may use it, what lies beside it, and how often it is asked."""
+"""A catalog at a database server: who may use it, what lies alongside it, and how often it is asked."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_user_whose_transactions_only_read_reads(postgres: Server, database: s
     postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
 
 
-def test_a_user_who_may_not_come_in_is_told_at_once(postgres: Server, database: str) -> None:
+def test_a_user_who_may_not_come_in_is_reported_at_once(postgres: Server, database: str) -> None:
     role(postgres, "checked", "", database, "PASSWORD 'right'")
     url = postgres.url(database, "checked:wrong")
     with pytest.raises(CatalogUnavailable, match="password"):
@@ -206,10 +206,10 @@ def test_a_store_that_nobody_closes_leaves_no_connection_behind(
     with ThreadPoolExecutor(4) as pool:  # several connections, idle ones and those that look
         assert {*pool.map(Scan.count, scans)} == {100}
     del store, scans, pool
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as message:
         warnings.simplefilter("always")
         gc.collect()
-    assert [str(warning.message) for warning in told] == []
+    assert [str(warning.message) for warning in message] == []
     ours = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND pid <> pg_backend_pid()")
     engine = create_engine(postgres.url(database))
     try:

@@ -96,19 +96,19 @@ def test_a_lease_has_the_time_of_its_snapshot_and_a_table_its_retention(
 def test_a_status_reads_no_file_and_says_whether_it_knows_the_number_of_rows(store: Store) -> None:
     table = store.table("t")
 
-    def told() -> tuple[int, bool]:
+    def message() -> tuple[int, bool]:
         seen = of_table(store)
         return seen["rows"], seen["rows_exact"]
 
-    assert told() == (1_200, False), "rows of which there may be several versions are not compared"
+    assert message() == (1_200, False), "rows of which there may be several versions are not compared"
     table.compact()
-    assert told() == (400, True)
+    assert message() == (400, True)
     store.move(1, "s2")
-    assert told() == (400, False) or told()[0] > 400
+    assert message() == (400, False) or message()[0] > 400
     table.overwrite(rows(9, 100))
-    assert told() == (100, True)
+    assert message() == (100, True)
     store.move(1, "s1")
-    assert told() == (100, False), "whatever slots left behind, no more rows were written"
+    assert message() == (100, False), "whatever slots left behind, no more rows were written"
     before = store.status()
     for file in Path(store.uri).rglob("t*/*.arrow"):
         file.unlink()

@@ -1,6 +1,6 @@
 """History apart from the newest rows: merges and moves of random fragments against plain Python.
 
-Every snapshot that is kept, every range of changes and every index must tell what they told before.
+Every snapshot that is kept, every range of changes and every index must tell what they reported before.
 """
 
 from __future__ import annotations

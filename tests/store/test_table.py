@@ -151,7 +151,7 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ([{"id": 1, "day": "x", "km": 1.0, "way": 3}], "unknown: way"),
         ([{"id": 1, "day": "x"}], "missing: km"),
@@ -177,9 +177,11 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
         (pa.chunked_array([[1]]), "is no stream of rows"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(trips: Table, given: Any, told: str) -> None:
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(
+    trips: Table, given: Any, message: str
+) -> None:
     for write in (trips.upsert, trips.overwrite):
-        with pytest.raises(SchemaMismatch, match=told):
+        with pytest.raises(SchemaMismatch, match=message):
             write(given)
     assert len(trips.history()) == 2, "made, and filled"
 
@@ -267,7 +269,7 @@ def test_keys_to_delete_are_the_key_alone(trips: Table) -> None:
         trips.delete(trips.scan())
 
 
-def test_a_function_to_be_told_is_looked_at_before_the_work(store: Store, trips: Table) -> None:
+def test_a_function_to_be_reported_is_looked_at_before_the_work(store: Store, trips: Table) -> None:
     with pytest.raises(InvalidOption, match="on_progress=5"):
         trips.create_index("by_km", ["km"], on_progress=5)  # type: ignore[arg-type]
     assert trips.indexes() == ()
@@ -337,7 +339,7 @@ def test_rows_that_meet_a_condition_are_deleted_by_a_scan_of_their_keys(trips: T
 
 
 @pytest.mark.parametrize("keys", [7, "id > 3", b"7", np.int64(3), 7.5, {"id": 3}])
-def test_what_is_no_list_of_keys_is_told_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
+def test_what_is_no_list_of_keys_is_reported_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
     with pytest.raises(InvalidOption, match=r"\[id, \.\.\.\].*delete\(where='a > 1'\)"):
         trips.delete(keys)
     with pytest.raises(InvalidOption, match=r"\[\(id, day\), \.\.\.\]"):
@@ -510,7 +512,7 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "told"),
+    ("asked", "error", "reported"),
     [
         (
             {"order_by": "id"},
@@ -534,9 +536,9 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
     ],
 )
 def test_an_order_that_cannot_be_had_is_refused_with_what_to_do(
-    ordered: Table, asked: dict[str, Any], error: type[UsageError], told: str
+    ordered: Table, asked: dict[str, Any], error: type[UsageError], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         ordered.scan(**asked)
 
 
@@ -638,7 +640,7 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
 
 
 @pytest.mark.parametrize(
-    ("use", "told"),
+    ("use", "reported"),
     [
         (lambda store, table, scan: store.write("t", 1), "store.table(name).upsert(rows)"),
         (lambda store, table, scan: store.scan("t"), "store.table(name).scan()"),
@@ -673,18 +675,18 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
         (lambda store, table, scan: store.keyspace, "a store is one space of tables"),
     ],
 )
-def test_a_name_that_people_type_is_told_with_the_one_there_is(
-    store: Store, trips: Table, use: Callable[[Any, Any, Any], object], told: str
+def test_a_name_that_people_type_is_reported_with_the_one_there_is(
+    store: Store, trips: Table, use: Callable[[Any, Any, Any], object], message: str
 ) -> None:
     with pytest.raises(UnknownName) as refused:
         use(store, trips, trips.scan())
     assert str(refused.value).startswith("[ES_UNKNOWN_NAME]")
-    assert told in refused.value.message
+    assert message in refused.value.message
     assert isinstance(refused.value, AttributeError)
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
 
 
-def test_what_is_told_works_as_it_is_written(trips: Table) -> None:
+def test_what_is_reported_works_as_it_is_written(trips: Table) -> None:
     commit = trips.upsert(rows(range(3)))
     assert eval(INSTEAD["Table"]["version"], {"table": trips}) == commit  # noqa: S307
     assert eval(INSTEAD["Table"]["truncate"], {"table": trips}) == commit + 1  # noqa: S307
@@ -701,7 +703,7 @@ def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: 
 
 
 @pytest.mark.parametrize(
-    ("use", "told"),
+    ("use", "reported"),
     [
         (lambda store, table: store["t"], "store[…] does not exist; write store.table(name)"),
         (lambda store, table: "t" in store, "write name in [table.name for table in store.tables()]"),
@@ -728,27 +730,27 @@ def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: 
         (lambda store, table: table.scan().to_polar(), "write scan.to_polars"),
     ],
 )
-def test_an_operator_or_a_name_that_is_nearly_right_is_told(
-    store: Store, trips: Table, use: Callable[[Any, Any], object], told: str
+def test_an_operator_or_a_name_that_is_nearly_right_is_reported(
+    store: Store, trips: Table, use: Callable[[Any, Any], object], message: str
 ) -> None:
-    with pytest.raises(UnknownName, match=re.escape(told)) as refused:
+    with pytest.raises(UnknownName, match=re.escape(message)) as refused:
         use(store, trips)
     assert isinstance(refused.value, TypeError)
 
 
 @pytest.mark.parametrize("name", ["describe_ring", "write_to_path", "config", "create_namespace"])
-def test_a_name_that_is_only_a_little_like_another_is_not_told_as_that(store: Store, name: str) -> None:
+def test_a_name_that_is_only_a_little_like_another_is_not_reported_as_that(store: Store, name: str) -> None:
     with pytest.raises(AttributeError, match=f"^'Store' object has no attribute '{name}'$"):
         getattr(store, name)
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [(Store, "elasticscan.open(uri)"), (Table, "elasticscan.open(uri).table(name)"), (Scan, "table.scan(")],
 )
-def test_a_class_that_is_called_as_those_of_others_tells_how_it_is_opened(kind: Any, told: str) -> None:
+def test_a_class_that_is_called_as_those_of_others_tells_how_it_is_opened(kind: Any, message: str) -> None:
     for call in (lambda: kind("a.store"), kind, lambda: kind(uri="a.store")):
-        with pytest.raises(WrongArguments, match=re.escape(told)):
+        with pytest.raises(WrongArguments, match=re.escape(message)):
             call()
 
 
@@ -821,14 +823,14 @@ def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         (lambda table: table.scan(filter=[("km", ">", 1)]), "must be SQL text, such as"),
         (lambda table: table.aggregate({"km": "sum"}), "must be a list of aggregates, such as"),
     ],
 )
-def test_a_value_of_another_library_is_told_with_the_form_there_is(
-    trips: Table, call: Callable[[Any], object], told: str
+def test_a_value_of_another_library_is_reported_with_the_form_there_is(
+    trips: Table, call: Callable[[Any], object], message: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=told):
+    with pytest.raises(InvalidOption, match=message):
         call(trips)

@@ -68,7 +68,7 @@ def unreadable(store: Store, slots: range) -> set[int]:
     return failed
 
 
-def test_two_damages_of_a_file_are_told_with_the_rows_and_slots_between_left_out(store: Store) -> None:
+def test_two_damages_of_a_file_are_reported_with_the_rows_and_slots_between_left_out(store: Store) -> None:
     path = file_of(store)
     flip(path, 5, path.stat().st_size - 3 * SEGMENT_BYTES)
     (found,) = store.verify()
@@ -126,7 +126,7 @@ def test_damage_of_an_index_costs_no_row(store: Store) -> None:
     assert "no row is lost: make the index again" in str(found)
 
 
-def test_what_is_no_file_is_told_too(store: Store) -> None:
+def test_what_is_no_file_is_reported_too(store: Store) -> None:
     (Path(store.uri) / "shards" / "a" / "elasticscan-shard").unlink()
     found = store.verify()
     assert found[0].shard == "a"

@@ -193,9 +193,9 @@ def test_a_place_that_cannot_be_looked_into_is_refused(
             lambda: Store.from_backup(wrong, new),
             lambda: Store.from_backup(tmp_path / "backups", new, {"a": wrong}),
         ):
-            with pytest.raises((InvalidOption, ShardUnavailable)) as told:
+            with pytest.raises((InvalidOption, ShardUnavailable)) as message:
                 use()
-            assert len(str(told.value)) < 20_000
+            assert len(str(message.value)) < 20_000
         monkeypatch.undo()
         assert not new.exists()
         assert len(store.status()["shards"]) == 2
@@ -468,11 +468,11 @@ def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
 
 def test_an_expansion_beside_a_shard_that_is_away_says_that_the_new_one_has_joined(tmp_path: Path) -> None:
     with made(tmp_path / "store") as store:
-        with away(root(store, "b")), pytest.raises(ShardUnavailable) as told:
+        with away(root(store, "b")), pytest.raises(ShardUnavailable) as message:
             store.expand(["c"])
         for words in ("shard 'b'", "Before that c joined the store", "elasticscan rebalance"):
-            assert words in str(told.value)
-        assert told.value.fields["shard"] == "b"
+            assert words in str(message.value)
+        assert message.value.fields["shard"] == "b"
         assert [shard["name"] for shard in store.status()["shards"]] == ["a", "b", "c"]
         store.rebalance()
         assert {shard["tablets"] for shard in store.status()["shards"]} <= {1, 2}
@@ -481,6 +481,6 @@ def test_an_expansion_beside_a_shard_that_is_away_says_that_the_new_one_has_join
 
 def test_an_expansion_that_is_refused_says_nothing_of_shards_that_joined(tmp_path: Path) -> None:
     with made(tmp_path / "store") as store:
-        with pytest.raises(AlreadyExists) as told:
+        with pytest.raises(AlreadyExists) as message:
             store.expand({"a": str(tmp_path / "elsewhere")})
-        assert "joined" not in str(told.value)
+        assert "joined" not in str(message.value)

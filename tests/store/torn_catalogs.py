@@ -244,14 +244,14 @@ def older_log(life: Life, rng: random.Random) -> Torn:
     files = life.moments[new].files | {"-wal": life.moments[old].files["-wal"]}
     if rng.random() < 0.5:
         files["-shm"] = life.moments[old].files["-shm"]
-    return Torn(f"the log of moment {old} beside the database of {new}", files)
+    return Torn(f"the log of moment {old} alongside the database of {new}", files)
 
 
 @tear
 def newer_log(life: Life, rng: random.Random) -> Torn:
     old, new = sorted(rng.sample(range(len(life.moments)), 2))
     files = life.moments[old].files | {"-wal": life.moments[new].files["-wal"]}
-    return Torn(f"the log of moment {new} beside the database of {old}", files)
+    return Torn(f"the log of moment {new} alongside the database of {old}", files)
 
 
 @tear
@@ -330,7 +330,7 @@ def _logs(torn: Torn) -> list[bytes]:
 
 
 def _refuses(store: Store, torn: Torn, seen: int, *names: str) -> None:
-    """The roots know of later commits, so nobody is told that there are none, and nothing is written."""
+    """The roots know of later commits, so nobody is reported that there are none, and nothing is written."""
     table = store.table("t")
     for call in (table.history, lambda: table.upsert({"id": [-1], "v": [-1]})):
         try:
@@ -402,7 +402,7 @@ def _tell(life: Life, seed: int) -> None:
             _print({"kind": "refused", "came": run_refused(life, seed)})
         else:
             _print({"kind": sorted(TEARS)[seed % len(TEARS)], "came": run_torn(life, seed)})
-    except BaseException:  # whatever it is, it is told with its seed
+    except BaseException:  # whatever it is, it is reported with its seed
         _print({"failed": f"seed {seed}:\n{traceback.format_exc()}"})
 
 

@@ -108,7 +108,7 @@ def test_a_tablet_that_returns_is_known_to_have_been_away() -> None:
     assert back.changed_since(at_home, SlotSet.span(2, 6)) == SlotSet.span(2, 4)
 
 
-def test_a_split_is_in_the_middle_unless_told_otherwise() -> None:
+def test_a_split_is_in_the_middle_unless_reported_otherwise() -> None:
     placement = initial_placement(9, 1, [1])
     assert [t.start for t in split_tablet(placement, 1, None, (2, 3)).tablets] == [0, 4]
     assert [t.start for t in split_tablet(placement, 1, 8, (2, 3)).tablets] == [0, 8]
@@ -125,7 +125,7 @@ NOT_FOUND, NO_CHANGE = (TabletNotFound, "tablet 9"), InvalidTopologyChange
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "told"),
+    ("change", "error", "reported"),
     [
         (lambda: move_tablet(EVEN, 9, 2, 1), *NOT_FOUND),
         (lambda: split_tablet(EVEN, 9, None, (5, 6)), *NOT_FOUND),
@@ -157,10 +157,10 @@ NOT_FOUND, NO_CHANGE = (TabletNotFound, "tablet 9"), InvalidTopologyChange
         (lambda: join_tablets(EVEN, 1, 1, 9), NO_CHANGE, "only neighbours"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_and_told_what_to_do(
-    change: Callable[[], Placement], error: type[Exception], told: str
+def test_a_change_that_cannot_be_is_refused_and_reported_what_to_do(
+    change: Callable[[], Placement], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         change()
 
 

@@ -84,10 +84,10 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """The value of an expression of JavaScript."""
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise RuntimeError(json.dumps(told["exceptionDetails"]))
-        return told["result"].get("value")
+        reported = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in reported:
+            raise RuntimeError(json.dumps(reported["exceptionDetails"]))
+        return reported["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 30) -> Any:
         """The value of an expression as soon as it is true of something."""

@@ -268,11 +268,11 @@ def test_a_scan_in_flight_is_a_bar_over_the_slot_map(
     store.expand(["s3"])
     next(scan)
     status = compare(browser, store)
-    (told,) = status["scans"]
-    assert told["slots_done"] > 0 and told["slots_moved"] > 0
-    assert browser.value(BARS) == [{"done": told["done"], "moved": told["moved"]}]
+    (message,) = status["scans"]
+    assert message["slots_done"] > 0 and message["slots_moved"] > 0
+    assert browser.value(BARS) == [{"done": message["done"], "moved": message["moved"]}]
     label = browser.value("document.querySelector('#map .scan span').textContent")
-    assert label.startswith(f"scan of t: {100 * told['slots_done'] // told['slots']} % of its slots")
+    assert label.startswith(f"scan of t: {100 * message['slots_done'] // message['slots']} % of its slots")
     purposes = browser.value("[...document.querySelectorAll('#map .reader')].map((one) => one.textContent)")
     assert purposes == [], "its lease is the same scan"
     scan.close()
@@ -304,8 +304,8 @@ def test_a_scan_is_explained_as_in_a_notebook(store: Store, server: PageServer, 
     assert [svg.splitlines()[0] for svg in browser.value(pictures)] == [svg.splitlines()[0] for svg in drawn]
     assert browser.value(pictures)[0] == drawn[0]
     ask(f"nothing = '{HOSTILE}'")
-    told = browser.wait("document.querySelector('#answer .bad')?.textContent")
-    assert told.startswith("ES_COLUMN_NOT_FOUND: ")
+    message = browser.wait("document.querySelector('#answer .bad')?.textContent")
+    assert message.startswith("ES_COLUMN_NOT_FOUND: ")
     ask(f"km > 0 AND '{HOSTILE}' = '{HOSTILE}'")
     browser.wait("document.querySelector('#answer code, #answer .bad') !== null")
     assert HOSTILE in browser.value("document.querySelector('#answer').textContent")
@@ -373,7 +373,7 @@ def test_nothing_overflows_a_narrow_window_and_nothing_comes_from_elsewhere(
 
 
 @pytest.mark.long
-def test_a_store_that_goes_away_is_told_and_comes_back(
+def test_a_store_that_goes_away_is_reported_and_comes_back(
     store: Store, server: PageServer, browser: Browser
 ) -> None:
     away = Path(store.uri).with_suffix(".away")

@@ -116,8 +116,8 @@ def test_a_store_that_goes_away_is_a_message_until_it_is_back(uri: str) -> None:
         viewer.until(lambda seen: "problem" in seen)
         away = Path(uri).with_suffix(".away")
         Path(uri).rename(away)
-        told = viewer.until(lambda seen: seen["problem"] is not None)["problem"]
-        assert told["code"].startswith("ES_") and told["message"]
+        reported = viewer.until(lambda seen: seen["problem"] is not None)["problem"]
+        assert reported["code"].startswith("ES_") and reported["message"]
         away.rename(uri)
         viewer.until(lambda seen: seen["problem"] is None)
 
@@ -193,15 +193,15 @@ def test_a_scan_is_explained_as_notebooks_draw_it_and_nothing_is_changed(
         status, headers, text = asked(made, "/explain?table=t&filter=id+%3C+10&columns=km")
         assert (status, headers["content-type"]) == (200, "application/json")
         assert "content-security-policy" in headers
-        told, scan = json.loads(text), store.table("t").scan(["km"], "id < 10", page_rows=16_384)
+        reported, scan = json.loads(text), store.table("t").scan(["km"], "id < 10", page_rows=16_384)
         assert scan.count() == 10
         explained = scan.explain()
-        assert told["pictures"] == json.loads(json_text(explained.pictures()))
-        assert all(svg in explained._repr_html_() for _, svg in told["pictures"])
-        assert told["said"] == "t   snapshot 2   filter id < 10"
-        reads = [row[2] for titles, rows in told["listings"] if titles[0] == "reads" for row in rows]
+        assert reported["pictures"] == json.loads(json_text(explained.pictures()))
+        assert all(svg in explained._repr_html_() for _, svg in reported["pictures"])
+        assert reported["said"] == "t   snapshot 2   filter id < 10"
+        reads = [row[2] for titles, rows in reported["listings"] if titles[0] == "reads" for row in rows]
         assert sum(reads) == len(scan.slots)
-        assert told["problem"] is None and told["read"].startswith("read in ")
+        assert reported["problem"] is None and reported["read"].startswith("read in ")
         assert how == [{"read_only": True}]
 
 
@@ -215,7 +215,7 @@ def test_a_scan_is_explained_as_notebooks_draw_it_and_nothing_is_changed(
         (f"table=t&filter={'x' * 4_001}", "ES_INVALID_OPTION"),
     ],
 )
-def test_what_cannot_be_explained_is_told(uri: str, query: str, code: str) -> None:
+def test_what_cannot_be_explained_is_reported(uri: str, query: str, code: str) -> None:
     with served(uri, explains=True) as made:
         status, _, text = asked(made, f"/explain?{query}")
     assert status == 200
@@ -227,11 +227,11 @@ def test_an_explanation_reads_for_so_long_and_no_longer(uri: str, monkeypatch: p
     for limit in ("MOST_ROWS", "MOST_SECONDS"):
         with monkeypatch.context() as patch, served(uri, explains=True) as made:
             patch.setattr(explaining, limit, 0)
-            told = json.loads(asked(made, "/explain?table=t&filter=km+%3C+0")[2])
-        assert re.match(r"not read to its end: [\d,]+ of 4,096 slots were left", told["read"])
+            reported = json.loads(asked(made, "/explain?table=t&filter=km+%3C+0")[2])
+        assert re.match(r"not read to its end: [\d,]+ of 4,096 slots were left", reported["read"])
 
 
-def test_nobody_is_answered_unless_the_server_was_told_to_and_one_at_a_time(
+def test_nobody_is_answered_unless_the_server_was_reported_to_and_one_at_a_time(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(uri) as made:
@@ -327,15 +327,15 @@ def test_a_looker_hides_passwords_and_lets_go_of_a_store_that_fails(
         raise OSError("the disk of postgresql://ann:hidden-word@db/shown says no")
 
     monkeypatch.setattr(Store, "status", broken)
-    told = fine.look()
-    assert list(told) == ["problem"]
-    assert "says no" in told["problem"] and "hidden-word" not in told["problem"]
+    reported = fine.look()
+    assert list(reported) == ["problem"]
+    assert "says no" in reported["problem"] and "hidden-word" not in reported["problem"]
     monkeypatch.undo()
     assert fine.look()["problem"] == "null"
     fine.close()
 
 
-def test_an_address_that_cannot_be_had_is_told(uri: str, tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_had_is_reported(uri: str, tmp_path: Path) -> None:
     with served(uri) as made:
         with pytest.raises(InvalidOption, match="--port 0"):
             make_server(uri, "127.0.0.1", made.port)
@@ -352,14 +352,14 @@ def test_without_its_extra_the_page_says_what_to_install(uri: str, monkeypatch: 
         make_server(uri)
 
 
-def test_the_command_prints_where_it_is_and_ends_when_it_is_told_to(uri: str) -> None:
+def test_the_command_prints_where_it_is_and_ends_when_it_is_reported_to(uri: str) -> None:
     command = [sys.executable, "-m", "elasticscan.cli", "ui", uri, "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
     try:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert told["url"] == f"http://127.0.0.1:{told['port']}/"
-        with socket.create_connection(("127.0.0.1", told["port"]), 20) as line:
+        reported = json.loads(process.stdout.readline())
+        assert reported["url"] == f"http://127.0.0.1:{reported['port']}/"
+        with socket.create_connection(("127.0.0.1", reported["port"]), 20) as line:
             line.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"200 OK" in line.recv(1_000)
             process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Merges by size tiers: bounds hold, little is written anew, plans settle."""
+"""Merges by size tiers: bounds hold, little is written again, plans settle."""
 
 from __future__ import annotations
 

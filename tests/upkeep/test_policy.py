@@ -1,4 +1,4 @@
-"""The policy refuses bounds that nothing can keep, and debt is told in numbers."""
+"""The policy refuses bounds that nothing can keep, and debt is reported in numbers."""
 
 from __future__ import annotations
 

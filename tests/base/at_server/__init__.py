@@ -2,7 +2,7 @@
 
 With `ELASTICSCAN_TESTS_AT` naming a server's socket directory, a store that a test makes in a directory has
 its shards there and its catalog in a schema of the server, whose URL lies where the catalog's file would.
-The processes that tests start do the same, for `sitecustomize.py` beside this is on their `PYTHONPATH`.
+The processes that tests start do the same, for `sitecustomize.py` alongside this is on their `PYTHONPATH`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ SERVER = "ELASTICSCAN_TESTS_AT"
 STORES = Path(__file__).parent
 
 
-def url_of(directory: Path, server: str, anew: bool = False) -> str:
-    """The URL of a schema for a directory; it is made where it is not there, or anew."""
+def url_of(directory: Path, server: str, again: bool = False) -> str:
+    """The URL of a schema for a directory; it is made where it is not there, or again."""
     import psycopg  # noqa: PLC0415 - an extra, which not all who run tests have
 
     name = "s" + hashlib.sha256(str(directory).encode()).hexdigest()[:24]
     with psycopg.connect(host=server, user="elasticscan", dbname="postgres", autocommit=True) as connection:
-        if anew:
+        if again:
             connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
     return f"postgresql+psycopg://elasticscan@/postgres?host={server}&options=-csearch_path%3D{name}"
@@ -49,7 +49,7 @@ def redirect(server: str) -> None:
             file = location.directory / CATALOG_FILE
             if not file.exists():
                 file.touch(0o600)
-                file.write_text(url_of(location.directory, server, anew=True), encoding="utf-8")
+                file.write_text(url_of(location.directory, server, again=True), encoding="utf-8")
         return made
 
     Location.catalog_url = property(at_server)  # type: ignore[method-assign]

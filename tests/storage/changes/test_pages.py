@@ -108,23 +108,23 @@ class Past:
         last = max((v.commit for v in self.versions), default=0)
         for commit in range(1, max([last, *self.overwrites]) + 1):
             written = {v.key: v for v in self.versions if v.commit == commit}
-            told: list[Event] = []
+            message: list[Event] = []
             if commit in self.overwrites:
                 for key in [key for key in state if key not in written]:
                     slot, value = state.pop(key)
-                    told.append(Event(slot, key, commit, DELETE, value))
+                    message.append(Event(slot, key, commit, DELETE, value))
             for key, version in written.items():
                 before = state.pop(key, None)
                 if version.value is not None:
                     state[key] = (version.slot, version.value)
                     if before is None:
-                        told.append(Event(version.slot, key, commit, INSERT, version.value))
+                        message.append(Event(version.slot, key, commit, INSERT, version.value))
                     else:
-                        told.append(Event(version.slot, key, commit, UPDATE_PREIMAGE, before[1]))
-                        told.append(Event(version.slot, key, commit, UPDATE_POSTIMAGE, version.value))
+                        message.append(Event(version.slot, key, commit, UPDATE_PREIMAGE, before[1]))
+                        message.append(Event(version.slot, key, commit, UPDATE_POSTIMAGE, version.value))
                 elif before is not None:
-                    told.append(Event(version.slot, key, commit, DELETE, before[1]))
-            events += told if after < commit <= upto else []
+                    message.append(Event(version.slot, key, commit, DELETE, before[1]))
+            events += message if after < commit <= upto else []
         return in_order(events)
 
 
@@ -383,7 +383,7 @@ def test_no_commits_give_one_empty_page_and_nothing_is_left(feed: bool) -> None:
     assert page.after == ()
 
 
-def test_the_life_of_a_key_is_told_commit_by_commit() -> None:
+def test_the_life_of_a_key_is_reported_commit_by_commit() -> None:
     shelf = shelf_of(1)
     for commit, value in enumerate(("a", "b", None, None, "c"), 1):
         shelf.add(written(shelf, [7], commit, value))

@@ -103,7 +103,7 @@ def test_an_alarm_amid_a_request_is_no_broken_line(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_that_stays_away_is_told_with_its_host(objects: Bucket, s3_server: S3Server) -> None:
+def test_a_server_that_stays_away_is_reported_with_its_host(objects: Bucket, s3_server: S3Server) -> None:
     s3_server.line.fault = lambda _: "503"
     with pytest.raises(ShardUnavailable, match="try again") as caught:
         objects.read("before", "-1")
@@ -128,7 +128,7 @@ def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Se
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
         ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials"),
@@ -137,20 +137,20 @@ def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Se
         ({"AWS_REGION": "no region"}, "AWS_REGION"),
     ],
 )
-def test_an_environment_that_leads_nowhere_is_told(
-    objects: Bucket, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], told: str
+def test_an_environment_that_leads_nowhere_is_reported(
+    objects: Bucket, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], message: str
 ) -> None:
     for name, value in changed.items():
         if value is None:
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
-    with pytest.raises(ShardUnavailable, match=told) as caught:
+    with pytest.raises(ShardUnavailable, match=message) as caught:
         objects.read("before", "-1")
     assert SECRET not in str(caught.value)
 
 
-def test_a_bucket_that_is_not_there_is_told(objects: Bucket) -> None:
+def test_a_bucket_that_is_not_there_is_reported(objects: Bucket) -> None:
     with pytest.raises(ShardUnavailable, match="no such bucket"):
         Bucket("another-bucket", "s3://another-bucket").put("x", b"")
 
@@ -183,7 +183,7 @@ def test_an_answer_that_was_lost_is_no_failure_of_an_upload(objects: Bucket, s3_
     assert objects.size("large") == 1
 
 
-def test_an_upload_that_was_collected_meanwhile_is_told_so(objects: Bucket, s3_server: S3Server) -> None:
+def test_an_upload_that_was_collected_meanwhile_is_reported_so(objects: Bucket, s3_server: S3Server) -> None:
     upload = objects.upload("large")
     upload.send(b"x")
     ((key, number, _),) = objects.uploads("")
@@ -249,7 +249,7 @@ def test_a_server_named_by_its_host_is_asked_for_a_path(
     assert [request.path for request in s3_server.line.requests] == [f"/{objects.name}/before"]
 
 
-def test_tls_where_there_is_none_is_told(
+def test_tls_where_there_is_none_is_reported(
     objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint.replace("http:", "https:"))
@@ -285,7 +285,7 @@ def test_credentials_that_were_renewed_in_their_file_are_read_again(
     assert asked[-2:] == ["AKIAOLDOLDOLDOLDOLD", "AKIANEWNEWNEWNEWNEW"]
 
 
-def test_too_many_open_files_are_told_as_such(objects: Bucket, impatient: None) -> None:
+def test_too_many_open_files_are_reported_as_such(objects: Bucket, impatient: None) -> None:
     objects.put("x", b"x")
     bucket_module._clients.clear()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -338,9 +338,9 @@ def test_no_frame_of_ours_has_a_secret_among_its_variables(
     with pytest.raises(ShardUnavailable) as caught:
         objects.read("before", "-1")
     error: BaseException | None = caught.value
-    told = repr(vars(bucket_module))
+    message = repr(vars(bucket_module))
     while error is not None:
         frames = traceback.TracebackException.from_exception(error, capture_locals=True).stack
-        told += repr([frame.locals for frame in frames if "elasticscan/storage" in frame.filename])
+        message += repr([frame.locals for frame in frames if "elasticscan/storage" in frame.filename])
         error = error.__cause__ or error.__context__
-    assert "pause" in told and SECRET not in told
+    assert "pause" in message and SECRET not in message

@@ -110,7 +110,7 @@ def test_damage_in_one_place_costs_no_other(tmp_path: Path) -> None:
     assert copies.forget(NAME) and block(copies, 0) is None and copies.end_of(NAME) is None
 
 
-def test_what_is_missing_is_told_without_the_edges_that_are_there(tmp_path: Path) -> None:
+def test_what_is_missing_is_reported_without_the_edges_that_are_there(tmp_path: Path) -> None:
     copies, edge = Copies(tmp_path / "cache", 1 << 30), EXTENT_BYTES // BLOCK_BYTES
     begin, end = (edge - 4) * BLOCK_BYTES, (edge + 4) * BLOCK_BYTES - 100
     assert copies.missing(NAME, begin, end) == (begin, end)

@@ -65,7 +65,7 @@ def test_a_scan_is_few_requests_each_for_a_long_stretch(
     file = opened()
     for offset in range(0, len(CONTENT), 100_000):
         assert part(file, offset, min(100_000, len(CONTENT) - offset))
-    # The end, the first blocks, some more, then stretches; nothing twice.
+    # The end, the first blocks, some more, then ranges; nothing twice.
     assert len(s3_server.line.requests) <= 3 + -(-len(CONTENT) // STRETCH)
     assert s3_server.line.answered == len(CONTENT)
 
@@ -191,7 +191,7 @@ def test_memory_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory._bytes == 0
 
 
-def test_an_object_that_is_gone_is_told_when_it_is_opened(objects: Bucket) -> None:
+def test_an_object_that_is_gone_is_reported_when_it_is_opened(objects: Bucket) -> None:
     with pytest.raises(FragmentMissing):
         CopiedObject(objects, "none", copies_here(), Stride())
 

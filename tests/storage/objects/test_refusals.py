@@ -1,4 +1,4 @@
-"""Each word of a server is told as what somebody has to do."""
+"""Each word of a server is raised as what somebody has to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "told"),
+    ("code", "kind", "reported"),
     [
         ("NoSuchKey", FragmentMissing, "missing"),
         ("NoSuchBucket", ShardUnavailable, "no such bucket"),
@@ -44,9 +44,9 @@ def refused(code: str, status: int = 400) -> ClientError:
         ("SomethingNew", ShardUnavailable, "SomethingNew"),
     ],
 )
-def test_a_refusal_says_what_to_do(code: str, kind: type[ElasticScanError], told: str) -> None:
+def test_a_refusal_says_what_to_do(code: str, kind: type[ElasticScanError], message: str) -> None:
     error = as_ours(refused(code), "s3://b/x", "s3://b/x/t1/a", "http://host", writing=True)
-    assert type(error) is kind and told in str(error) and "s3://b/x/t1/a" in str(error)
+    assert type(error) is kind and message in str(error) and "s3://b/x/t1/a" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_a_refusal_says_what_to_do(code: str, kind: type[ElasticScanError], told
 )
 def test_trouble_that_may_pass(error: Exception) -> None:
     assert is_passing(error)
-    told = as_ours(error, "s3://b", "s3://b/x", "http://host", writing=False)
-    assert type(told) is ShardUnavailable and "http://host" in str(told)
+    message = as_ours(error, "s3://b", "s3://b/x", "http://host", writing=False)
+    assert type(message) is ShardUnavailable and "http://host" in str(message)
 
 
 @pytest.mark.parametrize(

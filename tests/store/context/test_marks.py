@@ -111,7 +111,7 @@ def test_a_commit_is_noted_where_it_wrote_and_at_the_witnesses(tmp_path: Path) -
         assert min(mark.commit for mark in known(store).values()) >= commit
 
 
-def test_new_shards_are_told_to_all(tmp_path: Path) -> None:
+def test_new_shards_are_reported_to_all(tmp_path: Path) -> None:
     with made(tmp_path / "s", 20) as store:
         before = store.context.versions()[0]
         store.expand(["late"])
@@ -183,6 +183,6 @@ def test_witnesses_that_are_away_are_not_marked(tmp_path: Path, monkeypatch: pyt
         store.table("t").tag("now")
         assert list(root.iterdir()) == []
         noted = list[int]()
-        monkeypatch.setattr(RootMarks, "_note", lambda self, shard, mark, anew=False: noted.append(shard))
+        monkeypatch.setattr(RootMarks, "_note", lambda self, shard, mark, again=False: noted.append(shard))
         store.table("t").tag("later")
         assert len(noted) == WITNESSES + 2

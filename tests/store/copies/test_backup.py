@@ -239,7 +239,7 @@ def test_a_damaged_backup_makes_no_store(store: Store, tmp_path: Path, pattern: 
     assert store.verify() == []
 
 
-def test_shards_go_where_they_are_told_and_never_where_the_original_lies(tmp_path: Path) -> None:
+def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp_path: Path) -> None:
     roots = {name: str(tmp_path / name) for name in ("s1", "s2")}
     with Store.create(f"sqlite:///{tmp_path}/catalog.db", roots, tablets=4, slots=16) as store:
         store.create_table("t", SCHEMA, ["id"]).upsert(rows(range(100), "a"))
@@ -448,7 +448,7 @@ def test_the_newest_backup_is_the_one_that_was_made_last_whatever_a_clock_said(
 def test_a_backup_is_restored_where_a_restore_was_killed_amid_its_catalog(
     store: Store, tmp_path: Path
 ) -> None:
-    """Amid its catalog: that has no tables yet, and the files are there without markers."""
+    """During its catalog: that has no tables yet, and the files are there without markers."""
     place, before = tmp_path / "new.store", everything(store)
     store.backup(tmp_path / "b")
     for shard in ("s1", "s2"):
@@ -483,13 +483,17 @@ def test_a_place_whose_marker_is_lost_or_torn_is_known_by_its_lists(
     assert file.read_bytes() == whole
 
 
-def test_a_torn_list_keeps_older_backups_and_is_told_beside_the_new_one(store: Store, tmp_path: Path) -> None:
+def test_a_torn_list_keeps_older_backups_and_is_reported_beside_the_new_one(
+    store: Store, tmp_path: Path
+) -> None:
     """Nobody knows which files it needs."""
     for _ in range(3):
         store.table("t").upsert(rows(range(3), "z"))
         torn = tmp_path / "b" / f"{store.backup(tmp_path / 'b').name}.backup"
     torn.write_bytes(torn.read_bytes()[:-9])
-    with pytest.raises(StoreDamaged, match=f"was made and is whole.*{torn.name}.*Remove that file") as told:
+    with pytest.raises(
+        StoreDamaged, match=f"was made and is whole.*{torn.name}.*Remove that file"
+    ) as message:
         store.backup(tmp_path / "b", keep=2)
     assert len(list((tmp_path / "b").glob("*.backup"))) == 4
     with Store.from_backup(tmp_path / "b", tmp_path / "n") as restored:
@@ -497,4 +501,4 @@ def test_a_torn_list_keeps_older_backups_and_is_told_beside_the_new_one(store: S
     torn.unlink()
     store.backup(tmp_path / "b", keep=2)
     assert len(list((tmp_path / "b").glob("*.backup"))) == 2
-    assert told.value.fields["what"] == torn.name
+    assert message.value.fields["what"] == torn.name

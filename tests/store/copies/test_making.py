@@ -1,4 +1,4 @@
-"""What a process leaves that is killed amid the making of a store: the store, or nothing in its way."""
+"""What a process leaves that is killed during the making of a store: the store, or nothing in its way."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Making = Callable[[Path, Path], Any]
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with two tables, and beside it a place of backups with an older one of fewer rows."""
+    """A store with two tables, and alongside it a place of backups with an older one of fewer rows."""
     place = tmp_path_factory.mktemp("original")
     with Store.create(place / "old", SHARDS, tablets=4, slots=16) as store:
         table = store.create_table("t", SCHEMA, ["id"])
@@ -369,7 +369,7 @@ def test_of_two_that_claim_one_root_at_once_one_has_it(
 
     def slowly(*arguments: Any, **more: Any) -> bool:
         is_free = honest(*arguments, **more)
-        if len(arguments) > 2:  # amid a claim, not before it
+        if len(arguments) > 2:  # during a claim, not before it
             waiting.set()
             sleep(0.2)
         return is_free
@@ -391,7 +391,7 @@ def test_of_two_that_claim_one_root_at_once_one_has_it(
         assert store.verify() == []
 
 
-def test_a_root_that_is_being_claimed_for_long_is_told(
+def test_a_root_that_is_being_claimed_for_long_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(markers, "_CLAIM_SECONDS", 0.1)

@@ -1,4 +1,4 @@
-"""`Table.aggregate`: beside a mover, against DuckDB on the same rows; and what it refuses."""
+"""`Table.aggregate`: alongside a mover, against DuckDB on the same rows; and what it refuses."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_random_aggregates_beside_a_mover_are_those_of_duckdb(
     assert rows.num_rows == table.aggregate("count(*)")["count(*)"][0].as_py()
 
 
-def test_a_group_that_is_named_twice_is_told_as_an_error_of_group_by(table: Table) -> None:
+def test_a_group_that_is_named_twice_is_reported_as_an_error_of_group_by(table: Table) -> None:
     with pytest.raises(InvalidOption, match=r"group_by=\['g', 'g'\] must be .* each once"):
         table.aggregate("count(*)", ["g", "g"])
 
@@ -198,7 +198,7 @@ def test_rows_are_folded_once_into_their_groups_while_a_tablet_moves(tmp_path: P
             fold = Fold([Aggregate.parse(text, schema) for text in texts], ["g"], schema)
             for number, page in enumerate(scan):
                 fold.add(page.rows)
-                if number in (2, 5):  # away and back, amid the scan
+                if number in (2, 5):  # away and back, during the scan
                     store.move(1, "s2" if number == 2 else "s1")
         with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
             table.aggregate("sum(n)", filter="n > 1")

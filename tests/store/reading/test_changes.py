@@ -1,4 +1,4 @@
-"""Scans of changes: pages with keys like any scan's, exact beside moves, and never with a gap."""
+"""Scans of changes: pages with keys like any scan's, exact alongside moves, and never with a gap."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def table(store: Store) -> Table:
     return table
 
 
-def told(batches: pa.Table | list[pa.RecordBatch]) -> Rows:
+def message(batches: pa.Table | list[pa.RecordBatch]) -> Rows:
     parts = batches if isinstance(batches, list) else batches.to_batches()
     return Counter(row for part in parts for row in zip(*part.to_pydict().values(), strict=True))
 
@@ -67,7 +67,7 @@ def told(batches: pa.Table | list[pa.RecordBatch]) -> Rows:
 def test_a_scan_of_changes_is_resumed_from_any_page_beside_moves(
     store: Store, table: Table, feed: bool
 ) -> None:
-    expected = told(table.changes(1, feed=feed).to_table())
+    expected = message(table.changes(1, feed=feed).to_table())
     assert len(expected) > 100
     read: list[pa.RecordBatch] = []
     scan: Scan = table.changes(1, feed=feed, page_rows=13)
@@ -82,16 +82,16 @@ def test_a_scan_of_changes_is_resumed_from_any_page_beside_moves(
             break
         scan = store.resume(page.key)
     assert pages > 20
-    assert told(read) == expected
+    assert message(read) == expected
 
 
 def test_the_parts_of_a_scan_of_changes_are_the_scan(store: Store, table: Table) -> None:
-    expected = told(table.changes(1).to_table())
+    expected = message(table.changes(1).to_table())
     scan, read = table.changes(1, page_rows=50), list[pa.RecordBatch]()
     for slots in (SlotSet.span(0, 3), SlotSet.of([(3, 7), (9, 16)]), SlotSet.span(7, 9)):
         part = store.resume_part(store.context.sealer.open(scan.part(slots)), ends_lease=False)
         read += part.batches()
-    assert told(read) == expected
+    assert message(read) == expected
 
 
 def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
@@ -126,8 +126,8 @@ def test_without_commits_there_are_no_changes(table: Table) -> None:
 def test_without_a_beginning_all_changes_that_are_kept_are_read(
     store: Store, table: Table, clock: ManualClock
 ) -> None:
-    assert told(table.changes().to_table()) == told(table.changes(0).to_table()) != []
-    assert told(table.changes(upto=4).to_table()) == told(table.changes(0, 4).to_table())
+    assert message(table.changes().to_table()) == message(table.changes(0).to_table()) != []
+    assert message(table.changes(upto=4).to_table()) == message(table.changes(0, 4).to_table())
     table.set_retention("0s")
     clock.advance(60)
     table.upsert(rows(0, 5, 9))
@@ -135,7 +135,7 @@ def test_without_a_beginning_all_changes_that_are_kept_are_read(
     table.upsert(rows(0, 5, 10))
     with pytest.raises(ChangesExpired):
         table.changes(0)
-    assert told(table.changes().to_table()) == told(table.changes(8).to_table()) != []
+    assert message(table.changes().to_table()) == message(table.changes(8).to_table()) != []
     with pytest.raises(ChangesExpired, match="after commit 4 are no longer kept"):
         table.changes(upto=4)
     made = store.create_table("made", {"id": [1, 2]}, "id")
@@ -155,18 +155,18 @@ def test_changes_are_named_by_tags_and_times_too(table: Table, clock: ManualCloc
         clock.advance(60)
         table.upsert(rows(0, 5, v))
     table.tag("before", 8)
-    expected = told(table.changes(8, 9).to_table())
+    expected = message(table.changes(8, 9).to_table())
     between = datetime.fromtimestamp(clock.now() - 30, UTC)
-    assert told(table.changes("before").to_table()) == expected
-    assert told(table.changes(between, datetime.fromtimestamp(clock.now(), UTC)).to_table()) == expected
-    assert told(table.changes(between.isoformat(), 9).to_table()) == expected
+    assert message(table.changes("before").to_table()) == expected
+    assert message(table.changes(between, datetime.fromtimestamp(clock.now(), UTC)).to_table()) == expected
+    assert message(table.changes(between.isoformat(), 9).to_table()) == expected
     with pytest.raises(TagNotFound, match="numbers: 8, not '8'"):
         table.changes("8")
 
 
 def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table, clock: ManualClock) -> None:
     table.set_retention("0s")
-    expected = told(table.changes(1).to_table())
+    expected = message(table.changes(1).to_table())
     scan = table.changes(1, page_rows=13)
     read = []
     (lease,) = store.status()["leases"]
@@ -178,7 +178,7 @@ def test_a_scan_of_changes_keeps_what_it_has_not_read(store: Store, table: Table
         table.compact()
         store.collect_garbage(grace_seconds=0, share=1.0)
         if page.key is not None and len(read) % 5 == 0:
-            again = told(read) + told(list(store.resume(page.key).batches()))
+            again = message(read) + message(list(store.resume(page.key).batches()))
             assert again == expected
             end_lease(store.context, scan.standing.lease)
             break

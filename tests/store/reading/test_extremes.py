@@ -57,8 +57,8 @@ def _shown(values: list[pa.Array]) -> str:
 
 
 def run(place: Path, seed: int) -> tuple[int, int]:
-    """The program of a seed: how many aggregates were asked for, and how many statistics told."""
-    draw, made, told = random.Random(seed), 0, 0
+    """The program of a seed: how many aggregates were asked for, and how many statistics reported."""
+    draw, made, message = random.Random(seed), 0, 0
     texts = ["count(*)", *(f"{f}({name})" for f in ("count", "min", "max") for name in SCHEMA.names)]
     with Store.create(place, ["s1", "s2"], tablets=3, slots=16, upkeep="off") as store:
         table = store.create_table("t", SCHEMA, ["id"])
@@ -76,14 +76,16 @@ def run(place: Path, seed: int) -> tuple[int, int]:
             made += len(texts)
             for text, value, column in zip(texts, known, expected.columns, strict=True):
                 if value is not None:
-                    told += 1
+                    message += 1
                     assert _shown(value) == _shown([column.combine_chunks()]), (text, condition)
-    return made, told
+    return made, message
 
 
 def test_what_statistics_tell_is_what_a_scan_gives(tmp_path: Path) -> None:
-    made, told = (sum(counts) for counts in zip(*(run(tmp_path / str(s), s) for s in range(2)), strict=True))
-    assert made > told > 100
+    made, message = (
+        sum(counts) for counts in zip(*(run(tmp_path / str(s), s) for s in range(2)), strict=True)
+    )
+    assert made > message > 100
 
 
 def test_a_table_that_was_merged_tells_its_extremes_without_a_look_at_a_file(tmp_path: Path) -> None:
@@ -119,5 +121,5 @@ def test_values_that_statistics_have_not_exactly_are_read(tmp_path: Path) -> Non
         table.upsert(rows)
         for text in ("min(s)", "max(s)", "min(y)", "max(y)", "min(f)", "max(f)", "min(u)"):
             assert not table.explain_aggregate(text)["aggregate"]["from_statistics"]
-        told = table.aggregate(["min(s)", "max(s)", "min(y)", "max(y)"])
-        assert list(told.to_pylist()[0].values()) == [texts[0], texts[1], b"a" * 60, b"b" * 60]
+        message = table.aggregate(["min(s)", "max(s)", "min(y)", "max(y)"])
+        assert list(message.to_pylist()[0].values()) == [texts[0], texts[1], b"a" * 60, b"b" * 60]

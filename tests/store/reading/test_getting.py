@@ -1,4 +1,4 @@
-"""Rows by their primary keys: which, in what order, and what is told of keys that are not there."""
+"""Rows by their primary keys: which, in what order, and what is reported of keys that are not there."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_scan_that_lasts_says_how_far_it_is_until_it_ends(store: Store, clock:
     assert store.status()["scans"] == []
 
 
-def test_slots_that_move_meanwhile_are_told(store: Store, clock: ManualClock) -> None:
+def test_slots_that_move_meanwhile_are_reported(store: Store, clock: ManualClock) -> None:
     scan = store.table("t").scan(page_rows=100)
     after_a_while(scan, clock)
     store.expand(["c"])
@@ -172,13 +172,13 @@ def test_a_scan_of_changes_says_so(store: Store, clock: ManualClock) -> None:
     assert only(store)["kind"] == "changes"
 
 
-def test_many_ranges_are_told_as_the_blocks_that_they_touch() -> None:
+def test_many_ranges_are_reported_as_the_blocks_that_they_touch() -> None:
     many = SlotSet.of((slot, slot + 1) for slot in range(0, 65_536, 2))
-    told = progress._drawn(many)
-    assert many <= told and len(told.ranges) <= 2 * progress.MOST_RANGES
+    message = progress._drawn(many)
+    assert many <= message and len(message.ranges) <= 2 * progress.MOST_RANGES
     apart = SlotSet.of((block, block + 1) for block in range(0, 65_536, 700))
-    told = progress._drawn(apart)
-    assert apart <= told and len(str(told)) < 2_000
+    message = progress._drawn(apart)
+    assert apart <= message and len(str(message)) < 2_000
     few = SlotSet.of([(1, 2), (5, 9)])
     assert progress._drawn(few) is few
 

@@ -41,7 +41,7 @@ def test_the_name_counts_where_files_have_such_a_column_in_their_type(
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])
-def test_a_name_that_is_no_value_of_its_column_is_told_so(tmp_path: Path, form: str) -> None:
+def test_a_name_that_is_no_value_of_its_column_is_reported_so(tmp_path: Path, form: str) -> None:
     written(tmp_path / "in/year=2023", form, [{"id": 1}])
     written(tmp_path / "in/year=soon", form, [{"id": 2}])
     with Store.create(tmp_path / "made.store", ["s1"], tablets=2) as store:
@@ -49,9 +49,9 @@ def test_a_name_that_is_no_value_of_its_column_is_told_so(tmp_path: Path, form: 
         for name, types in (("t", None), ("u", {"year": "int64"})):
             with pytest.raises(
                 SchemaMismatch, match=r"named year=soon, .* column 'year', which is int.*--type"
-            ) as told:
+            ) as message:
                 store.load(name, tmp_path / "in", primary_key="id", types=types)
-            assert told.value.fields["column"] == "year"
+            assert message.value.fields["column"] == "year"
         assert table.scan().count() == 0
         assert [each.name for each in store.tables()] == ["t"]
 

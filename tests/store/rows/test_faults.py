@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 GOOD = {"id": 1, "day": "2024-03-05", "at": "2024-03-05T10:00Z", "cost": 1.5, "in": {"a": [1]}}
 
 
-def told(path: Path, block_bytes: int = 1 << 20) -> str:
+def message(path: Path, block_bytes: int = 1 << 20) -> str:
     with pytest.raises((SchemaMismatch, pa.ArrowInvalid)) as refused:
         list(json_lines.rows_of(fs.LocalFileSystem(), str(path), SCHEMA, block_bytes, 256))
     return str(refused.value)
@@ -51,19 +51,19 @@ def told(path: Path, block_bytes: int = 1 << 20) -> str:
     ],
 )
 @pytest.mark.parametrize("block_bytes", [256, 1 << 20])
-def test_a_value_that_is_refused_is_told_with_its_line(
+def test_a_value_that_is_refused_is_reported_with_its_line(
     tmp_path: Path, wrong: Any, expected: str, block_bytes: int
 ) -> None:
     path = tmp_path / "rows.jsonl"
     line = wrong if isinstance(wrong, str) else json.dumps(wrong)
     path.write_text("".join(f"{json.dumps(GOOD)}\n" for _ in range(99)) + f"{line}\n{json.dumps(GOOD)}\n")
-    assert re.search(expected, told(path, block_bytes))
+    assert re.search(expected, message(path, block_bytes))
 
 
-def test_a_value_that_a_key_lacks_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_value_that_a_key_lacks_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{json.dumps(GOOD)}\n{{"day": null}}\n')
-    assert "line 2: field 'id' has no value, and its column takes no null" in told(path)
+    assert "line 2: field 'id' has no value, and its column takes no null" in message(path)
 
 
 def test_lines_are_those_of_the_file_whatever_lies_between_values(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_lines_are_those_of_the_file_whatever_lies_between_values(tmp_path: Path
     good = json.dumps(GOOD)
     text = f"\ufeff{good}\n\n\r\n{good}{good}\n{json.dumps(GOOD, indent=1)}\n"
     path.write_bytes(gzip.compress(f'{text}{{"id": 4,\n"x": 1}}'.encode()))
-    assert f"line {text.count(chr(10)) + 1}: it has a field 'x'" in told(path)
+    assert f"line {text.count(chr(10)) + 1}: it has a field 'x'" in message(path)
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
@@ -89,7 +89,7 @@ def test_values_are_found_however_the_file_is_cut(
     )
 
 
-def test_what_is_too_deep_or_too_long_is_told_as_arrow_tells_it(
+def test_what_is_too_deep_or_too_long_is_reported_as_arrow_tells_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults, "MAX_CHARACTERS", 1000)
@@ -100,14 +100,16 @@ def test_what_is_too_deep_or_too_long_is_told_as_arrow_tells_it(
         assert found is None or "no JSON" in found.why
 
 
-def test_values_of_two_kinds_are_told_to_be_of_one(tmp_path: Path) -> None:
+def test_values_of_two_kinds_are_reported_to_be_of_one(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": 1, "v": 1}\n{"id": 2, "v": "x"}\n')
     with Store.create(tmp_path / "made.store", ["s1"], tablets=2) as store:
         for types in (None, {"v": "string"}):
-            with pytest.raises(SchemaMismatch, match=r"line 2: .*'v' changed .* of one kind in all") as told:
+            with pytest.raises(
+                SchemaMismatch, match=r"line 2: .*'v' changed .* of one kind in all"
+            ) as message:
                 store.load("t", path, primary_key="id", types=types)
-            assert "--type" not in told.value.message, "it would not help"
+            assert "--type" not in message.value.message, "it would not help"
 
 
 def test_a_file_that_is_refused_is_named_with_the_line_and_nothing_is_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Iceberg tables as sources of a load: at a snapshot, resumed, and with deletes beside the data."""
+"""Iceberg tables as sources of a load: at a snapshot, resumed, and with deletes alongside the data."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_deletes_beside_the_data_are_honoured(
     assert read(store, "t") == ROWS.slice(2).to_pylist() + MORE.to_pylist()
 
 
-def test_a_table_that_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
+def test_a_table_that_is_not_there_is_reported(store: Store, tmp_path: Path) -> None:
     for place in (f"{tmp_path}/none", "nowhere.air.trips"):
         with pytest.raises(InvalidOption, match="cannot be read as an Iceberg table"):
             store.load("t", place, format="iceberg", primary_key="id")
 
 
-def told(call: Callable[[], Any]) -> str:
+def message(call: Callable[[], Any]) -> str:
     """All that a log would have of a refusal: its text, and those of its causes."""
     with pytest.raises(InvalidOption) as caught:
         call()
@@ -112,7 +112,7 @@ def told(call: Callable[[], Any]) -> str:
 
 @pytest.fixture
 def catalog(table: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the table in its catalog; PyIceberg reads its settings anew."""
+    """The name of the table in its catalog; PyIceberg reads its settings again."""
     from pyiceberg import catalog as catalogs  # noqa: PLC0415 - skipped where it is not
     from pyiceberg.utils.config import Config  # noqa: PLC0415
 
@@ -137,18 +137,18 @@ def test_no_refusal_shows_a_secret_of_an_address_or_of_a_catalogs_settings(
 
     monkeypatch.setattr(StaticTable, "from_metadata", unreachable)
     place = "s3://AKIAX:sEcret99@bucket1/p/metadata/v1.metadata.json"
-    text = told(lambda: store.load("t", place, format="iceberg", primary_key="id"))
+    text = message(lambda: store.load("t", place, format="iceberg", primary_key="id"))
     assert "sEcret99" not in text
     assert "bucket1" in text
     monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", "postgresql+psycopg2://ann:ss@db@db/x")
     monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TOKEN", "Bearer hunter3")
     monkeypatch.setattr(catalogs, "load_catalog", refused)
-    text = told(lambda: store.load("t", "far.air.trips", format="iceberg", primary_key="id"))
+    text = message(lambda: store.load("t", "far.air.trips", format="iceberg", primary_key="id"))
     assert not any(secret in text for secret in ("hunter2", "hunter3", "SELECT", "ss@db"))
     assert "far.air.trips cannot be read as an Iceberg table: OSError: no host" in text
 
 
-def test_a_catalog_that_cannot_be_opened_is_told(
+def test_a_catalog_that_cannot_be_opened_is_reported(
     store: Store, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyiceberg import catalog as catalogs  # noqa: PLC0415 - skipped where it is not
@@ -157,11 +157,11 @@ def test_a_catalog_that_cannot_be_opened_is_told(
     assert store.load("t", catalog, format="iceberg", primary_key="id").rows == 101
     monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/none/iceberg.db")
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())
-    text = told(lambda: store.load("t", catalog, format="iceberg"))
+    text = message(lambda: store.load("t", catalog, format="iceberg"))
     assert f"{catalog} cannot be read as an Iceberg table: OperationalError: unable to open" in text
 
 
-def test_damage_of_a_table_is_told_whatever_its_library_raises(
+def test_damage_of_a_table_is_reported_whatever_its_library_raises(
     store: Store, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyiceberg.io.pyarrow import ArrowScan  # noqa: PLC0415 - skipped where it is not
@@ -178,7 +178,7 @@ def test_damage_of_a_table_is_told_whatever_its_library_raises(
     for error in (EOFError("cut"), AssertionError(), KeyError("field")):
         with monkeypatch.context() as patch:
             patch.setattr(ArrowScan, "to_record_batches", failing(error))
-            assert f".parquet cannot be read: {type(error).__name__}" in told(load)
+            assert f".parquet cannot be read: {type(error).__name__}" in message(load)
     for lack in (MemoryError(), OSError(errno.EMFILE, "Too many open files")):
         with monkeypatch.context() as patch:
             patch.setattr(ArrowScan, "to_record_batches", failing(lack))
@@ -188,7 +188,7 @@ def test_damage_of_a_table_is_told_whatever_its_library_raises(
     for left in (0, 3, 40, 400, -5):
         for path, content in manifests.items():
             path.write_bytes(content[:left])
-        assert "cannot be read as an Iceberg table: " in told(load)
+        assert "cannot be read as an Iceberg table: " in message(load)
     assert store.tables() == ()
 
 
@@ -216,7 +216,7 @@ def test_a_directory_is_read_as_its_hint_says_and_without_one_the_newest_metadat
         (f"file:{place}", f"file://{place}"),
         (f"file://{place}/", f"file://{place}"),
     ):
-        text = told(partial(store.load, "t", directory, format="iceberg", primary_key="id"))
+        text = message(partial(store.load, "t", directory, format="iceberg", primary_key="id"))
         assert f"the newest is {whole}/metadata/{current.name}" in text
     (current.parent / "version-hint.text").write_text(current.name)
     for number, directory in enumerate((home, f"file:{place}")):

@@ -27,7 +27,7 @@ def test_a_name_tells_the_kind(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("a.tsv", r"format='csv', delimiter='\\t'"),
         ("a.tsv.gz", r"--format csv --delimiter '\\t'"),
@@ -37,12 +37,12 @@ def test_a_name_tells_the_kind(name: str, kind: str) -> None:
         ("a", "say which it is"),
     ],
 )
-def test_a_name_of_another_kind_is_told_with_what_to_do(name: str, told: str) -> None:
-    with pytest.raises(InvalidOption, match=told):
+def test_a_name_of_another_kind_is_reported_with_what_to_do(name: str, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
         kind_of(name)
 
 
-def test_a_stream_is_told_to_be_none(tmp_path: Path) -> None:
+def test_a_stream_is_reported_to_be_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     with Store.create(tmp_path / "made.store", ["s1"], tablets=2) as store:
         for path in ("-", tmp_path / "pipe.csv"):

@@ -117,7 +117,7 @@ def test_without_a_trash_what_is_proven_goes_at_once() -> None:
 
 
 @pytest.mark.parametrize("said", [{"after_commit": 10}, {"max_commit": 10}])
-def test_a_file_that_is_ahead_of_the_catalog_is_told(said: dict[str, int]) -> None:
+def test_a_file_that_is_ahead_of_the_catalog_is_reported(said: dict[str, int]) -> None:
     root = shelf({path(1): 10**6})
     assert planned(root, said={path(1): witness(path(1), **said)}).ahead == 10
     assert planned(root, newest=10, said={path(1): witness(path(1), **said)}).ahead == 0

@@ -1,4 +1,4 @@
-"""Keepers: what is due is done once, beside each other and beside writers, and kills change nothing."""
+"""Keepers: what is due is done once, alongside each other and alongside writers, and kills change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that is done again where others came before, and what is told when that has no end."""
+"""Work that is done again where others came before, and what is reported when that has no end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_others_changed_meanwhile_is_done_again() -> None:
     assert left == []
 
 
-def test_what_has_no_end_is_told_with_the_newest_conflict() -> None:
+def test_what_has_no_end_is_reported_with_the_newest_conflict() -> None:
     attempt, left = after(*[RowsChanged("a", table="t", newest=n) for n in range(MOST_ATTEMPTS + 5)])
     with pytest.raises(
         WriteConflict, match=r"\] rows of 't' were written .* 10 times .*: pause them$"

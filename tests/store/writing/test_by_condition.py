@@ -1,4 +1,4 @@
-"""Deletes and updates by condition: one atomic commit each, at one snapshot, exact beside other writers."""
+"""Deletes and updates by condition: one atomic commit each, at one snapshot, exact while others write."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (b"", "its first line has the names of columns"),
         (b"id,v\n1,a,3\n", "each line has as many fields as the first"),
@@ -157,12 +157,12 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
     ],
     ids=["nothing", "a field too many", "a name twice", "semicolons", "tabs", "not UTF-8", "NA"],
 )
-def test_csv_of_another_kind_is_told_with_what_to_do(
-    store: Store, tmp_path: Path, text: bytes, told: str
+def test_csv_of_another_kind_is_reported_with_what_to_do(
+    store: Store, tmp_path: Path, text: bytes, message: str
 ) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(text)
-    with pytest.raises(SchemaMismatch, match=told):
+    with pytest.raises(SchemaMismatch, match=message):
         store.load("t", path, primary_key="id")
     assert not store.tables()
 
@@ -209,7 +209,7 @@ def test_numbers_of_csv_that_would_lose_digits_are_text(store: Store, tmp_path: 
     assert read(store)[0]["zip"] == 1234
 
 
-def test_files_that_have_a_column_in_other_types_are_told_with_both(store: Store, tmp_path: Path) -> None:
+def test_files_that_have_a_column_in_other_types_are_reported_with_both(store: Store, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,v,at,n\n1,2,2024-01-01 10:00:00,\n")
     (tmp_path / "b.csv").write_text("id,v,at,n\n2,3,2024-01-01 10:00:00.25,7\n")
     store.load("t", f"{tmp_path}/*.csv", primary_key="id")  # times with fractions, and without
@@ -259,7 +259,7 @@ def test_moments_of_json_keep_their_zone(store: Store, tmp_path: Path) -> None:
     assert read(store)[0]["at"] == zoned
 
 
-def test_a_time_of_csv_beyond_microseconds_is_told_with_its_type(store: Store, tmp_path: Path) -> None:
+def test_a_time_of_csv_beyond_microseconds_is_reported_with_its_type(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,at\n1,2024-03-01T12:00:00.123456789Z\n")
     with pytest.raises(SchemaMismatch, match=r"as in types={'a': pyarrow\.timestamp\('ns', 'UTC'\)}"):
@@ -282,7 +282,7 @@ def test_rows_in_memory_are_no_files(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"mode": "replace"}, "one of upsert, insert, overwrite"),
         ({"format": "xml"}, "one of csv"),
@@ -294,9 +294,9 @@ def test_rows_in_memory_are_no_files(store: Store) -> None:
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(
-    store: Store, tmp_path: Path, settings: dict[str, Any], told: str
+    store: Store, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidOption, match=told):
+    with pytest.raises(InvalidOption, match=message):
         store.load("t", **{"source": tmp_path} | settings)
 
 

@@ -1,4 +1,4 @@
-"""Merges: rows that meet those with the same keys, in one commit, exact beside other writers and moves."""
+"""Merges: rows that meet those with the same keys, in one commit, exact alongside other writers and moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes that check: rows unchanged since they were read, keys that are not there; beside everything else."""
+"""Writes that check: rows unchanged since they were read, keys that are not there, while others write."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
         table.upsert(rows([90]), if_unchanged_since=2)
 
 
-def test_a_commit_is_told_also_where_its_lease_cannot_be_ended(
+def test_a_commit_is_reported_also_where_its_lease_cannot_be_ended(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.set_retention("0s")
