@@ -376,6 +376,6 @@ def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
             )
         if new.overlaps(old):
             raise InvalidOption(
-                f"{new} and {old}, which is to be repaired, lie one in the other; name a directory next to it",
+                f"{new} and {old} overlap; name a directory outside of the store that is to be repaired",
                 option="into",
             )
