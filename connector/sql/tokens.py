@@ -184,7 +184,7 @@ class StatementReader:
         if not self.at_end and self._tokens[self._at].kind == "word":
             word = self._tokens[self._at].word
             if not word.isdecimal():
-                raise NotUnderstoodError(f"a tag stands in quotes: '{word}'")
+                raise NotUnderstoodError(f"a tag is written in quotes: '{word}'")
         return self.string() if self.sees_string else self.number()
 
     def string(self) -> str:
