@@ -215,7 +215,7 @@ class AttachedStore(Sequence[str]):
         return self._views.drop(drop.view)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
-        """Explain which rows and columns `sql` would read for a query, and what it leaves to Spark and why."""
+        """Explain which rows and columns `sql` would read for a query, and why it leaves others to Spark."""
         session = _session(self._spark)
         self._views.look()
         try:

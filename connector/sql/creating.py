@@ -84,7 +84,7 @@ def read_creation(reader: StatementReader) -> Creation:
             raise reader.wrong("USING elasticscan, TBLPROPERTIES or AS")
     if not keys["primaryKey"]:
         raise NotUnderstoodError(
-            "a table needs PRIMARY KEY (…) or TBLPROPERTIES ('primaryKey' = '…'); Spark's own tables need USING"
+            "a table needs PRIMARY KEY (…) or the property 'primaryKey'; tables of Spark need USING"
         )
     if (columns is None) == (query is None):
         raise NotUnderstoodError("a new table needs either columns or a query")
