@@ -66,7 +66,7 @@ class Deletions:
         self._feed = [spelt[name] for name in (COMMIT_VERSION, COMMIT_TIMESTAMP) if name in spelt]
 
     def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
-        """The incoming columns that go into the table; `table` is None if it is still to be made."""
+        """Return the incoming columns that go into the table; `table` is None if it is still to be made."""
         names = () if table is None else [name.lower() for name in table.names]
         left_out = set(self._feed)
         if self.column.lower() not in names:
@@ -107,7 +107,7 @@ class Deletions:
             yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
 
     def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
-        """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
+        """Return the table's columns, `_deleted`, and `_commit_version` if the rows have one."""
         batch, gone = self._find_deletes(batch)
         names = self.stored(batch.schema, table.schema).names
         living = batch.select(names).filter(pc.invert(gone))
@@ -133,7 +133,7 @@ class Deletions:
         return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
     def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """The rows but for `update_preimage`s, and a mask of those that delete."""
+        """Return the rows but for `update_preimage`s, and a mask of those that delete."""
         markers = batch.column(self.column)
         if not self._words:
             return batch, pc.fill_null(markers, False)
@@ -169,7 +169,7 @@ def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
 
 
 def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows with the highest `_commit_version` of each key, without that column.
+    """Yield the rows with the highest `_commit_version` of each key, without that column.
 
     Which row is the newest is known after the last. Until then memory holds the keys and numbers;
     the rows wait in a `Spool`.
@@ -190,7 +190,7 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
-    """Marks the rows whose number is the highest of their key; of equal ones all, which is an
+    """Mark the rows whose number is the highest of their key; of equal ones all, which is an
     error further on."""
     if not rows.num_rows:
         return np.zeros(0, dtype=np.bool_)

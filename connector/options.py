@@ -199,7 +199,7 @@ class Options:
 
     @property
     def txn(self) -> IdempotencyKey | None:
-        """The pair under which a batch write is committed once."""
+        """Return the pair under which a batch write is committed once."""
         if self.app_id is None or self.txn_version is None:
             return None
         return IdempotencyKey(self.app_id, self.txn_version)

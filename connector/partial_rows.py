@@ -65,12 +65,12 @@ class PartialRows:
         return cls(asked.by, values, pa.schema(fields))
 
     def columns(self, table: TableInfo) -> list[str]:
-        """The columns to scan; rows are counted by some column."""
+        """Return the columns to scan; rows are counted by some column."""
         used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
 
     def of_values(self, values: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The partial row without groups of one value each."""
+        """Return the partial row without groups of one value each."""
         return pa.RecordBatch.from_arrays(list(values), schema=self.schema)
 
     @property

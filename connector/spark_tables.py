@@ -24,7 +24,7 @@ _STREAM, _CALLED = "sql.streaming.queryId", "callSite.long"
 
 
 def check_not_for_a_spark_table() -> None:
-    """Runs where a task runs, before it stages anything.
+    """Run where a task runs, before it stages anything.
 
     Raises:
         InvalidOption: the rows are for a table of Spark's catalog, which could not be read.

@@ -97,7 +97,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         self._writer.remove([fragment for message in sent for fragment in message.staged])
 
     def _name(self, messages: Iterable[StreamMessage]) -> str:
-        """The name under which the numbers of micro-batches count: the same after every restart."""
+        """Return the name under which the numbers of micro-batches count: the same after every restart."""
         for message in messages:
             if message.query:
                 return f"stream:{message.query}"
@@ -113,7 +113,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_end(checkpoint: str | None, number: int) -> str | None:
-    """A digest of the offsets at which a micro-batch ends, from Spark's log of them.
+    """Return a digest of the offsets at which a micro-batch ends, from Spark's log of them.
 
     None where the stream was not given the option `checkpointLocation`, or has it at a place that
     cannot be read here, of which the log warns; then the number of a micro-batch is all that is known of it.
@@ -131,7 +131,7 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
 
 
 def _read(checkpoint: str, name: str) -> str:
-    """The text of a file of a checkpoint, which Spark named as Hadoop does."""
+    """Return the text of a file of a checkpoint, which Spark named as Hadoop does."""
     if checkpoint.lower().startswith(OBJECT_SCHEMES):
         file = open_disk(checkpoint).open(name)
         return str(file.read_at(0, file.size).to_pybytes(), "utf-8")

@@ -20,7 +20,7 @@ _MISSING, _SECONDS = 77, 60
 
 
 def wrong_python(said: str, python: str | None) -> InvalidOption | None:
-    """The error of a session whose workers run another Python than this one, without this package."""
+    """Return the error of a session whose workers run another Python than this one, without this package."""
     if "No module named 'elasticscan'" not in said:
         return None
     return _without_package(python)
@@ -42,13 +42,13 @@ def check_python_of(spark: SparkSession) -> None:
 
 
 def python_of(spark: SparkSession) -> str | None:
-    """The Python of a session's workers; None where only a server knows it."""
+    """Return the Python of a session's workers; None where only a server knows it."""
     return getattr(getattr(spark, "sparkContext", None), "pythonExec", None)
 
 
 @cache
 def _lacks_package(python: str) -> bool:
-    """True if a Python certainly has no elasticscan; asked once, since its start takes some 50 ms."""
+    """Return True if a Python certainly has no elasticscan; asked once, since its start takes some 50 ms."""
     found = shutil.which(python)
     if found is None or found == sys.executable:
         return False

@@ -70,7 +70,7 @@ class TableWriter:
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Runs alongside the driver: checks that rows of `schema` can go into the table."""
+        """Run alongside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         self._deletions = deletions_of(options.delete_column, rows)
         store = store_of_table(options.store, options.table)
@@ -107,7 +107,7 @@ class TableWriter:
         self._definition = table.definition
 
     def _checked(self, where: str | None, table: TableInfo) -> str | None:
-        """The condition of an overwrite of some rows. Raises unless it can be one."""
+        """Return the condition of an overwrite of some rows. Raises unless it can be one."""
         if where is None:
             return None
         if not self.replaces or self._deletions:
@@ -199,7 +199,7 @@ class TableWriter:
 
     @contextmanager
     def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
-        """The requirements of the write on its keys, if there are any."""
+        """Yield the requirements of the write on its keys, if there are any."""
         if self._since is None:
             yield absent(store.context, table, txn) if self._insert_only else None
             return
@@ -283,7 +283,7 @@ def messages_of(messages: Iterable[Any], kind: type[M]) -> list[M]:
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
-    """The table to write to. If it is missing and the options say its primary key, it is reserved: the
+    """Return the table to write to. If it is missing and the options say its primary key, it is reserved: the
     commit of its first rows will make it, so that a write that fails leaves nothing behind."""
     try:
         table = store.table(options.table).definition
@@ -315,7 +315,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
 
 
 def _check_not_void(columns: Iterable[pa.Field]) -> None:
-    """Raises `UnsupportedType` for new columns that could never hold anything but nulls, or have parts so."""
+    """Raise `UnsupportedType` for new columns that could never hold anything but nulls, or have parts so."""
     for field in columns:
         if _is_void(field.type):
             raise UnsupportedType(
@@ -331,7 +331,7 @@ def _is_void(kind: pa.DataType) -> bool:
 
 
 def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Options) -> TableInfo:
-    """The table, with the columns that only the rows have added to it if the options say so.
+    """Return the table, with the columns that only the rows have added to it if the options say so.
 
     Raises:
         SchemaMismatch, UnsupportedType: the rows do not fit; nothing was added.
@@ -382,7 +382,7 @@ def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[s
 
 
 def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:
-    """The columns of the table that the rows have; None for all.
+    """Return the columns of the table that the rows have; None for all.
 
     Raises:
         InvalidOption: rows that are replaced keep nothing.

@@ -37,7 +37,7 @@ _KEEP_ORDER = {
 
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if a conversion fails for no value, and a < b never becomes a > b."""
+    """Return True if a conversion fails for no value, and a < b never becomes a > b."""
     if source == target:
         return True
     if pt.is_boolean(source) or is_number(source):
@@ -83,7 +83,7 @@ def axis_of(stored: pa.DataType) -> Axis | None:
 
 
 def normalise(keys: KeySet, axis: Axis) -> KeySet:
-    """The set with its single values marked, and without intervals that hold no value."""
+    """Return the set with its single values marked, and without intervals that hold no value."""
     pieces: list[Interval] = []
     for low, high, single in keys.intervals:
         if not low:
@@ -113,7 +113,7 @@ def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None
 
 
 def decode_key(key: bytes, stored: pa.DataType) -> pa.Scalar:
-    """The value of a key; text of a view type comes as plain text."""
+    """Return the value of a key; text of a view type comes as plain text."""
     kind = _VIEWS.get(stored, stored)
     if key == NULL:
         return pa.scalar(None, kind)
@@ -148,7 +148,7 @@ class FixedAxis:
         return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
 
     def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
-        """The bounds of `cuts`, or None if finding them takes a bisection."""
+        """Return the bounds of `cuts`, or None if finding them takes a bisection."""
         sought = encode_value(constant)
         if len(types) == 1 and self.stored == types[0]:
             step = self.step(sought)
@@ -161,7 +161,7 @@ class FixedAxis:
         return None
 
     def guess(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> int | None:
-        """The constant, converted all the way back."""
+        """Return the constant, converted all the way back."""
         value = pa.repeat(constant, 1)
         try:
             for kind in reversed(types[:-1]):
@@ -198,7 +198,7 @@ class FixedAxis:
             return b"" if step < self.steps // 2 else END
 
     def cut(self, step: int) -> bytes:
-        """The key of a step; beyond the ends it is the same for all types, so that "no null" is."""
+        """Return the key of a step; beyond the ends it is the same for all types, so that "no null" is."""
         return VALUES if step <= 0 else self.key(step) if step < self.steps else END
 
     def key(self, step: int) -> bytes:
@@ -211,7 +211,7 @@ class FixedAxis:
         return 0 if bound <= VALUES else self.steps if bound >= END else self.step(bound)
 
     def normal(self, interval: Interval) -> Interval | None:
-        """The interval, marked as single if it holds one value only; None if it holds no value."""
+        """Return the interval, marked as single if it holds one value only; None if it holds no value."""
         low, high = self.step_at(interval.low), self.step_at(interval.high)
         if low >= high:
             return None

@@ -64,7 +64,7 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if there are values that the conversion refuses."""
+    """Return True if there are values that the conversion refuses."""
     if is_integer(source) and is_integer(target):
         return bool(target.bit_width < source.bit_width)
     pair = (_family(source), _family(target))

@@ -81,7 +81,7 @@ class _State:
         return self.function == SUM and value is not None and is_exact(value) and not is_whole
 
     def folded(self, inputs: Inputs) -> pa.ChunkedArray:
-        """The values in the form in which a page is folded."""
+        """Return the values in the form in which a page is folded."""
         assert self.value is not None, "rows are counted without a value"
         if self.function == COUNT:
             return inputs.present(self.value)
@@ -273,7 +273,7 @@ class Fold:
         self._rows = self._merged_rows = self._partial[0].num_rows
 
     def _with_distinct(self, whole: pa.Table) -> pa.Table:
-        """The partial rows with a column for each count of distinct values, null for none."""
+        """Return the partial rows with a column for each count of distinct values, null for none."""
         counts = []
         for column, fold in self._distinct.items():
             fold._merge()
@@ -315,7 +315,7 @@ def _states_of(aggregate: Aggregate) -> list[_State]:
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
-    """A type that holds the sum of any number of values."""
+    """Return a type that holds the sum of any number of values."""
     if pt.is_floating(kind):
         return pa.float64()
     if pt.is_integer(kind):
@@ -330,7 +330,7 @@ def _extreme_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_ordered(values: pa.ChunkedArray) -> bool:
-    """True of floats that Arrow compares as Spark does: of a NaN it takes no notice."""
+    """Return True for floats that Arrow compares as Spark does: of a NaN it takes no notice."""
     return (pt.is_float64(values.type) or pt.is_float32(values.type)) and not pc.any(
         pc.is_nan(values)
     ).as_py()
@@ -357,7 +357,7 @@ def _by_bits(floats: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
-    """True of types that Arrow has no kernels for."""
+    """Return True for types that Arrow has no kernels for."""
     return bool(pt.is_decimal32(kind) or pt.is_decimal64(kind))
 
 
@@ -369,7 +369,7 @@ def _flip(
 
 
 def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a form whose bytes are equal where Spark calls them equal."""
+    """Return the values in a form whose bytes are equal where Spark calls them equal."""
     kind = values.type
     if _is_narrow(kind):
         return values.cast(computed_type(kind))
@@ -388,7 +388,7 @@ def _distinct(column: str) -> str:
 
 
 def _value(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray:
-    """An aggregate of partial rows that are complete."""
+    """Return an aggregate of partial rows that are complete."""
     match aggregate.function:
         case "count(*)" | "count":
             return pc.fill_null(whole.column(_name(aggregate.function, aggregate.value)), 0)
@@ -435,7 +435,7 @@ def _as_float(total: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The values in a type that may be too narrow for them."""
+    """Return the values in a type that may be too narrow for them."""
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
@@ -453,7 +453,7 @@ def _overflow(aggregate: Aggregate, kind: pa.DataType) -> FilterError:
 
 
 def _unfit(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray | None:
-    """True for the groups that have a number that does not fit its type; None if none has."""
+    """Return True for the groups that have a number that does not fit its type; None if none has."""
     name = _name(BEYOND, aggregate.value)
     if name not in whole.column_names:
         return None
@@ -462,7 +462,7 @@ def _unfit(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray | None:
 
 
 def _most(kind: pa.DataType) -> int | Decimal:
-    """The greatest number of a type."""
+    """Return the greatest number of a type."""
     if pt.is_integer(kind):
         return (1 << 63) - 1
     return _EXACT.multiply(Decimal(10**kind.precision - 1), Decimal(1).scaleb(-kind.scale))

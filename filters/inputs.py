@@ -31,7 +31,7 @@ def is_column(value: Expression) -> bool:
 
 
 def evaluators(values: Iterable[Expression]) -> dict[Expression, Evaluator]:
-    """The evaluators of what has to be computed."""
+    """Return the evaluators of what has to be computed."""
     return {value: compile_expression(value) for value in values if not is_column(value)}
 
 
@@ -65,7 +65,7 @@ class Inputs:
         self._exact: list[ExactColumns] | None = None
 
     def values(self, value: Expression) -> pa.ChunkedArray:
-        """The value of each row.
+        """Return the value of each row.
 
         Raises:
             FilterError: it cannot be computed for some row.
@@ -120,7 +120,7 @@ class Inputs:
 
 
 def adds_up(values: pa.ChunkedArray) -> bool:
-    """True if no sum of some of these whole numbers leaves 64 bits."""
+    """Return True if no sum of some of these whole numbers leaves 64 bits."""
     if values.type.bit_width < 64:
         return len(values) < _MOST_ROWS
     least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())

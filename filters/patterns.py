@@ -33,7 +33,7 @@ class Pattern:
 
 
 def like_pattern(pattern: str, escape: str) -> Pattern:
-    """A LIKE pattern, turned into the cheapest way to look for it."""
+    """Return a LIKE pattern, turned into the cheapest way to look for it."""
     pieces, shape = _like_pieces(pattern, escape)
     plain = "".join(piece for piece, sort in zip(pieces, shape, strict=True) if sort == "c")
     for simple, kind in (("c*", "equal"), ("c*%+", "starts"), ("%+c*", "ends"), ("%+c*%+", "contains")):
@@ -45,7 +45,7 @@ def like_pattern(pattern: str, escape: str) -> Pattern:
 
 
 def _like_pieces(pattern: str, escape: str) -> tuple[list[str], str]:
-    """The characters, and for each whether it is plain (`c`) or a wildcard (`%` or `_`)."""
+    """Return the characters, and for each whether it is plain (`c`) or a wildcard (`%` or `_`)."""
     pieces: list[str] = []
     shape = ""
     symbols = iter(pattern)
@@ -70,7 +70,7 @@ def quote(text: str) -> str:
 
 
 def regex_pattern(pattern: str) -> Pattern:
-    """An RLIKE pattern: found anywhere in the text, as Java's `find` does."""
+    """Return an RLIKE pattern: found anywhere in the text, as Java's `find` does."""
     return _Regex(pattern).read()
 
 

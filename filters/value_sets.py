@@ -51,7 +51,7 @@ class ColumnDomain:
 
 
 def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
-    """The value keys of the column `field` for which `condition` can be true.
+    """Return the value keys of the column `field` for which `condition` can be true.
 
     >>> from elasticscan.filters.parser import parse_condition
     >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
@@ -66,7 +66,7 @@ def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
-    """The values that a condition leaves possible, for each column that it limits."""
+    """Return the values that a condition leaves possible, for each column that it limits."""
     if condition is None:
         return {}
     names = sorted(column_names(condition)) or schema.names[:1]

@@ -72,7 +72,7 @@ class AttachedStore(Sequence[str]):
 
     @property
     def _tables(self) -> Mapping[str, str]:
-        """The table of each view."""
+        """Return the table of each view."""
         return self._views.tables
 
     @overload
@@ -98,7 +98,7 @@ class AttachedStore(Sequence[str]):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The store's tables as the last statement found them, without a prefix."""
+        """Return the store's tables as the last statement found them, without a prefix."""
         return tuple(self._tables.values())
 
     def table(self, name: str) -> TableRead:

@@ -20,7 +20,7 @@ from elasticscan.connector.sql.query import Query, Reference
 def needed_columns(
     query: Query, block: SelectBlock, reference: Reference, columns: Sequence[str]
 ) -> set[str] | None:
-    """The columns of a reference that the query mentions; None when it may need every one."""
+    """Return the columns of a reference that the query mentions; None when it may need every one."""
     if reference in block.whole or block.natural:
         return None
     region: exp.Expr = block.select

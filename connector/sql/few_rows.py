@@ -107,7 +107,7 @@ def read_joined(options: Options) -> FewRows | None:
 
 
 def read_parts(parts: Sequence[Options]) -> FewRows | None:
-    """The rows of reads of a table that have none in common; None if they are not certainly few."""
+    """Return the rows of reads of a table that have none in common; None if they are not certainly few."""
     if not parts:
         return None
     try:
@@ -182,7 +182,7 @@ class NewGroups:
         return self._rows < SAMPLED_ROWS or self.are_few()
 
     def are_few(self) -> bool:
-        """True if few of the rows in the second half began a group, as far as rows were added."""
+        """Return True if few of the rows in the second half began a group, as far as rows were added."""
         if not self._by:
             return True
         if not self._pages:
@@ -287,7 +287,7 @@ class _TimeOfReading:
 
 
 def _seconds_of_tasks(cores: int | None) -> float:
-    """The time of a thread that folds in which tasks on so many cores would be done with the same."""
+    """Return the time of a thread that folds in which tasks on so many cores would be done with the same."""
     share = TASKS_TAKE / max(cores or USUAL_CORES, LEAST_CORES)
     return TASKS_BEGIN_SECONDS / (1 - share)
 
@@ -312,7 +312,7 @@ def _fold(
 
 
 def _read_soon(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:
-    """The rows of a scan, unless its first part shows that they are too many or take too long."""
+    """Return the rows of a scan, unless its first part shows that they are too many or take too long."""
     convert = ToSpark(scan.schema, columns, schema)
     pace = _TimeOfReading(scan, JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS)
     batches, rows, size = [pa.RecordBatch.from_pylist([], convert.target)], 0, 0
@@ -325,12 +325,12 @@ def _read_soon(scan: Scan, columns: list[str], schema: StructType) -> FewRows | 
 
 
 def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
-    """The rows as a local relation: no worker, and no job for it alone."""
+    """Return the rows as a local relation: no worker, and no job for it alone."""
     return spark.createDataFrame(few.rows, few.schema)
 
 
 def ending_by_itself(frame: DataFrame, most: int) -> DataFrame:
-    """A relation of tasks that give so many rows each, read to their ends where that is no great deal.
+    """Return a relation of tasks that give so many rows each, read to their ends where that is no great deal.
 
     A worker whose task Spark leaves before its end is killed, and the next query imports everything again.
     What lies before an exchange is read to its end.

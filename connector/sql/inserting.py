@@ -47,7 +47,7 @@ class Insertion:
 
 
 def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session) -> list[Insertion]:
-    """The INSERTs of a text, at any depth, that may leave columns out; `tables` are columns by view.
+    """Return the INSERTs of a text, at any depth, that may leave columns out; `tables` are columns by view.
 
     Raises:
         UnsupportedStatement: which columns it has cannot be told; nothing was done.
@@ -84,7 +84,7 @@ def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session)
 
 
 def is_script(text: str) -> bool:
-    """True unless a text that has an INSERT is that statement alone."""
+    """Return True unless a text that has an INSERT is that statement alone."""
     tokens = tokens_of(text)
     return not tokens or tokens[0].upper not in _ALONE
 
@@ -92,7 +92,7 @@ def is_script(text: str) -> bool:
 def _as_spelt(
     listed: Sequence[str] | None, columns: Sequence[str], session: Session
 ) -> tuple[str, ...] | None:
-    """The columns of a list; None unless they are some of the table's, each once, and not all."""
+    """Return the columns of a list; None unless they are some of the table's, each once, and not all."""
     by_name = {session.folded(name): name for name in columns}
     named = {session.folded(name) for name in listed or ()}
     if not named or len(named) < len(listed or ()) or not named < by_name.keys():
@@ -144,7 +144,7 @@ def _into_some_columns(
     found: Sequence[Insertion],
     target: Callable[[str, Sequence[str]], DataFrame | None],
 ) -> Iterator[str]:
-    """The text with relations of some columns in the places of tables, which are there in the block."""
+    """Yield the text with relations of some columns in the places of tables, which are there in the block."""
     made, pieces, at = list[str](), list[str](), 0
     try:
         for each in found:

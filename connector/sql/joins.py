@@ -246,7 +246,7 @@ class _FromWalk:
 
 
 def _reducible(kind: str, left: _Group, right: _Group) -> tuple[_Group, ...]:
-    """The sides of a join that its ON, or USING, may reduce."""
+    """Return the sides of a join that its ON, or USING, may reduce."""
     return {
         _INNER: (left, right),
         _CROSS: (left, right),

@@ -43,7 +43,7 @@ class RowLimit:
 def row_limit(
     block: SelectBlock, reference: Reference, session: Session, columns: Mapping[str, str]
 ) -> RowLimit | None:
-    """The rows of a reference that suffice for its SELECT; None where it may need all.
+    """Return the rows of a reference that suffice for its SELECT; None where it may need all.
 
     It is for its callers to see that all conditions of the SELECT are tested where the table is read.
 
@@ -103,7 +103,7 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
 
 
 def _count(clause: exp.Expr | None) -> int | None:
-    """The number of a LIMIT or an OFFSET that is written as one."""
+    """Return the number of a LIMIT or an OFFSET that is written as one."""
     if clause is None or any(value for name, value in clause.args.items() if name != "expression"):
         return None
     number = clause.args.get("expression")
@@ -143,7 +143,7 @@ def is_of(column: exp.Column, reference: Reference, session: Session) -> bool:
 
 
 def _leaves_name(shown: exp.Expr, name: str, reference: Reference, session: Session) -> bool:
-    """True if what a SELECT shows certainly gives the name to nothing but the table's column."""
+    """Return True if what a SELECT shows certainly gives the name to nothing but the table's column."""
     if isinstance(shown, exp.Alias):
         return session.folded(shown.alias) != session.folded(name)
     return isinstance(shown, exp.Star) or (isinstance(shown, exp.Column) and is_of(shown, reference, session))

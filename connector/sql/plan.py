@@ -115,11 +115,11 @@ class QueryPlan:
 
     @property
     def names_snapshots(self) -> bool:
-        """True if some table is read as of another snapshot than the newest."""
+        """Return True if some table is read as of another snapshot than the newest."""
         return any(scan.as_of is not None for scan in self.scans)
 
     def unfolded(self, *, whole: bool = False) -> QueryPlan:
-        """The same query over rows alone, so that nothing of its text goes but names of tables.
+        """Return the same query over rows alone, so that nothing of its text goes but names of tables.
 
         Args:
             whole: over all rows and columns, which is what Spark's errors are about.
@@ -229,7 +229,7 @@ def _scans(
 def _columns(
     query: Query, block: SelectBlock, reference: Reference, table: TableShape
 ) -> tuple[tuple[str, ...] | None, str | None]:
-    """The columns to read, and why that is all of them."""
+    """Return the columns to read, and why that is all of them."""
     names = table.schema.names
     if not _can_be_chosen(names):
         return None, "names that a list cannot hold"
@@ -243,6 +243,6 @@ def _columns(
 
 
 def _can_be_chosen(names: Sequence[str]) -> bool:
-    """True if the option `columns` can name each of them."""
+    """Return True if the option `columns` can name each of them."""
     plain = all(name and name == name.strip() and "," not in name for name in names)
     return plain and len({name.lower() for name in names}) == len(names)

@@ -243,7 +243,7 @@ def _behind_parentheses(tokens: Sequence[Token], at: int) -> int:
 
 
 def _is_cte(node: exp.Table, session: Session) -> bool:
-    """True if a name means a common table expression, which hides a table of that name."""
+    """Return True if a name means a common table expression, which hides a table of that name."""
     sought = session.folded(node.name)
     inner: exp.Expr = node
     outer = node.parent

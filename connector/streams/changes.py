@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_change(commit: Commit, options: ChangeOptions) -> bool:
-    """True if a commit may have changes to return with these options."""
+    """Return True if a commit may have changes to return with these options."""
     if commit.kind == "delete":
         return options.feed and not options.skip_change_commits
     if commit.kind in ("overwrite", "merge"):
@@ -48,7 +48,7 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
 
 
 def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
-    """True if a segment must not reach over a commit, because it would bring rows nobody asked for.
+    """Return True if a segment must not reach over a commit, because it would bring rows nobody asked for.
 
     With `skipChangeCommits`, commits 5 (write), 6 (merge) and 7 (write) are read as the segments (4, 5]
     and (6, 7]: one segment (4, 7] would return the rows of the merge, too.
@@ -67,7 +67,7 @@ def change_rows(commit: Commit, options: ChangeOptions) -> int:
 
 
 def check_readable(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) -> list[Commit]:
-    """The commits whose changes are still there.
+    """Return the commits whose changes are still there.
 
     Raises:
         ChangesExpired: some are not, and that is not allowed.
@@ -185,7 +185,7 @@ class ChangeFeedReader(DataSourceReader):
 
 
 def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -> int:
-    """The last commit that the options name; `after` is the one before the first.
+    """Return the last commit that the options name; `after` is the one before the first.
 
     A commit or time that is still to come is refused: the next read would begin behind it, and what is
     committed until then would never be read.
@@ -210,7 +210,7 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
 
 
 def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) -> int:
-    """The last commit before those that the options ask for.
+    """Return the last commit before those that the options ask for.
 
     Raises:
         SnapshotNotFound: they ask for those of a time that is still to come.

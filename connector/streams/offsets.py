@@ -84,7 +84,7 @@ class SnapshotPart:
 
 
 def canonical(content: Mapping[str, Any]) -> str:
-    """The one JSON text that stands for plain values."""
+    """Return the one JSON text that stands for plain values."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -117,7 +117,7 @@ class OffsetFormat:
         return content | {"mac": self._sign(canonical(content))}
 
     def read(self, offset: Any) -> Offset:
-        """The inverse of `write`.
+        """Return the inverse of `write`.
 
         Raises:
             InvalidOffset: it is none, of another release or store, or was altered.

@@ -144,7 +144,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._target = context.versions()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
+        """Return the end of the batch that begins at `start`; `start` itself when there is nothing new."""
         store = self._open()
         store.context.check_newest()
         question = (store.context.versions(), limit, start)
@@ -185,7 +185,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         )
 
     def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> int | None:
-        """The most rows of a micro-batch; None for no bound.
+        """Return the most rows of a micro-batch; None for no bound.
 
         Spark asks with the limit that it was given as the default, or for everything that there is.
         """
@@ -223,7 +223,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_changes(
         self, store: Store, state: StreamState, start: InChanges, budget: int | None
     ) -> Position:
-        """The end of the next batch among the commits.
+        """Return the end of the next batch among the commits.
 
         Raises:
             ChangesExpired: changes of some commits are no longer kept, and that is not allowed.
@@ -263,7 +263,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
-        """The end of a micro-batch inside a commit that alone exceeds the budget."""
+        """Return the end of a micro-batch inside a commit that alone exceeds the budget."""
         counts = self._rows_given_by_slot(store, table, commit)
         end = cut_slots(counts, slot, most)
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
@@ -309,7 +309,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # Batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch between two offsets."""
+        """Return the tasks of the batch between two offsets."""
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         careless = not self._options.changes.fail_on_data_loss
@@ -339,7 +339,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's rows, each once, wherever its slots are by now; every time the same."""
+        """Yield a task's rows, each once, wherever its slots are by now; every time the same."""
         yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -383,7 +383,7 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 
 def _format(store: Store) -> OffsetFormat:
-    """The store's format, made again each time: readers travel to tasks and must not carry secrets."""
+    """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
     info = store.context.info
     sealer = store.context.sealer
     return OffsetFormat(info.store_id, info.slots, sealer.sign_offset, sealer.is_signed)
