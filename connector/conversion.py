@@ -64,8 +64,7 @@ def spark_type(name: str, kind: pa.DataType) -> DataType:
     except PySparkTypeError:
         pass
     raise UnsupportedType(
-        f"column {name!r} has the Arrow type {kind}, for which Spark has none; leave it out with the option "
-        "'columns'",
+        f"column {name!r} has the Arrow type {kind}, unknown to Spark; leave it out by the option 'columns'",
         column=name,
     )
 
@@ -105,8 +104,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _same(left: DataType, right: DataType, may_hold: bool = False) -> bool:
-    """True if two types are equal but for what may be null inside them; with `may_hold`, the left one must
-    allow nulls wherever the right one does."""
+    """Return True if two types differ at most in the nulls that they allow; with `may_hold`, the left one
+    must allow nulls wherever the right one does."""
     parts: list[tuple[DataType, DataType, bool]]
     match left, right:
         case ArrayType(), ArrayType():

@@ -1,8 +1,8 @@
 """Parts of a scan, each for one task: the same for a table, for a stream's snapshot and for changes.
 
 A partition is a base-shard scan (its slots are where the newest topology of the history has them) or a
-virtual scan (they have left since), and carries a continuation key of its own, sealed: nobody but the store
-makes one, and a task goes on from it like anybody who resumes a scan. A partition never says where to read.
+virtual scan (they have left since), and carries a continuation key of its own. Only the store can seal a
+key, and a task resumes the scan from it as a client does. A partition never says where to read.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read_partition(
 
 
 def rows_of_task(scan: Scan, options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan, or those that the options choose of them."""
+    """Yield the rows of a scan that the options choose."""
     if options.task_order is None or options.task_rows is None:
         yield from first_rows(scan, options.task_rows)
         return

@@ -60,7 +60,7 @@ class ElasticScanReader(DataSourceReader):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """`schema` is what Spark expects: all that is offered, or what the user asked for."""
+        """Check `schema`, which Spark expects: all offered columns, or the columns that the user named."""
         self._options = options
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.

@@ -22,7 +22,6 @@ from elasticscan.connector.open_stores import store_of_table
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
-    check_for_stream,
     check_for_write,
     parse_options,
     with_location,
@@ -65,7 +64,7 @@ class ElasticScanSource(DataSource):
         return ElasticScanReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ElasticScanStreamReader(check_for_stream(self._options()), schema)
+        return ElasticScanStreamReader(self._options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)

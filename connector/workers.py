@@ -1,7 +1,7 @@
-"""The Python that Spark runs its workers with: another one than the driver's where nobody says which.
+"""The Python of Spark's workers, which is not the driver's unless it is configured.
 
 A notebook may run the Python of an environment that is not activated. Spark then starts `python3` of the
-path, which has no elasticscan, and what it says of that is about a module, or a format, that is not found.
+path, which lacks elasticscan, and reports only that a module or a format was not found.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ def _lacks_package(python: str) -> bool:
 
 def _without_package(python: str | None) -> InvalidOption:
     return InvalidOption(
-        f"Spark runs {python or 'another Python'} for its workers, where elasticscan is not installed: stop "
-        f"the session, set PYSPARK_PYTHON={sys.executable} in the environment (or activate the one that "
-        "elasticscan is in), and begin a new one",
+        f"Spark's workers run {python or 'another Python'} without elasticscan; set "
+        f"PYSPARK_PYTHON={sys.executable} and start a new session",
         option="PYSPARK_PYTHON",
     )

@@ -1,11 +1,10 @@
 """Bounds of value keys: which stored values are below, equal to and above a constant.
 
-A filter computes with a column's values after conversions, explicit ones and those that Spark
-inserts; an index holds keys of the values as they are stored. As long as a conversion keeps the
-order, even if it joins neighbours (a timestamp cut to its day), what compares true with a
-constant is one interval of stored values, and its ends are found by bisection, with the very
-code that converts columns. So `n < 2.5` over whole numbers ends at 3, and no table of roundings
-has to agree with the evaluator.
+A filter computes with a column's values after explicit conversions and Spark's own; an index holds
+keys of the values as they are stored. If a conversion keeps the order, even if it joins neighbours
+(a timestamp cut to its day), the stored values that compare true with a constant are one interval.
+Bisection finds its ends with the code that converts columns. So `n < 2.5` over whole numbers ends
+at 3, and no table of roundings has to agree with the evaluator.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _fits_decimal(source: pa.DataType, target: pa.DataType) -> bool:
 
 @lru_cache(maxsize=64)
 def axis_of(stored: pa.DataType) -> Axis | None:
-    """The axis of a type; None for types without an order and for those that filters do not compute with."""
+    """Return the axis of a type; None for types without an order, or that filters do not compute."""
     if not can_be_encoded(stored):
         return None
     kind = _VIEWS.get(stored, stored)
@@ -95,7 +94,7 @@ def normalise(keys: KeySet, axis: Axis) -> KeySet:
 
 
 def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None:
-    """The set value by value: `BETWEEN 10 AND 12` as 10, 11, 12. None for nulls, or more than `most` values.
+    """Split a set into values: `BETWEEN 10 AND 12` into 10, 11, 12. None for nulls or more than `most`.
 
     >>> ten_to_twelve = KeySet.of([Interval(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
     >>> values = single_values(ten_to_twelve, pa.int64(), 3)
@@ -173,7 +172,7 @@ class FixedAxis:
             return None
 
     def bisect(self, low: int, types: Sequence[pa.DataType], beyond: Callable[[bytes], bool]) -> int:
-        """The first step from `low` on whose value, converted, has a key for which `beyond` is true."""
+        """Return the first step from `low` on whose converted value has a key with `beyond(key)`."""
         high = self.steps
         while low < high:
             middle = (low + high) // 2

@@ -76,7 +76,7 @@ def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if the conversion refuses no value, by the digits of decimals too, and rounds none of them."""
+    """Return True if the conversion refuses and rounds no value, also by the digits of decimals."""
     if not pt.is_decimal128(target):
         return not may_fail(source, target)
     exact = integer_as_decimal(source) if is_integer(source) else source

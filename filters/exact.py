@@ -84,7 +84,7 @@ class _WideTerm:
 
 
 def is_exact(node: Expression) -> bool:
-    """True of whole and decimal numbers that are added, subtracted and multiplied, and nothing else."""
+    """Return True for sums, differences and products of whole and decimal numbers."""
     if not (is_integer(node.type) or pt.is_decimal128(node.type)):
         return False
     match node:
@@ -104,7 +104,7 @@ def scale_of(kind: pa.DataType) -> int:
 
 
 def has_several_constants(node: Expression) -> bool:
-    """True if constants may meet: Spark adds (multiplies) those of whole numbers first, in any order."""
+    """Return True if constants may meet: Spark adds or multiplies whole constants first, in any order."""
     return sum(isinstance(part, Literal) for part in _leaves(node)) > 1
 
 

@@ -161,11 +161,11 @@ def column_names(node: Expression) -> frozenset[str]:
 
 
 def to_sql(node: Expression) -> str:
-    """SQL text that means the same to Spark as the tree does here."""
+    """Return SQL text with the same meaning in Spark."""
     return _render(node)[0]
 
 
-# What stands in quotes, which is left alone, or a number with a suffix of its type.
+# Quoted text, which is left alone, or a number with a suffix of its type.
 _SUFFIXED = re.compile(r"('(?:\\.|[^'\\])*'|`(?:``|[^`])*`)|\b(\d[\d.]*(?:[eE][+-]?\d+)?)(?:BD|[LDSY])\b")
 
 

@@ -40,7 +40,7 @@ from elasticscan.filters.kernels import can_fail
 FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
 # Fewer partial rows than this are not worth merging.
 LEAST_MERGED_ROWS = 1 << 18
-# Partial rows that somebody else adds up are handed over when they are so many bytes, merged.
+# Partial rows for another process to add up are handed over at so many bytes, merged.
 MOST_PARTIAL_BYTES = 64 << 20
 # Or when this part of the rows are groups of their own: then merging would not make them fewer.
 _HARDLY_FEWER = 0.9
@@ -75,7 +75,7 @@ class _State:
 
     @property
     def is_exact_sum(self) -> bool:
-        """True of numbers that are added up in units; whole ones that a column has, are as they are."""
+        """Return True for numbers that are added up in units; whole columns are added as they are."""
         value = self.value
         is_whole = value is not None and is_column(value) and pt.is_integer(value.type)
         return self.function == SUM and value is not None and is_exact(value) and not is_whole
@@ -206,8 +206,7 @@ class Fold:
 
     @property
     def is_full(self) -> bool:
-        """True if partial rows should be handed over, where they can be: they take much room, or are no fewer
-        than the rows."""
+        """Return True if partial rows should be handed over: they are large, or as many as the rows."""
         if self._rows > LEAST_MERGED_ROWS and self._rows > _HARDLY_FEWER * self._folded_rows:
             return True
         return self._rows == self._merged_rows and self._partial[0].nbytes > MOST_PARTIAL_BYTES
@@ -337,7 +336,7 @@ def _is_ordered(values: pa.ChunkedArray) -> bool:
 
 
 def _ordered(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a form that Arrow compares as Spark does: floats as integers, with NaN above all."""
+    """Return the values in a form that Arrow orders as Spark does: floats as integers, NaN above all."""
     if pt.is_duration(values.type):
         return values.cast(pa.int64())
     if not pt.is_floating(values.type):
@@ -428,7 +427,7 @@ def _average(aggregate: Aggregate, total: pa.ChunkedArray, count: pa.ChunkedArra
 
 
 def _as_float(total: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Sums as floats: whole numbers by way of integers, which round once."""
+    """Return sums as floats: whole numbers by way of integers, which round once."""
     with suppress(pa.ArrowInvalid):
         total = total.cast(pa.int64()) if pt.is_decimal(total.type) else total
     return total.cast(pa.float64(), safe=False)
@@ -446,8 +445,7 @@ def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -
 def _overflow(aggregate: Aggregate, kind: pa.DataType) -> FilterError:
     shown = "long" if pt.is_int64(kind) else str(kind)
     return FilterError(
-        f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; narrow the filter, "
-        "group by more columns, or keep the column as a wider type",
+        f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; widen its column",
         column=", ".join(aggregate.columns),
     )
 
@@ -469,7 +467,7 @@ def _most(kind: pa.DataType) -> int | Decimal:
 
 
 def _divided(total: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Sums cut to the range of a type, and the least excess alongside each that was cut, else null."""
+    """Cut sums to the range of a type, and return the least excess of each cut sum, else null."""
     most_units = (1 << 63) - 1 if pt.is_integer(kind) else 10**kind.precision - 1
     least_units = -most_units - 1 if pt.is_integer(kind) else -most_units
     unit = Decimal(1) if pt.is_integer(kind) else Decimal(1).scaleb(-kind.scale)

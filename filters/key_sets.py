@@ -63,7 +63,7 @@ class KeySet:
 
     @classmethod
     def intersection_of(cls, sets: Sequence[KeySet]) -> KeySet:
-        """The keys that are in all sets. How intervals are spread over the sets hardly changes the time."""
+        """Return the keys that are in all sets, by halves: the order of sets hardly changes the time."""
         if len(sets) <= 1:
             return sets[0] if sets else EVERYTHING
         half = len(sets) // 2

@@ -75,7 +75,7 @@ def regex_pattern(pattern: str) -> Pattern:
 
 
 class _Regex:
-    """Reads the part of Java's syntax that RE2 can be made to follow exactly."""
+    """Reader of the part of Java's syntax that RE2 can follow exactly."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -85,9 +85,7 @@ class _Regex:
 
     def refuse(self, construct: str) -> FilterError:
         return FilterError(
-            f"the pattern {self.pattern!r} uses {construct}, which filters do not support; they support "
-            "characters, . ^ | * + ? {n,m} [..] (..) (?:..), the escapes \\d \\w \\s \\t \\n \\r \\f, "
-            "and $ at the end"
+            f"the pattern {self.pattern!r} uses {construct}, not supported by filters; use LIKE, or Spark"
         )
 
     def read(self) -> Pattern:

@@ -179,10 +179,10 @@ class _Rewriting:
         calls, distinct = self._calls(first, end)
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
         if sum(_is_distinct(node) for node in aggregates) != distinct:
-            raise NotFoldedError("it cannot be told where its aggregates stand")
+            raise NotFoldedError("the places of its aggregates are unknown")
         plain = Counter(self._meaning(node) for node in aggregates if not _is_distinct(node))
         if plain != Counter((call.function, call.argument) for call in calls):
-            raise NotFoldedError("it cannot be told where its aggregates stand")
+            raise NotFoldedError("the places of its aggregates are unknown")
         ends = self._item_ends(first)
         edits = [self._edit(call, ends, adding=True) for call in calls] + where
         if not by and not self._partial:
@@ -418,19 +418,19 @@ class _Rewriting:
             nodes = whole[met : met + len(found)]
             met += len(found)
             if found != nodes:
-                raise NotFoldedError("it cannot be told where its conditions stand")
+                raise NotFoldedError("the places of its conditions are unknown")
             if stays(nodes, self._tested):
                 self._left += nodes
                 texts.append(self._query.text[piece[0].start : piece[-1].end + 1])
         if met != len(whole):
-            raise NotFoldedError("it cannot be told where its conditions stand")
+            raise NotFoldedError("the places of its conditions are unknown")
         ((begins, ends, _),) = edits
         return [(begins, ends, f"WHERE {' AND '.join(texts)} " if texts else "")]
 
     # ------------------------------------------------------------------------- what is put there
 
     def _edit(self, call: _AggregateCall, ends: Sequence[int], *, adding: bool) -> Edit:
-        """The place of an aggregate, and what Spark computes there: of a group's rows, or of its one row."""
+        """Return the place of an aggregate, and its replacement: over a group's rows, or its one row."""
         text = self._finished(call, adding=adding)
         if call.first < ends[-1]:
             shown = self._select.expressions[bisect_right(ends, call.first)]
@@ -456,7 +456,7 @@ class _Rewriting:
                 if token.token_type != TokenType.COMMA:
                     break
         if len(ends) != len(self._select.expressions):
-            raise NotFoldedError("it cannot be told where its columns stand")
+            raise NotFoldedError("the places of its columns are unknown")
         return ends
 
     def _finished(self, call: _AggregateCall, *, adding: bool) -> str:

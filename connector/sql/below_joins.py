@@ -96,9 +96,9 @@ def joined_parts(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def conjunct_places(tokens: Sequence[Token], first: int, end: int) -> list[tuple[int, int]]:
-    """The conditions that AND connects at the top of a WHERE, each as its first token and the one behind it.
+    """Return the conditions of the top AND of a WHERE, each as its first token and the one behind it.
 
-    It is for its callers to see that these are the conditions of the query: an OR may hold some together.
+    Callers must check that these are the conditions of the query: an OR may connect some.
     """
     places, start, depth, between = [], first, 0, 0
     for at in range(first, end):

@@ -47,7 +47,7 @@ def why_all(block: SelectBlock, reference: Reference) -> str:
 
 
 def _defines(name: exp.Identifier) -> bool:
-    """True if the identifier defines a name (an alias), or belongs to a column or table seen before."""
+    """Return True if the identifier defines an alias, or belongs to a column or table."""
     if isinstance(name.parent, exp.Alias):
         return name.arg_key == "alias"
     return isinstance(name.parent, exp.Column | exp.Table | exp.TableAlias)

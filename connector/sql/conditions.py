@@ -59,7 +59,7 @@ class Pushed:
 
     Attributes:
         filter: what its rows must meet, as SQL text; None when that is nothing.
-        stayed: (condition, why) of those that mention it and are tested by Spark alone.
+        stayed: (condition, why) of conditions on it that Spark alone tests.
         complete: true if no condition of the SELECT is left for others to test.
         tested: conditions that all its rows meet, and that remove no other rows.
     """

@@ -25,7 +25,7 @@ def with_literals(text: str, arguments: Arguments, for_change: bool = False) -> 
 
 
 def some_literals(text: str, arguments: Arguments) -> tuple[str, Arguments | None]:
-    """Write values for `?` and `:name` into a query where that is exact; and those that stay parameters.
+    """Write values for `?` and `:name` into a query where that is exact, and return the other parameters.
 
     Exact for booleans, 64-bit integers, finite doubles, dates, None, and strings without quotes and
     backslashes: the literal has the type that `spark.sql` gives the value. Everything else is Spark's,

@@ -60,7 +60,7 @@ class TableScan:
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         complete: true if `filter` is all that the SELECT requires of a row.
         as_of: the snapshot that the query names; None for the newest.
-        keys: told to people: whose keys its rows have to have, where these are handed over.
+        keys: for `explain`: the table whose keys its rows must have, if they are handed over.
         tail: where the query's last words stand, ORDER BY … LIMIT n, if the rows of `limit` are its answer.
         ended: true if the relation gives these rows, in that order, so that the last words can go; or each
             group once, so that nothing is left to add up.
@@ -130,7 +130,7 @@ class QueryPlan:
         return replace(self, scans=tuple(scans), joins=())
 
     def rewritten(self, names: Sequence[str]) -> str:
-        """The query over relations of these names, one for each scan, some of which give partial rows."""
+        """Return the query over relations of these names, one for each scan; some have partial rows."""
         edits: list[Edit] = []
         for reference, scan, name in zip(self._references, self.scans, names, strict=True):
             edits.append((reference.start, reference.end, quoted(name)))

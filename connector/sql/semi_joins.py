@@ -158,5 +158,5 @@ class _Sides:
 
 
 def _is_key(kind: pa.DataType) -> bool:
-    """True of types whose values are equal in Spark if they are here, and can be written as literals."""
+    """Return True for types with Spark's equality, whose values can be written as literals."""
     return bool(pt.is_signed_integer(kind) or pt.is_string(kind))

@@ -2,7 +2,7 @@
 
 To Spark the tables of a store are temporary views: `DROP TABLE t` would drop the view and leave the table.
 `statement_about` reads the statement's first words and the name behind them. It finds the statements that the
-store carries out, refuses those that would change or hide the view of a table, and leaves the rest to Spark.
+store carries out, refuses others that would change or hide the view of a table, and leaves the rest to Spark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STATEMENTS = (
 _HIDING = frozenset({"ALTER VIEW", "CREATE"})
 _NEW_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
 _NEW = re.compile(rf"CREATE (?:OR REPLACE )?TABLE {_IF}")
-# Words behind the name of a table of Spark's own, and those that begin a query.
+# Words behind the name of a table of Spark's own, and words that begin a query.
 _OF_SPARK = frozenset({"USING", "STORED", "ROW", "LIKE"})
 _QUERY = frozenset({"AS", "SELECT", "WITH", "FROM", "VALUES", "TABLE"})
 # Schemas under which Spark finds a temporary view, too.

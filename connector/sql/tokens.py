@@ -41,7 +41,7 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """The word in upper case; quoted names and strings, which are never keywords, as an empty text."""
+        """Return the word in upper case; an empty text for quoted names and strings."""
         return self.word.upper() if self.kind in ("word", "other") else ""
 
 
