@@ -43,7 +43,7 @@ from tests.connector.catalog_queries import BY_HAND, KEYS, SHAPES, generated, ta
 
 pytestmark = pytest.mark.spark
 
-# Spark finds no rows of these in Parquet, where DuckDB and plain views find those that are found here.
+# Spark finds no rows of these in Parquet; DuckDB and plain views agree with this store.
 WRONG_OF_PARQUET = {183}
 
 
@@ -152,7 +152,7 @@ INDEXED = {"flights": ("a", "b", "s", "d", "at"), "ports": ("id", "name", "m"), 
 
 @contextmanager
 def tablets_moving(store: Store) -> Iterator[list[int]]:
-    """Every tablet goes from shard to shard, again and again; the list has those that arrived."""
+    """Every tablet goes from shard to shard, again and again; the list has the moved tablets."""
     arrived: list[int] = []
     ended = Event()
 

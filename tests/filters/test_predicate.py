@@ -695,7 +695,7 @@ def test_an_error_of_a_row_shows_what_the_user_wrote() -> None:
         for predicate in (read, pickle.loads(pickle.dumps(read)), Predicate(read.condition, read.text)):
             with pytest.raises(FilterError, match=f"the filter {re.escape(text)}( fails|.$)"):
                 predicate.mask(ROWS)
-        assert Predicate(read.condition) == read  # whoever wrote it, and however
+        assert Predicate(read.condition) == read  # in any spelling
 
 
 def test_a_filter_is_read_once_for_each_schema() -> None:
