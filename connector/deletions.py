@@ -124,7 +124,7 @@ class Deletions:
         versions = batch.column(self.version)
         if versions.null_count:
             raise SchemaMismatch(
-                f"column {self.version!r}, has {versions.null_count} nulls; fill or drop them",
+                f"column {self.version!r} has {versions.null_count} nulls; fill or drop them",
                 column=self.version,
             )
         both = pa.concat_arrays([versions.filter(pc.invert(gone)), versions.filter(gone)])
