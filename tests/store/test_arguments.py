@@ -292,22 +292,6 @@ def test_a_mode_in_place_of_a_clock_is_reported_how_to_read(store: Store, tmp_pa
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("values", "reported"),
-    [
-        ("count(*), sum(v)", r"several are a list: \['count"),
-        ("count(*) AS n, sum(v)", r"several are a list: \['count"),
-        (["id", "count(*)"], "columns by which rows are grouped stand in group_by"),
-        ("median(v)", "compute the rest from their results, or in Spark$"),
-    ],
-)
-def test_aggregates_of_another_form_are_reported_with_the_form_there_is(
-    store: Store, values: Any, message: str
-) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        store.table("t").aggregate(values)
-
-
 def test_the_oldest_changes_have_no_name(store: Store) -> None:
     with pytest.raises(TagNotFound, match="no tag 'earliest'; the oldest changes that are kept are read"):
         store.table("t").changes("earliest")
