@@ -60,7 +60,7 @@ in aggregates unless `spark.sql.timeType.enabled` is set.
 
 The modules, from the bottom up:
 
-options         what users set, checked; option_values: each text of it; options_elsewhere: those of others
+options         options, parsed and checked; option_values: parsers of their texts
 conversion      the types of Arrow and of Spark
 open_stores     stores, kept open where tasks run; workers: the Python that runs them
 spark_tables    tables of Spark's own catalog, and why writes that would make one are refused
@@ -69,7 +69,7 @@ partial_rows    what tasks fold, for Spark to add up
 reading         batch reads; explaining: the option `explain`
 deletions       rows that delete, apart from rows that upsert
 writing         batch writes; stream_writing: micro-batches, each a commit
-streams         Structured Streaming's source; refused_streams: those that cannot begin, with their reason
+streams         Structured Streaming's source
 source          the entry: what Spark asks for a schema, a reader, a writer
 sql             conditions and columns, taken out of queries, and statements about tables of a store
 """

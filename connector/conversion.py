@@ -49,7 +49,7 @@ _HELD_AS: dict[pa.DataType, pa.DataType] = {
 
 
 def spark_type(name: str, kind: pa.DataType) -> DataType:
-    """The Spark type of a column. Raises `UnsupportedType`, naming the column."""
+    """Return the Spark type of a column. Raises `UnsupportedType`, naming the column."""
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return ArrayType(spark_type(f"{name}.element", kind.value_type), kind.value_field.nullable)
     if pt.is_map(kind):
@@ -64,8 +64,7 @@ def spark_type(name: str, kind: pa.DataType) -> DataType:
     except PySparkTypeError:
         pass
     raise UnsupportedType(
-        f"column {name!r} has the Arrow type {kind}, for which Spark has none; leave it out with the option "
-        "'columns'",
+        f"column {name!r} has the Arrow type {kind}, unknown to Spark; leave it out by the option 'columns'",
         column=name,
     )
 
@@ -75,12 +74,12 @@ def _spark_field(path: str, field: pa.Field) -> StructField:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """A table's columns as Spark sees them, nullability included."""
+    """Return a table's columns as Spark sees them, nullability included."""
     return StructType([_spark_field(field.name, field) for field in schema])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark hands over rows and expects them.
+    """Return the Arrow schema in which Spark hands over rows and expects them.
 
     Raises:
         UnsupportedType: a column of a type that no table can hold and give back.
@@ -105,8 +104,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _same(left: DataType, right: DataType, may_hold: bool = False) -> bool:
-    """True if two types are equal but for what may be null inside them; with `may_hold`, the left one must
-    allow nulls wherever the right one does."""
+    """Return True if two types differ at most in the nulls that they allow; with `may_hold`, the left one
+    must allow nulls wherever the right one does."""
     parts: list[tuple[DataType, DataType, bool]]
     match left, right:
         case ArrayType(), ArrayType():
@@ -127,7 +126,7 @@ def _same(left: DataType, right: DataType, may_hold: bool = False) -> bool:
 
 
 def match_columns(asked: StructType, offered: StructType) -> tuple[str, ...]:
-    """The offered column that each column of a schema means which a user gave.
+    """Return the offered column that each column of a schema means which a user gave.
 
     Any subset in any order; names in any case, as in Spark's SQL. Types must be the offered ones;
     more may be nullable than is.
@@ -231,7 +230,7 @@ class FromSpark:
         return conform(named, self._schema)
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch's columns under the table's names; columns and nulls are still to be checked."""
+        """Return the batch's columns under the table's names; columns and nulls are still to be checked."""
         columns, fields = [], []
         for source, column in zip(batch.schema, batch.columns, strict=True):
             field = self._by_name.get(source.name.lower())
@@ -245,7 +244,7 @@ class FromSpark:
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _narrow(self, column: pa.Array, field: pa.Field) -> pa.Array:
-        """The column in the table's type, if that is one which Spark sees as the column's type."""
+        """Return the column in the table's type, if that is one which Spark sees as the column's type."""
         if column.type == field.type or not _same(
             spark_type(field.name, column.type), spark_type(field.name, field.type)
         ):

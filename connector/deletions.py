@@ -66,7 +66,7 @@ class Deletions:
         self._feed = [spelt[name] for name in (COMMIT_VERSION, COMMIT_TIMESTAMP) if name in spelt]
 
     def stored(self, rows: pa.Schema, table: pa.Schema | None = None) -> pa.Schema:
-        """The incoming columns that go into the table; `table` is None if it is still to be made."""
+        """Return the incoming columns that go into the table; `table` is None if it is still to be made."""
         names = () if table is None else [name.lower() for name in table.names]
         left_out = set(self._feed)
         if self.column.lower() not in names:
@@ -74,15 +74,14 @@ class Deletions:
         return pa.schema([field for field in rows if field.name not in left_out])
 
     def has_keys_alone(self, rows: pa.Schema, table: TableInfo) -> bool:
-        """True if rows have the primary key and nothing else to store, so that they all have to delete."""
+        """Return True if rows have only the primary key to store, so that all of them must delete."""
         names = [name.lower() for name in self.stored(rows, table.schema).names]
         return sorted(names) == sorted(key.lower() for key in table.primary_key)
 
     def check(self, table: TableInfo) -> None:
         if self.column.lower() in [name.lower() for name in table.primary_key]:
             raise InvalidOption(
-                f"option 'deleteColumn'={self.column!r} is a column of the primary key, so a row that "
-                "deletes could never name the row that was written before; use a column of its own",
+                f"option 'deleteColumn'={self.column!r} belongs to the primary key; use a column of its own",
                 option="deleteColumn",
             )
 
@@ -107,7 +106,7 @@ class Deletions:
             yield pa.RecordBatch.from_arrays(living.columns, schema=table.schema)
 
     def _changes_of(self, batch: pa.RecordBatch, table: TableInfo, fill: bool) -> pa.RecordBatch:
-        """The table's columns, `_deleted`, and `_commit_version` if the rows have one."""
+        """Return the table's columns, `_deleted`, and `_commit_version` if the rows have one."""
         batch, gone = self._find_deletes(batch)
         names = self.stored(batch.schema, table.schema).names
         living = batch.select(names).filter(pc.invert(gone))
@@ -125,15 +124,14 @@ class Deletions:
         versions = batch.column(self.version)
         if versions.null_count:
             raise SchemaMismatch(
-                f"column {self.version!r} is null in {versions.null_count} rows, so which change of a key is "
-                "the newest cannot be told; fill or drop them",
+                f"column {self.version!r} has {versions.null_count} nulls; fill or drop them",
                 column=self.version,
             )
         both = pa.concat_arrays([versions.filter(pc.invert(gone)), versions.filter(gone)])
         return rows.append_column(COMMIT_VERSION, both.cast(pa.int64()))
 
     def _find_deletes(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """The rows but for `update_preimage`s, and a mask of those that delete."""
+        """Return the rows without `update_preimage`s, and a mask of deletes."""
         markers = batch.column(self.column)
         if not self._words:
             return batch, pc.fill_null(markers, False)
@@ -141,9 +139,8 @@ class Deletions:
         unknown = markers.filter(pc.invert(pc.is_in(markers, change_types)))
         if len(unknown):
             raise SchemaMismatch(
-                f"column {self.column!r} holds {unknown[0].as_py()!r}, which is none of {DELETE}, "
-                f"{UPDATE_PREIMAGE}, {', '.join(_UPSERTS)}; make a boolean column of it that is true in rows "
-                "that delete",
+                f"column {self.column!r} has {unknown[0].as_py()!r}, not {DELETE}, {UPDATE_PREIMAGE}, "
+                f"{', '.join(_UPSERTS)}; use a boolean column",
                 column=self.column,
             )
         batch = batch.filter(pc.fill_null(pc.not_equal(markers, UPDATE_PREIMAGE), True))
@@ -161,15 +158,14 @@ def deletions_of(column: str | None, rows: pa.Schema) -> Deletions | None:
     feed = [name for name in rows.names if name.lower() == CHANGE_TYPE]
     if feed:
         raise SchemaMismatch(
-            f"the rows are a change feed, with a column {feed[0]!r} that no table has; give the option "
-            f"deleteColumn={feed[0]!r} to have its changes carried out, or drop the column",
+            f"the rows are a change feed; set the option deleteColumn={feed[0]!r}, or drop that column",
             column=feed[0],
         )
     return None
 
 
 def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows with the highest `_commit_version` of each key, without that column.
+    """Yield the rows with the highest `_commit_version` of each key, without that column.
 
     Which row is the newest is known after the last. Until then memory holds the keys and numbers;
     the rows wait in a `Spool`.
@@ -190,8 +186,8 @@ def newest_only(batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> Itera
 
 
 def _newest(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
-    """Marks the rows whose number is the highest of their key; of equal ones all, which is an
-    error further on."""
+    """Mark the rows with the highest number of their key; all of several equal ones, which is an
+    error later."""
     if not rows.num_rows:
         return np.zeros(0, dtype=np.bool_)
     codes = [sort_codes(rows[name].combine_chunks()) for name in keys]

@@ -26,10 +26,10 @@ EXPLANATION = pa.schema(
 
 
 class Explained(InputPartition):
-    """The answer as a partition: it is found where the plan is made, and a task only hands it over."""
+    """The answer as a partition: the driver finds it, and a task only returns it."""
 
     def __init__(self, scan: Scan) -> None:
-        """The candidates of a scan that nobody will read; its lease is given back."""
+        """Keep the candidates of a scan, and close it: its rows are not read."""
         super().__init__("explanation")
         assert scan.choice is not None, "a scan that begins has chosen"
         scan.close()
@@ -41,6 +41,6 @@ class Explained(InputPartition):
 
 
 def _row(candidate: Candidate, chosen: bool) -> dict[str, object]:
-    """A candidate; rows scanned and cost are null for a path that cannot be taken at all."""
+    """Return a candidate; rows scanned and cost are null for a path that cannot be taken at all."""
     row = asdict(candidate) | {"chosen": chosen, "rows_scanned": round(candidate.rows_scanned)}
     return row if math.isfinite(candidate.cost) else row | {"rows_scanned": None, "cost": None}

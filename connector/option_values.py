@@ -1,4 +1,4 @@
-"""The texts of options as values. Each parser takes an option's name and text, and raises `InvalidOption`."""
+"""Parsers of options. Each takes an option's name and text, and raises `InvalidOption`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bad_value(name: str, value: str, allowed: str) -> InvalidOption:
 
 def some_text(name: str, text: str) -> str:
     if not text.strip():
-        raise bad_value(name, text, "some text; leave it out for none")
+        raise bad_value(name, text, "text that is not empty")
     return text
 
 
@@ -39,12 +39,12 @@ def application_name(name: str, text: str) -> str:
 def column_list(name: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if not all(names) or len({part.lower() for part in names}) < len(names):
-        raise bad_value(name, text, "column names with commas between, each once, such as 'id, name'")
+        raise bad_value(name, text, "distinct column names such as 'id, name'")
     return names
 
 
 def index_name(name: str, text: str) -> str:
-    """Check the form alone: an index of that name is looked up when a read is planned."""
+    """Check the form; the index itself is looked up when a read is planned."""
     index = text.strip().lower()  # names of indexes have no other letters
     if not re.fullmatch(NAME_PATTERN, index):
         raise bad_value(name, text, "'auto', 'none' or the name of an index")
@@ -87,7 +87,7 @@ def byte_count(name: str, text: str) -> int:
 
 
 def snapshot(name: str, text: str) -> int | str:
-    """A commit number or a tag, which is looked up when a read is planned."""
+    """Return a commit number or a tag, which is looked up when a read is planned."""
     word = text.strip()
     if word.isascii() and word.isdigit():
         return whole(0)(name, word)
@@ -97,12 +97,12 @@ def snapshot(name: str, text: str) -> int | str:
         raise bad_value(
             name,
             text,
-            "a whole number of at least 0, or the name of a tag (a time goes into 'timestampAsOf')",
+            "a commit number or a tag; a time goes into 'timestampAsOf'",
         ) from error
 
 
 def metadata_of_commit(name: str, text: str) -> dict[str, str]:
-    """A JSON object of texts."""
+    """Parse a JSON object of texts."""
     try:
         return user_metadata(json.loads(text))
     except (ValueError, RecursionError, InvalidOption, LimitExceeded) as error:
@@ -110,7 +110,7 @@ def metadata_of_commit(name: str, text: str) -> dict[str, str]:
 
 
 def is_iso_time(text: str) -> bool:
-    """True for a date or a time as text; never for digits alone, which are a number, or for a tag."""
+    """Return True for a date or a time as text; never for digits alone or for the name of a tag."""
     word = text.strip()
     try:
         datetime.fromisoformat(word)
@@ -120,7 +120,7 @@ def is_iso_time(text: str) -> bool:
 
 
 def moment(name: str, text: str) -> float:
-    """Seconds since the epoch. Digits alone are that already; without a zone, UTC is meant."""
+    """Return seconds since the epoch. Digits alone are seconds; a time without a zone is in UTC."""
     try:
         seconds = float(text)
     except ValueError:
@@ -130,21 +130,16 @@ def moment(name: str, text: str) -> float:
             seconds = math.nan
         else:
             seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    if _LAST_SECOND < seconds < _LAST_SECOND * 1_000:  # what Kafka and Java count, which no calendar has
-        raise bad_value(name, text, f"seconds since 1970, as {seconds / 1_000:.0f}, and no milliseconds")
-    if not math.isfinite(seconds):
+    if not math.isfinite(seconds) or seconds > _LAST_SECOND:
         raise bad_value(
-            name,
-            text,
-            "an ISO date or time such as '2026-01-31' or '2026-01-31T12:00:00Z' (UTC without a zone), or "
-            "seconds since 1970",
+            name, text, "an ISO date or time such as '2026-01-31T12:00:00Z', or seconds since 1970"
         )
     return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class PartialAggregates:
-    """Aggregates that tasks compute of their own rows: texts as `Table.aggregate` takes them, and groups."""
+    """Aggregates that each task computes over its rows: texts as in `Table.aggregate`, and groups."""
 
     values: tuple[str, ...]
     by: tuple[str, ...]

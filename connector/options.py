@@ -1,14 +1,12 @@
-"""The options of a read or a write: one table, and what is checked before anything is opened.
+"""The options of a read or a write: one table, checked before anything is opened.
 
-Each option is a field of `Options` or `ChangeOptions`; its name in Spark, its parser, where it is for
-and what it means stand alongside it and nowhere else. The tables of docs/options.md and of the README are
-held against them by a test.
+Each option is a field of `Options` or `ChangeOptions`, with its name in Spark, its parser, its uses
+and its meaning. A test compares the tables in docs/options.md and the README with them.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
 from elasticscan.base.nearness import nearest
-from elasticscan.base.showing import is_whole
+from elasticscan.base.showing import brief, is_whole
 from elasticscan.connector.option_values import (
     LATEST,
     PartialAggregates,
@@ -34,7 +32,6 @@ from elasticscan.connector.option_values import (
     some_text,
     whole,
 )
-from elasticscan.connector.options_elsewhere import plain, told_instead
 from elasticscan.metadata import AUTO
 from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, file_form, resolve
 
@@ -48,8 +45,6 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
 URL = "url"
 
-_AT_VERSION = re.compile(r"([^@]+)@v?[0-9]+")
-
 # Options that say the same thing in two ways.
 _ONE_OF_TWO = (
     ("versionAsOf", "timestampAsOf", "the snapshot"),
@@ -57,8 +52,8 @@ _ONE_OF_TWO = (
     ("endingVersion", "endingTimestamp", "a commit"),
 )
 
-# The uses an option is for. A batch read of changes takes some options that other reads do not, and
-# does not take some that they do.
+# The uses of options. A batch read of changes takes some options that other reads do not, and
+# refuses some that they take.
 READ, FEED, STREAM, WRITE, STREAM_WRITE = "read", "change feed", "readStream", "write", "writeStream"
 _READS = (READ, FEED, STREAM)
 SPARK_COMPRESSION = "lz4"  # of tables that Spark makes: it does not feel it (decision 19)
@@ -91,7 +86,7 @@ def _option(
     meaning: str,
     shown: bool = True,
 ) -> Any:
-    """A field for an option; `default` is its value where it is not given."""
+    """Make a field for an option; `default` is its value where it is not given."""
     metadata = {"option": Option(name, parse, tuple(where), meaning)}
     return field(default=default, repr=shown, metadata=metadata)
 
@@ -159,8 +154,7 @@ class Options:
     partitions: int | None = _option("numPartitions", whole(1), None, _READS,
         "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
     task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
-        "each task gives at most so many rows, those that it reads first, and ends: `catalog.sql` sets it "
-        "for a `LIMIT`")
+        "each task gives at most so many rows, the first that it reads: `catalog.sql` sets it for a `LIMIT`")
     task_order: tuple[str, ...] | None = _option("taskOrder", column_list, None, (READ,),
         "with `maxRowsPerTask`: the rows that come first in this order, as `delay DESC, id`, in place of "
         "those read first: `catalog.sql` sets it for an `ORDER BY` with a `LIMIT` that no index serves")
@@ -197,7 +191,7 @@ class Options:
         "in mode overwrite a SQL condition: the rows that meet it make room for the new ones, which all have "
         "to meet it, in one commit")
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
-        "a JSON object of texts that stands alongside the commit in the table's history")
+        "a JSON object of texts that the table's history shows with the commit")
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
         "Spark's own: where it keeps the stream's state")
     changes: ChangeOptions = field(default_factory=ChangeOptions)
@@ -205,7 +199,7 @@ class Options:
 
     @property
     def txn(self) -> IdempotencyKey | None:
-        """The pair under which a batch write is committed once."""
+        """Return the pair under which a batch write is committed once."""
         if self.app_id is None or self.txn_version is None:
             return None
         return IdempotencyKey(self.app_id, self.txn_version)
@@ -221,7 +215,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 
 
 def _chosen_options(options: Options) -> Iterator[Option]:
-    """The options that have another value than their default."""
+    """Yield the options that have another value than their default."""
     for values in (options, options.changes):
         for one, option in _options_of(type(values)):
             if getattr(values, one.name) != one.default:
@@ -232,38 +226,38 @@ def _chosen_options(options: Options) -> Iterator[Option]:
 
 
 def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) -> Options:
-    """Check what Spark handed over.
+    """Parse and check the options that Spark hands over.
 
-    Keys are case-insensitive. Options of the other direction are let through where they cannot
+    Keys are case-insensitive. Options of the other direction are accepted where they cannot
     change any rows: a temporary view has one set of options for reading and for INSERT INTO.
 
     Raises:
-        InvalidOption: one is unknown (the nearest right one is named), has an impossible value,
-            or contradicts another.
+        InvalidOption: an option is unknown (the most similar name is suggested), has an impossible
+            value, or contradicts another option.
     """
     texts = _by_name(spark_options)
     for name, text in texts.items():
         if not is_whole(text):
-            raise bad_value(name, text, "text, without half a character (a lone surrogate) in it")
+            raise bad_value(name, text, "text without a lone surrogate")
     texts["store"], texts["table"] = _where(texts)
     options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
     for first, second, subject in _ONE_OF_TWO:
         if first in texts and second in texts:
             raise InvalidOption(
-                f"options {first!r} and {second!r} both choose {subject}; give one of them", option=second
+                f"options {first!r} and {second!r} both choose {subject}; give one", option=second
             )
     least, most = options.changes.min_partitions, options.partitions
     if least is not None and most is not None and least > most:
         raise _refusal(
             "minPartitions",
-            f"is {least}, more than 'numPartitions'={most}, the most there may be; leave one of them out",
+            f"is {least}, more than 'numPartitions'={most}; leave one out",
         )
     _check_transaction(texts, stream_write)
     if stream_write and options.partial_update:
-        raise _refusal("partialUpdate", "is for batch writes: in a stream write so in foreachBatch")
+        raise _refusal("partialUpdate", "is for batch writes; in a stream use foreachBatch")
     _check_requirements(options)
     if options.task_order is not None and options.task_rows is None:
-        raise _refusal("taskOrder", "says which rows 'maxRowsPerTask' chooses; give both")
+        raise _refusal("taskOrder", "needs 'maxRowsPerTask'; give both")
     if options.partial is not None:
         for name, given in (
             ("columns", options.columns),
@@ -271,15 +265,15 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             ("includeMetadata", options.metadata or None),
         ):
             if given is not None:
-                raise _refusal(name, "chooses rows, which 'partialAggregates' folds; leave one out")
+                raise _refusal(name, "does not go with 'partialAggregates'; leave one out")
     for name in ("shardKey", "compression"):
         if name in texts and not options.primary_key:
-            raise _refusal(name, "only goes with 'primaryKey', for a table that a write creates")
+            raise _refusal(name, "needs 'primaryKey', which makes a new table; leave it out")
     return options
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their proper names."""
+    """Return the options by their own names."""
     names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: URL}
     texts: dict[str, str] = {}
     for key, text in options.items():
@@ -289,18 +283,14 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
-            same = next((name for name in names if plain(name) == plain(lower)), None)
-            message = told_instead(lower) if same is None else None
-            if message is not None:
-                raise InvalidOption(f"there is no option {key!r}; {message}", option=key)
-            near = same or nearest(plain(lower), names, 0.65)
-            hint = f"did you mean {names[near]!r}?" if near else f"there are {', '.join(names.values())}"
-            raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
+            near = nearest(lower, names)
+            hint = f"did you mean {names[near]!r}?" if near else "docs/options.md lists the options"
+            raise InvalidOption(f"there is no option {brief(key)}; {hint}", option=key)
     return texts
 
 
 def _parse(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The fields for which a text was given."""
+    """Return the fields for which a text was given."""
     return {
         one.name: option.parse(option.name, texts[option.name])
         for one, option in _options_of(values)
@@ -317,24 +307,21 @@ def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
     if stream_write and "txnVersion" in pair:
         raise _refusal(
             "txnVersion",
-            "is for batch writes: a stream's batches have numbers of their own, and each is written once; "
-            "leave it out",
+            "is for batch writes; leave it out: a stream numbers its batches",
         )
     if not stream_write and len(pair) == 1:
-        raise _refusal(
-            pair[0], "needs the other of 'txnAppId' and 'txnVersion' alongside it; give both or neither"
-        )
+        raise _refusal(pair[0], "needs both 'txnAppId' and 'txnVersion'; give both or neither")
 
 
 def _check_requirements(options: Options) -> None:
-    """Requirements of a write on its keys that contradict each other, or rows that delete."""
+    """Raise if requirements of a write on its keys contradict each other or a delete column."""
     if options.insert_only:
         for name, given in (
             ("ifUnchangedSince", options.unchanged_since),
             ("deleteColumn", options.delete_column),
         ):
             if given is not None:
-                raise _refusal(name, "is for rows that are there, which 'insertOnly' refuses; leave one out")
+                raise _refusal(name, "does not go with 'insertOnly'; leave one out")
     if options.partial_update:
         for name, chosen in (("insertOnly", options.insert_only), ("deleteColumn", options.delete_column)):
             if chosen:
@@ -342,7 +329,7 @@ def _check_requirements(options: Options) -> None:
 
 
 def check_for_batch(options: Options) -> Options:
-    """Refuse what only a stream does, and a change feed that does not say which changes."""
+    """Refuse options of streams, and a change feed without a first commit."""
     changes = options.changes
     for option in _chosen_options(options):
         if option.where == (STREAM,):
@@ -350,32 +337,28 @@ def check_for_batch(options: Options) -> Options:
         if not changes.feed and option.name.startswith(("starting", "ending")):
             raise _refusal(
                 option.name,
-                "chooses changes: a batch read takes it with 'readChangeFeed' = 'true', and else chooses its "
-                "snapshot with 'versionAsOf' or 'timestampAsOf'",
+                "needs 'readChangeFeed' = 'true'; a snapshot is chosen by 'versionAsOf'",
             )
     if not changes.feed:
         return options
     if changes.start is None and changes.start_time is None:
         raise _refusal(
             "startingVersion",
-            "(or 'startingTimestamp') is needed for 'readChangeFeed' in a batch read, to say which changes "
-            "('earliest' for all that are kept)",
+            "or 'startingTimestamp' is needed with 'readChangeFeed'; 'earliest' reads all changes",
         )
     if changes.start == LATEST:
-        raise _refusal(
-            "startingVersion", "= 'latest' is for readStream: a batch read has nothing to wait for"
-        )
+        raise _refusal("startingVersion", "= 'latest' is for readStream; name a commit")
     _refuse_other_reads(options, FEED, "a change feed")
     return options
 
 
 def check_for_stream(options: Options) -> Options:
-    """Refuse what a stream cannot do."""
+    """Refuse options that a stream cannot have."""
     for option in _chosen_options(options):
         if option.where == (FEED,):
             raise _refusal(
                 option.name,
-                "is for batch reads; a stream with trigger(availableNow=True) ends with the newest commit",
+                "is for batch reads; trigger(availableNow=True) ends a stream with the newest commit",
             )
     _refuse_other_reads(options, STREAM, "a stream")
     return options
@@ -395,19 +378,14 @@ _READ_ALONE = (
 
 
 def check_for_write(options: Options) -> Options:
-    """Refuse what would make a write do something else than it says."""
+    """Refuse options that narrow a read: a write goes to the whole table."""
     for option in _chosen_options(options):
         if option.name == "explain":
-            raise _refusal(
-                "explain",
-                "gives the ways there are to read in place of rows, and nothing can be written to these; "
-                "write without it",
-            )
+            raise _refusal("explain", "is for reads; write without it")
         if option.name in _READ_ALONE:
             raise _refusal(
                 option.name,
-                "narrows what is read, but a write always goes to the whole table as it is now; write "
-                "without it (for INSERT INTO: into a view made without it)",
+                "narrows a read, and a write goes to the whole table; write without it",
             )
     return options
 
@@ -419,18 +397,16 @@ def _only_path(text: str) -> str:
         paths = None
     if isinstance(paths, list) and len(paths) == 1 and isinstance(paths[0], str):
         return paths[0]
-    raise InvalidOption(
-        f"load() takes one 'uri/table', not {text}; load each table by itself and union them", option="path"
-    )
+    raise InvalidOption(f"load() takes one 'uri/table', not {text}; load each table alone", option="path")
 
 
 def _where(values: Mapping[str, str]) -> tuple[str, str]:
-    """Store and table, of `store` (or `url`) and `table`; of `path`, "uri/table"; or of "uri" and `table`."""
+    """Return store and table: from the options, from the path "uri/table", or from a path and `table`."""
     store, table, path, url = (values.get(name) for name in ("store", "table", "path", URL))
     if url is not None:
         if store not in (None, url):
             raise InvalidOption(
-                "options 'store' and 'url' both choose the store; give one of them", option=URL
+                "options 'store' and 'url' both choose the store; give one", option=URL
             )
         store = url
     if path is not None:
@@ -441,31 +417,23 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
             raise bad_value("path", path, f"'uri/table', as in load({f'{path}/TABLE'!r})")
         if store is not None and head and store.rstrip("/") != head:
             raise InvalidOption(
-                f"option 'store'={store!r} contradicts load({path!r}), which says {head!r}; give either "
-                "load('uri/table'), load('uri') and the option 'table', or the options 'store' and 'table'",
+                f"option 'store'={store!r} contradicts load({path!r}); give one of them",
                 option="store",
             )
-        at_version = _AT_VERSION.fullmatch(tail)
-        if at_version is not None:  # as Delta writes it
-            bare = f"{head}/{at_version[1]}"
-            raise bad_value("path", path, f"without a version: load({bare!r}) and the option 'versionAsOf'")
         store, table = head or store, tail
     if not store or not table:
         name = "table" if store else "store"
         raise InvalidOption(
-            f"no {name} is given: set the options 'store' and 'table', or load('uri/table') and "
-            "save('uri/table'): saveAsTable and writeTo name no store. Nor does Spark hand over the options "
-            "of CREATE TABLE later: read such a table WITH (store = '...', table = '...'), or make a "
-            "TEMPORARY VIEW",
+            f"no {name} is given; set the options 'store' and 'table', or use load('uri/table')",
             option=name,
         )
     return _absolute(store), table
 
 
 def with_location(options: Options) -> Options:
-    """The options with the store's own uri, where they name an environment variable that holds it.
+    """Replace the name of an environment variable by the URI that it holds.
 
-    Tasks may run where it is not set. What goes to them is not shown in plans, as options are.
+    Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
     """
     return replace(options, store=_absolute(resolve(options.store)))
 

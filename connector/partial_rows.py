@@ -1,8 +1,8 @@
 """Partial rows in place of rows: each task folds its pages, and Spark adds up what the tasks give.
 
-A page is folded when it has left the scan, after the second look at where its slots are, so every row is in
-one partial row, wherever it was read. What a task gives is its output like rows are: of a task that is tried
-again or runs twice, Spark takes one.
+A page is folded when it leaves the scan, after the second placement check, so every row is in one partial
+row, wherever it was read. Partial rows are a task's output like rows are: of a task that is retried or runs
+twice, Spark takes one.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class PartialRows:
         return cls(asked.by, values, pa.schema(fields))
 
     def columns(self, table: TableInfo) -> list[str]:
-        """The columns to scan; rows are counted by some column."""
+        """Return the columns to scan; rows are counted by some column."""
         used = [name for value in self.values for name in value.columns]
         return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
 
     def of_values(self, values: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The partial row without groups of one value each."""
+        """Return the partial row without groups of one value each."""
         return pa.RecordBatch.from_arrays(list(values), schema=self.schema)
 
     @property

@@ -1,8 +1,8 @@
 """Parts of a scan, each for one task: the same for a table, for a stream's snapshot and for changes.
 
 A partition is a base-shard scan (its slots are where the newest topology of the history has them) or a
-virtual scan (they have left since), and carries a continuation key of its own, sealed: nobody but the store
-makes one, and a task goes on from it like anybody who resumes a scan. A partition never says where to read.
+virtual scan (they have left since), and carries a continuation key of its own. Only the store can seal a
+key, and a task resumes the scan from it as a client does. A partition never says where to read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ScanPartition(InputPartition):
 def partitions_of(
     store: Store, scan: Scan, parts: Sequence[ScanPart], places: SlotPlaces
 ) -> list[ScanPartition]:
-    """The partitions of a scan that was cut into parts."""
+    """Return the partitions of a scan that was cut into parts."""
     names, keys = places.shard_names, scan.parts([part.slots for part in parts])
     return [
         ScanPartition(
@@ -58,7 +58,7 @@ def partitions_of(
 
 
 def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
-    """The scan that a partition is, where it was planned.
+    """Return the scan that a partition is, where it was planned.
 
     Raises:
         ContinuationKeyError: it is no partition of ours, or one of another read.
@@ -77,7 +77,7 @@ def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
 def read_partition(
     partition: Any, options: Options, columns: Sequence[str], schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """A partition's rows as Spark's schema wants them, each once, wherever its slots are by now.
+    """Yield a partition's rows as Spark's schema wants them, each once, wherever its slots are by now.
 
     Every read returns the same rows, so Spark may try a task again or run it twice. It may also
     stop reading at any point; nothing has to be closed.
@@ -91,7 +91,7 @@ def read_partition(
 
 
 def rows_of_task(scan: Scan, options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of a scan, or those that the options choose of them."""
+    """Yield the rows of a scan that the options choose."""
     if options.task_order is None or options.task_rows is None:
         yield from first_rows(scan, options.task_rows)
         return
@@ -102,7 +102,7 @@ def rows_of_task(scan: Scan, options: Options) -> Iterator[pa.RecordBatch]:
 
 
 def first_rows(scan: Scan, most: int | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a scan, or so many of them: then no page is read that is not needed."""
+    """Yield the rows of a scan, or so many of them: then no page is read that is not needed."""
     left = most
     for rows in scan.batches() if left != 0 else ():
         if rows.num_rows:

@@ -43,7 +43,7 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
 
 
 def chosen_columns(table: TableInfo, options: Options) -> list[str]:
-    """The columns that the option `columns` names, as the table spells them."""
+    """Return the columns that the option `columns` names, as the table spells them."""
     if options.columns is None:
         return list(table.schema.names)
     by_name = {name.lower(): name for name in table.schema.names}
@@ -60,7 +60,7 @@ class ElasticScanReader(DataSourceReader):
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """`schema` is what Spark expects: all that is offered, or what the user asked for."""
+        """Check `schema`, which Spark expects: all offered columns, or the columns that the user named."""
         self._options = options
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.
@@ -96,7 +96,7 @@ class ElasticScanReader(DataSourceReader):
         return list(partitions_of(store, scan, parts or [NOTHING], places))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The partition's rows, every time the same."""
+        """Yield the partition's rows, every time the same."""
         if isinstance(partition, Explained):
             yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
         elif self._options.partial is not None:
@@ -128,7 +128,7 @@ class ElasticScanReader(DataSourceReader):
 
 
 def _page_rows(options: Options) -> int:
-    """The length of a page: no longer than what a task gives, unless a filter may drop some of it."""
+    """Return the length of a page: no longer than what a task gives, unless a filter may drop some of it."""
     most = options.task_rows
     if most is None or options.filter or options.task_order:
         return options.batch_rows
@@ -152,7 +152,7 @@ def begin_chosen(
 
 
 def snapshot_chosen(store: Store, options: Options) -> int | str | None:
-    """The snapshot that the options name; None for the newest."""
+    """Return the snapshot that the options name; None for the newest."""
     if options.timestamp is None:
         return options.version
     store.context.check_newest()
@@ -174,7 +174,7 @@ def check_snapshot(options: Options) -> None:
 
 
 def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:
-    """The rows with their slots, and the shards where these are at this moment."""
+    """Return the rows with their slots, and the shards where these are at this moment."""
     context = store.context
     slots = context.hashing.slots_of(rows, table)
     placement = context.placement()

@@ -1,4 +1,4 @@
-"""`format("elasticscan")`: what Spark asks for a schema, a reader, a writer."""
+"""`format("elasticscan")`: the entry for Spark, which gets a schema, readers and writers from it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import ElasticScanError, InvalidOption
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
 from elasticscan.connector.open_stores import store_of_table
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
-    check_for_stream,
     check_for_write,
     parse_options,
     with_location,
 )
 from elasticscan.connector.reading import ElasticScanReader, offered_schema
-from elasticscan.connector.refused_streams import RefusedStream
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.workers import check_python_of
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
-from elasticscan.store import telling_words
 
 if TYPE_CHECKING:  # tasks need none of it
     from elasticscan.connector.sql.attached import AttachedStore
@@ -52,11 +49,11 @@ class ElasticScanSource(DataSource):
         return "elasticscan"
 
     def schema(self) -> StructType:
-        """The table's columns; asked for by `load()` unless the user gave a schema."""
+        """Return the table's columns; called by `load()` unless the user gave a schema."""
         options = self._options()
         table = store_of_table(options.store, options.table).table(options.table).definition
         if options.filter is not None:
-            # Rather when the user loads than when the first action plans.
+            # A wrong filter fails in load(), not in the first action.
             Predicate.parse(options.filter, table.schema)
         return offered_schema(table, options)
 
@@ -67,10 +64,7 @@ class ElasticScanSource(DataSource):
         return ElasticScanReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        try:
-            return ElasticScanStreamReader(check_for_stream(self._options()), schema)
-        except ElasticScanError as error:
-            return RefusedStream(error)  # Spark loses an error that is raised here
+        return ElasticScanStreamReader(self._options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)
@@ -84,36 +78,33 @@ class ElasticScanSource(DataSource):
         return with_location(parse_options(self.options))
 
 
-@telling_words
 def register(spark: SparkSession) -> None:
-    """Make `format("elasticscan")` known to a session.
+    """Register `format("elasticscan")` in a session.
 
-    Needed only where Spark's own look-up does not find `pyspark_elasticscan`, as in an editable
-    installation or when another package's source fails to import. Or to be told which Python to set where
-    `format("elasticscan")` is not found since the workers of the session run another one than this.
+    Needed only where Spark does not find `pyspark_elasticscan` itself, as in an editable installation
+    or when another package's source fails to import.
 
     Raises:
-        InvalidOption: they run a Python without this package.
+        InvalidOption: the session's workers run a Python without this package.
     """
     check_python_of(spark)
     spark.dataSource.register(ElasticScanSource)
 
 
-@telling_words
 def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | None = None) -> AttachedStore:
-    """Make a temporary view of every table of a store.
+    """Create a temporary view of every table of a store.
 
-    A view shows one snapshot: the newest when it is first read. Calling again makes the views
-    again, with newer snapshots and tables that came since; `sql` of what is returned finds new tables by
-    itself. INSERT INTO and INSERT OVERWRITE work on the views. A table with columns that Spark has no type
-    for gets none, with a warning; read it with the option `columns`.
+    A view shows one snapshot: the newest when it is first read. Another call replaces the views by
+    newer ones; `sql` of the returned object finds new tables itself. INSERT INTO and INSERT OVERWRITE
+    work on the views. A table with a column that Spark has no type for gets no view, with a warning;
+    read it with the option `columns`.
 
     Args:
         uri: the store.
-        prefix: put before the table's names, as in `attach(spark, uri, "sales_")`.
+        prefix: the beginning of all names of views, as in `attach(spark, uri, "sales_")`.
 
     Returns:
-        The views: a sequence of their names, whose `sql` reads only what a query needs.
+        The views: a sequence of their names, whose `sql` reads only the needs of a query.
 
     Raises:
         StoreNotFound: there is no store at `uri`.
@@ -128,10 +119,7 @@ def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | 
             f"uri={brief(uri)} ({type(uri).__name__}) must be text: attach(spark, store.uri)", option="uri"
         )
     if prefix is not None and not prefix.replace("_", "a").isalnum():
-        raise InvalidOption(
-            f"prefix={prefix!r} cannot begin the name of a view; use letters, digits and underscores",
-            option="prefix",
-        )
+        raise InvalidOption(f"prefix={prefix!r} must be letters, digits and underscores", option="prefix")
     register(spark)
     attached: type[AttachedStore] = import_module("elasticscan.connector.sql.attached").AttachedStore
     return attached(spark, uri, prefix or "")

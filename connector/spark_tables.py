@@ -2,8 +2,8 @@
 
 `saveAsTable`, `writeTo(...).create()` and a stream's `toTable` enter a table into Spark's catalog and then
 hand the rows over, with the options. Spark does not hand these options over again when the table is read,
-and no name either, so that nobody could ever read it: the rows would be in the store, under the name in
-the option `table`, and the table in Spark would be broken.
+and no name either, so it could never be read: the rows would be in the store, under the name in the
+option `table`, and the table in Spark would be broken.
 
 Spark tells a source none of this. What shows it is where the tasks run: Spark writes the rows of a table
 that it makes by a query inside a query, and every other write by the query itself. Inside `foreachBatch`
@@ -24,7 +24,7 @@ _STREAM, _CALLED = "sql.streaming.queryId", "callSite.long"
 
 
 def check_not_for_a_spark_table() -> None:
-    """Runs where a task runs, before it stages anything.
+    """Check in a task, before it stages anything.
 
     Raises:
         InvalidOption: the rows are for a table of Spark's catalog, which could not be read.
@@ -49,8 +49,6 @@ def check_not_for_a_spark_table() -> None:
 
 def _refusal(statement: str, instead: str) -> InvalidOption:
     return InvalidOption(
-        f"{statement} would make a table in Spark's own catalog that nobody can read: Spark does not say "
-        f"later which store it is in. Nothing was written. Write with {instead}, and read with "
-        "load('uri/table') or attach(spark, 'uri') (a table that Spark has made already: DROP TABLE it)",
+        f"{statement} would make an unreadable table in Spark's catalog; nothing was written: use {instead}",
         option="table",
     )

@@ -1,21 +1,20 @@
-"""The sink of a stream: every micro-batch one commit, and that once.
+"""The sink of a stream: every micro-batch is committed exactly once.
 
-Spark writes a micro-batch again after a crash between the sink's commit and its own note of it,
-under the same number, the rows perhaps laid out otherwise over other tasks. Each commit therefore
-bears the name of the stream and the batch's number; the catalog takes such a pair once, and a
-second one only has its files removed. Two drivers that run one stream at the same time meet there
-as well.
+After a crash between the sink's commit and its own record of it, Spark writes the micro-batch again,
+under the same number, perhaps with its rows in other tasks. Each commit therefore has the name of
+the stream and the batch's number; the catalog accepts such a pair once, and the files of a second
+one are removed. This also separates two drivers that run one stream at the same time.
 
-A number alone does not say which rows are meant: a checkpoint that lost its newest files, or that
-was put back, makes Spark plan the same numbers again, with other rows. So a commit also bears a
-digest of the offsets at which its micro-batch ends, as Spark wrote them down before, and a
-repetition that ends elsewhere is refused.
+A number alone does not identify rows: a checkpoint that lost its newest files, or that was restored,
+makes Spark plan the same numbers again, with other rows. So a commit also has a digest of the
+offsets at which its micro-batch ends, from Spark's log, and a repetition that ends elsewhere is
+refused.
 
-The name is the id that Spark keeps in the stream's checkpoint. Tasks are told it, the driver's side
-of a Python sink is not, so it travels with what the tasks staged.
+The name is the id that Spark keeps in the stream's checkpoint. Spark gives it to tasks and not to the
+driver's side of a Python sink, so it travels in the messages of the tasks.
 
-A sink is made again for the tasks and for the commit of each micro-batch. What the tasks staged says
-for which table it is, so a table that was dropped and made again in between is not taken for it.
+A sink is made again for the tasks and for the commit of each micro-batch. The messages name the table
+they were staged for, so a table that was dropped and made again in between is detected.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         self._writer.remove([fragment for message in sent for fragment in message.staged])
 
     def _name(self, messages: Iterable[StreamMessage]) -> str:
-        """The name under which the numbers of micro-batches count: the same after every restart."""
+        """Return the name under which the numbers of micro-batches count: the same after every restart."""
         for message in messages:
             if message.query:
                 return f"stream:{message.query}"
@@ -106,14 +105,13 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         if self._app_id is not None:
             return f"stream:app:{self._app_id}"
         raise InvalidOption(
-            "Spark did not say which stream this micro-batch is of, so it could not be told from one that "
-            "was written before; give the stream the option 'checkpointLocation', or a 'txnAppId' of its own",
+            "Spark did not name the stream; set its option 'checkpointLocation' or 'txnAppId'",
             option="txnAppId",
         )
 
 
 def batch_end(checkpoint: str | None, number: int) -> str | None:
-    """A digest of the offsets at which a micro-batch ends, from Spark's log of them.
+    """Return a digest of the offsets at which a micro-batch ends, from Spark's log of them.
 
     None where the stream was not given the option `checkpointLocation`, or has it at a place that
     cannot be read here, of which the log warns; then the number of a micro-batch is all that is known of it.
@@ -131,7 +129,7 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
 
 
 def _read(checkpoint: str, name: str) -> str:
-    """The text of a file of a checkpoint, which Spark named as Hadoop does."""
+    """Return the text of a file of a checkpoint, which Spark named as Hadoop does."""
     if checkpoint.lower().startswith(OBJECT_SCHEMES):
         file = open_disk(checkpoint).open(name)
         return str(file.read_at(0, file.size).to_pybytes(), "utf-8")
@@ -147,13 +145,11 @@ def _read(checkpoint: str, name: str) -> str:
 
 
 def _warn(checkpoint: str, error: Exception) -> None:
-    """Tell once that a checkpoint cannot be read where its sink commits."""
+    """Warn once about a checkpoint that cannot be read where its sink commits."""
     if checkpoint not in _unreadable:
         _unreadable.add(checkpoint)
         _log.warning(
-            "the checkpoint %s cannot be read alongside the driver (%s), so a micro-batch that was written "
-            "before is told by its number alone, whatever it holds if the checkpoint should lose files; keep "
-            "it at a path, or in s3:// or s3a:// with credentials in the environment of the driver",
+            "the checkpoint %s cannot be read in the driver (%s); batches are known by number alone",
             shown(checkpoint),
             without(error, checkpoint),
         )

@@ -1,7 +1,7 @@
-"""The Python that Spark runs its workers with: another one than the driver's where nobody says which.
+"""The Python of Spark's workers, which is not the driver's unless it is configured.
 
 A notebook may run the Python of an environment that is not activated. Spark then starts `python3` of the
-path, which has no elasticscan, and what it says of that is about a module, or a format, that is not found.
+path, which lacks elasticscan, and reports only that a module or a format was not found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MISSING, _SECONDS = 77, 60
 
 
 def wrong_python(said: str, python: str | None) -> InvalidOption | None:
-    """The error of a session whose workers run another Python than this one, without this package."""
+    """Return the error of a session whose workers run another Python than this one, without this package."""
     if "No module named 'elasticscan'" not in said:
         return None
     return _without_package(python)
@@ -42,13 +42,13 @@ def check_python_of(spark: SparkSession) -> None:
 
 
 def python_of(spark: SparkSession) -> str | None:
-    """The Python of a session's workers; None where only a server knows it."""
+    """Return the Python of a session's workers; None where only a server knows it."""
     return getattr(getattr(spark, "sparkContext", None), "pythonExec", None)
 
 
 @cache
 def _lacks_package(python: str) -> bool:
-    """True if a Python certainly has no elasticscan; asked once, since its start takes some 50 ms."""
+    """Return True if a Python certainly has no elasticscan; asked once, since its start takes some 50 ms."""
     found = shutil.which(python)
     if found is None or found == sys.executable:
         return False
@@ -61,8 +61,7 @@ def _lacks_package(python: str) -> bool:
 
 def _without_package(python: str | None) -> InvalidOption:
     return InvalidOption(
-        f"Spark runs {python or 'another Python'} for its workers, where elasticscan is not installed: stop "
-        f"the session, set PYSPARK_PYTHON={sys.executable} in the environment (or activate the one that "
-        "elasticscan is in), and begin a new one",
+        f"Spark's workers run {python or 'another Python'} without elasticscan; set "
+        f"PYSPARK_PYTHON={sys.executable} and start a new session",
         option="PYSPARK_PYTHON",
     )

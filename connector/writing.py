@@ -70,7 +70,7 @@ class TableWriter:
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Runs alongside the driver: checks that rows of `schema` can go into the table."""
+        """Run alongside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         self._deletions = deletions_of(options.delete_column, rows)
         store = store_of_table(options.store, options.table)
@@ -90,8 +90,7 @@ class TableWriter:
         self._insert_only, self._since = options.insert_only, options.unchanged_since
         if overwrite and (self._insert_only or self._since is not None):
             raise InvalidOption(
-                "options 'insertOnly' and 'ifUnchangedSince' are about the keys of an append; mode overwrite "
-                "replaces rows whatever they are: leave them out, or write with mode append",
+                "options 'insertOnly' and 'ifUnchangedSince' are for mode append; leave them out",
                 option="insertOnly" if self._insert_only else "ifUnchangedSince",
             )
         self._given = _columns_given(table, rows, overwrite) if options.partial_update else None
@@ -107,14 +106,13 @@ class TableWriter:
         self._definition = table.definition
 
     def _checked(self, where: str | None, table: TableInfo) -> str | None:
-        """The condition of an overwrite of some rows. Raises unless it can be one."""
+        """Return the condition of an overwrite of some rows. Raises unless it can be one."""
         if where is None:
             return None
         if not self.replaces or self._deletions:
             why = "'deleteColumn' is for mode append" if self.replaces else "mode append replaces no others"
             raise InvalidOption(
-                f"option 'replaceWhere' says which rows an overwrite replaces, and {why}; "
-                "write with mode overwrite, or leave it out",
+                f"option 'replaceWhere' is for mode overwrite, and {why}; leave one out",
                 option="replaceWhere",
             )
         check_condition(where, table)
@@ -139,7 +137,7 @@ class TableWriter:
     def _completed(
         self, store: Store, table: TableInfo, batches: Iterator[pa.RecordBatch], given: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Whole rows: with the columns that the table has of their keys alongside those that are given."""
+        """Yield whole rows: the given columns, and the other columns of the rows with these keys."""
         assert self._since is not None, "what is kept is read at a snapshot"
         conform = FromSpark(pa.schema([table.schema.field(name) for name in given]), table=table)
         look = partial(store.context.look, self.table_id)
@@ -199,7 +197,7 @@ class TableWriter:
 
     @contextmanager
     def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
-        """The requirements of the write on its keys, if there are any."""
+        """Yield the requirements of the write on its keys, if there are any."""
         if self._since is None:
             yield absent(store.context, table, txn) if self._insert_only else None
             return
@@ -219,8 +217,8 @@ class TableWriter:
     def _check_followed(self, store: Store, table: TableInfo, txn: IdempotencyKey) -> None:
         if has_forerunner(store.context, table, txn.application):
             raise TableChanged(
-                f"table {table.name!r} was dropped and made again since this stream began to write to it, so "
-                "what it wrote before is gone; nothing was committed. Start the stream with a new checkpoint",
+                f"table {table.name!r} was dropped and made again since this stream began; nothing was "
+                "committed: use a new checkpoint",
                 table=table.name,
             )
 
@@ -232,9 +230,8 @@ class TableWriter:
                 raise
             keys = ", ".join(repr(name) for name in table.primary_key)
             raise InvalidKey(
-                f"changes of the primary key {error.fields['key']} came from several tasks, so that none of "
-                "them knows the newest; bring all changes of a key together (in Spark: "
-                f"df.repartition({keys})) and write again",
+                f"changes of the primary key {error.fields['key']} came from several tasks; "
+                f"write df.repartition({keys})",
                 **error.fields,
             ) from error
 
@@ -283,15 +280,14 @@ def messages_of(messages: Iterable[Any], kind: type[M]) -> list[M]:
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
-    """The table to write to. If it is missing and the options say its primary key, it is reserved: the
-    commit of its first rows will make it, so that a write that fails leaves nothing behind."""
+    """Return the table to write to. If it is missing and the options name its primary key, it is reserved: a
+    commit of its first rows makes it, so a write that fails leaves nothing behind."""
     try:
         table = store.table(options.table).definition
     except TableNotFound as error:
         if options.primary_key is None:
             raise TableNotFound(
-                f"{error.message}. Create it first, or give the option 'primaryKey' to have it made from the "
-                "DataFrame's columns",
+                f"{error.message}; create it, or set the option 'primaryKey'",
                 table=options.table,
             ) from error
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
@@ -315,12 +311,11 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
 
 
 def _check_not_void(columns: Iterable[pa.Field]) -> None:
-    """Raises `UnsupportedType` for new columns that could never hold anything but nulls, or have parts so."""
+    """Raise `UnsupportedType` for new columns that could only hold nulls, or have such parts."""
     for field in columns:
         if _is_void(field.type):
             raise UnsupportedType(
-                f"column {field.name!r} is void, or has parts that are, so nothing says which type the "
-                "table's new column should have; cast it",
+                f"column {field.name!r} is void, or has void parts; cast it to the type of the new column",
                 column=field.name,
             )
 
@@ -331,7 +326,7 @@ def _is_void(kind: pa.DataType) -> bool:
 
 
 def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Options) -> TableInfo:
-    """The table, with the columns that only the rows have added to it if the options say so.
+    """Return the table, with the columns that only the rows have added to it if the options say so.
 
     Raises:
         SchemaMismatch, UnsupportedType: the rows do not fit; nothing was added.
@@ -357,32 +352,19 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
 
 
 def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[str]) -> str:
-    """Ways to write rows that have not all columns of the table, or more."""
+    """Return the error of rows without some columns of the table, or with more; empty for other errors."""
     text = []
     if missing and not set(missing) & set(table.primary_key):
-        ways = (
-            f'catalog.sql("MERGE INTO {table.name} t USING … s ON … WHEN MATCHED THEN UPDATE SET …"), or '
-            "Table.merge in Python"
-        )
-        if all(table.schema.field(name).nullable for name in missing):
-            ways = (
-                "the option 'partialUpdate' = 'true' (mode append; of a stream in foreachBatch; new rows are "
-                f"null in them), {ways}"
-            )
-        text.append(
-            f"lack the columns {', '.join(missing)}: a row is written whole; to keep what rows that are "
-            f"there have in them, use {ways}"
-        )
+        nullable = all(table.schema.field(name).nullable for name in missing)
+        way = "the option 'partialUpdate'" if nullable else "MERGE INTO"
+        text.append(f"lack the columns {', '.join(missing)}; use {way} to keep their values")
     if unknown:
-        text.append(
-            f"have columns that the table lacks, {', '.join(unknown)}: write just the table's, or set option "
-            "'mergeSchema' to true to add others"
-        )
+        text.append(f"have new columns, {', '.join(unknown)}; set the option 'mergeSchema' to add them")
     return f"the rows for table {table.name!r} {'; and they '.join(text)}" if text else ""
 
 
 def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:
-    """The columns of the table that the rows have; None for all.
+    """Return the columns of the table that the rows have; None for all.
 
     Raises:
         InvalidOption: rows that are replaced keep nothing.
@@ -390,8 +372,7 @@ def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[s
     """
     if overwrite:
         raise InvalidOption(
-            "option 'partialUpdate' keeps columns of rows that are there, and mode overwrite removes these: "
-            "write with mode append, or leave it out",
+            "option 'partialUpdate' is for mode append; leave it out of mode overwrite",
             option="partialUpdate",
         )
     names = {name.lower() for name in rows.names}
@@ -399,8 +380,7 @@ def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[s
     lacking = [name for name in table.primary_key if name not in given]
     if lacking:
         raise SchemaMismatch(
-            f"the rows lack {', '.join(lacking)} of the primary key of table {table.name!r}, so nothing says "
-            "which rows they change; add it",
+            f"the rows lack {', '.join(lacking)} of the primary key of table {table.name!r}; add it",
             missing=lacking,
         )
     return given if len(given) < len(table.schema) else None

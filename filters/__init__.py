@@ -7,8 +7,8 @@ be evaluated exactly as Spark would is refused. `with_parameters` writes values 
 `Assignment` is a column's new value, read by the same rules.
 
 `value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
-`bounds`). Whoever skips rows by them may be sure: a set may be too wide, which costs time, and never too
-narrow, which would cost rows; tests hold sets against the evaluator.
+`bounds`). Rows may be skipped by them: a set may be too wide, which costs time, and never too
+narrow, which would lose rows; tests compare sets with the evaluator.
 
 `Aggregate` is a function over the rows of a group (`aggregates`), of columns or of what is computed of them
 (`inputs`; whole and decimal numbers in 64 bits where these hold them, `exact`). `Fold` computes some of them
@@ -21,7 +21,6 @@ key_sets           sets of value keys, as intervals of bytes; bounds: what is be
 expression         the typed tree, and its normalised text
 coercion           types that a filter computes with; typed: trees with Spark's conversions and checks
 casts              CAST on whole arrays; patterns: LIKE and RLIKE; kernels: a tree on record batches
-hints              what to write in place of SQL that no condition has
 parser             SQL text, read into a tree
 predicate          a filter: checked once, then evaluated
 parameters         values, written into a condition; arrow_expressions: conditions of pyarrow's

@@ -11,7 +11,6 @@ What Spark would compute otherwise than is possible here exactly is refused when
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from elasticscan.filters.coercion import computed_type, is_computable
 from elasticscan.filters.exact import is_exact
 from elasticscan.filters.expression import Column, Expression, column_names, to_sql
 from elasticscan.filters.kernels import Rows, can_fail, compile_expression
-from elasticscan.filters.parser import STUMBLES, FilterSql, parse_value
+from elasticscan.filters.parser import STUMBLES, FilterSql, check_quotes, parse_value
 from elasticscan.filters.predicate import ARROW_REFUSALS
 
 COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
@@ -35,11 +34,6 @@ SUM, MIN, MAX, AVG = "sum", "min", "max", "avg"
 _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Count: COUNT, exp.Sum: SUM, exp.Min: MIN, exp.Max: MAX, exp.Avg: AVG,
 }  # fmt: skip
-_SEVERAL = re.compile(r"\)(?: AS \w+)?\s*,\s*\w+\s*\(", re.IGNORECASE)
-_SUPPORTED = (
-    "count(*), count(DISTINCT column), and count, sum, min, max and avg of a column or of what is computed "
-    "of columns, each with AS name behind it if need be; compute the rest from their results, or in Spark"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +59,13 @@ class Aggregate:
         """Read an aggregate over a column of a schema.
 
         Raises:
-            InvalidOption: it cannot be read, or is none of those that there are.
-            ColumnNotFound, FilterError: it names a column that there is not, or more than one has the name.
+            InvalidOption: it cannot be parsed, or is not supported.
+            ColumnNotFound: it names an unknown or ambiguous column.
+            FilterError: its value cannot be computed, or it has double quotes.
         """
         if len(text) > MAX_FILTER_BYTES:
             raise _refused(text, "is too long")
+        check_quotes(text)
         try:
             node = parse_one(text, dialect=FilterSql)
         except (SqlglotError, RecursionError, *STUMBLES):
@@ -105,22 +101,22 @@ class Aggregate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """Return the columns that it reads."""
         return () if self.value is None else tuple(sorted(column_names(self.value)))
 
     @property
     def is_of_column(self) -> bool:
-        """True if it is of a column as it is."""
+        """Return True if the value is a column."""
         return isinstance(self.value, Column) and len(self.value.path) == 1
 
     @property
     def may_fail(self) -> bool:
-        """True if there are rows for which the value cannot be computed."""
+        """Return True if the value of some rows cannot be computed."""
         return self.value is not None and can_fail(self.value)
 
     @property
     def fails_by_group(self) -> bool:
-        """True if what does not fit is told for its group, as in a sum that overflows."""
+        """Return True if an overflow is an error of its group, as in a sum."""
         return self.function == SUM and self.value is not None and is_exact(self.value)
 
     def __str__(self) -> str:
@@ -133,7 +129,7 @@ class Aggregate:
 
 
 def _check_computed(text: str, value: Expression, schema: pa.Schema) -> None:
-    """Raises where what is computed of columns has no such value in Spark, or Arrow cannot compute it."""
+    """Raise if Spark has no such value, or Arrow cannot compute it."""
     names = column_names(value)
     if not names:
         raise _refused(text, "names no column")
@@ -148,17 +144,16 @@ def _check_computed(text: str, value: Expression, schema: pa.Schema) -> None:
 
 
 def check_groupable(column: str, kind: pa.DataType, what: str) -> None:
-    """Raises where values cannot be compared as Spark would."""
+    """Raise if values of the type cannot be compared as in Spark."""
     if pt.is_nested(kind) or pt.is_null(kind) or pt.is_interval(kind) or pt.is_decimal256(kind):
         raise InvalidOption(
-            f"{what}: column {column!r} has the type {kind}, whose values cannot be grouped or compared; "
-            "name a column of a plain type",
+            f"{what}: values of column {column!r} ({kind}) cannot be compared; name another column",
             column=column,
         )
 
 
 def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
-    """The type to compute with, and that of the result."""
+    """Return the type to compute with, and the type of the result."""
     kind = computed_type(stored)
     if pt.is_float16(kind):
         kind = pa.float32()
@@ -177,7 +172,7 @@ def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, 
         precision, scale = kind.precision + digits, kind.scale + places
         return kind, pa.decimal128(min(precision, MAX_DECIMAL_DIGITS), min(scale, MAX_DECIMAL_DIGITS))
     raise InvalidOption(
-        f"{brief(text)}: the column has the type {stored}, which is no number; name a column of numbers",
+        f"{brief(text)}: the column is {stored}; name a column of numbers",
         option="values",
     )
 
@@ -189,9 +184,5 @@ def _counts_rows(argument: object) -> bool:
 
 
 def _refused(text: str, why: str) -> InvalidOption:
-    message = f"there are {_SUPPORTED}"
-    if _SEVERAL.search(text):
-        message = "several are a list: ['count(*)', 'sum(km)']"
-    elif text.strip().isidentifier():
-        message = f"{message}; columns by which rows are grouped stand in group_by"
-    return InvalidOption(f"the aggregate {brief(text)} {why}; {message}", option="values")
+    supported = "count, sum, min, max or avg of columns, or count(*)"
+    return InvalidOption(f"the aggregate {brief(text)} {why}; use {supported}", option="values")

@@ -1,12 +1,12 @@
-"""Conditions that are `pyarrow.compute.Expression`s, as SQL text that means exactly the same.
+"""Translation of `pyarrow.compute.Expression` into SQL text with exactly its meaning.
 
-Arrow shows the parts of an expression to nobody but itself. What it writes of one (to pickle it) is a record
-batch with the constants, and the tree as metadata of its schema, in order: `call`, `field_ref`, `literal`,
-`options`, `end`. That is read here, and the expression is made again of what was read and compared with the
-original: whatever was misread, in a release to come too, is refused and never something else.
+Arrow has no public view of the parts of an expression. Its pickled form is a record batch of the constants,
+and the tree as metadata of its schema, in order: `call`, `field_ref`, `literal`, `options`, `end`. The
+translation parses this form, builds the expression again and compares it with the original, so that an
+expression that was misread, also by a later release of Arrow, is refused.
 
 Arrow and Spark differ in NaN (above all numbers in Spark, never greater in Arrow) and in nulls that are
-looked up in a list (false in Arrow, unknown in Spark); the text makes up for both.
+looked up in a list (false in Arrow, unknown in Spark); the text corrects both.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ _JUNCTIONS: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "and_kleene": ("AND", operator.and_),
     "or_kleene": ("OR", operator.or_),
 }
-_ALLOWED = (
-    "comparisons of a column with a value (not NaN), isin, is_null, is_valid, and &, | and ~ of these; give "
-    "anything else as SQL text"
-)
+_INSTEAD = "give the condition as SQL text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +61,27 @@ _Node: TypeAlias = Any  # a _FieldRef, a _Called or a pa.Scalar
 
 
 def sql_of_expression(expression: pc.Expression, schema: pa.Schema) -> str:
-    """The condition as SQL text over the columns of a schema.
+    """Translate a condition over the columns of a schema.
 
     Raises:
-        FilterError: it cannot be said exactly.
-        ColumnNotFound: it names a column that there is not.
+        FilterError: it has no exact translation.
+        ColumnNotFound: it names an unknown column.
     """
     try:
         node = _read(expression)
         text, again = _Translation(schema).condition(node)
         same = bool(again.equals(expression))
     except (pa.ArrowException, LookupError, StopIteration, ValueError, TypeError, struct.error) as error:
-        raise FilterError(
-            f"the expression {expression} cannot be read: {error}; there are {_ALLOWED}"
-        ) from None
+        raise FilterError(f"the expression {expression} cannot be read: {error}; {_INSTEAD}") from None
     except RecursionError:
         raise FilterError("the expression is nested too deeply") from None
     if not same:
-        raise FilterError(f"the expression {expression} cannot be said exactly; there are {_ALLOWED}")
+        raise FilterError(f"the expression {expression} has no exact translation; {_INSTEAD}")
     return text
 
 
 def _read(expression: pc.Expression) -> _Node:
-    """The tree of an expression, from what Arrow writes of it."""
+    """Parse the pickled form of an expression into a tree."""
     _, (written,) = expression.__reduce__()
     with pa.ipc.open_file(written) as reader:
         batch, message = reader.get_batch(0), iter(_metadata(reader.schema))
@@ -122,7 +117,7 @@ class _ArrowSchema(ctypes.Structure):
 
 
 def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """All keys and values in their order; pyarrow gives a dict, where each key is there once."""
+    """Yield all keys and values in order; pyarrow's dict has each key once."""
     capsule = schema.__arrow_c_schema__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -141,7 +136,7 @@ def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
 
 
 class _Translation:
-    """SQL text of nodes, each with the expression that it was understood as."""
+    """Translation of nodes to SQL text, each with the expression that was understood."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -151,10 +146,12 @@ class _Translation:
             return str(node.as_py()).upper(), pc.scalar(node.as_py())
         if isinstance(node, _FieldRef):
             if not pt.is_boolean(self._type(node)):
-                raise FilterError(f"the expression takes {node.path[-1]!r} for a condition, and it is none")
+                raise FilterError(
+                    f"column {node.path[-1]!r} in the expression is not a condition; compare it"
+                )
             return self._column(node)
         if not isinstance(node, _Called):
-            raise FilterError(f"the expression has {node}, which is no condition")
+            raise FilterError(f"{node} in the expression is not a condition; {_INSTEAD}")
         if node.name in _JUNCTIONS:
             word, join = _JUNCTIONS[node.name]
             texts, parts = zip(*map(self.condition, node.args), strict=True)
@@ -173,7 +170,7 @@ class _Translation:
                 f"({text} IS {'' if is_null else 'NOT '}NULL)",
                 part.is_null() if is_null else part.is_valid(),
             )
-        raise FilterError(f"the expression calls {node.name}; there are {_ALLOWED}")
+        raise FilterError(f"{node.name} in the expression is not supported; {_INSTEAD}")
 
     def _comparison(self, node: _Called) -> tuple[str, pc.Expression]:
         word, swapped, compare = _COMPARISONS[node.name]
@@ -184,7 +181,7 @@ class _Translation:
         if isinstance(left, _FieldRef) and isinstance(right, pa.Scalar):
             text, part = self._column(left)
             return self._compared(text, word, left, right), compare(part, pc.scalar(right))
-        raise FilterError(f"the expression compares what is no column with a value; there are {_ALLOWED}")
+        raise FilterError(f"the expression compares other things than a column and a value; {_INSTEAD}")
 
     def _compared(self, text: str, word: str, column: _FieldRef, value: pa.Scalar) -> str:
         compared = f"{text} {word} {self._value(column, value)}"
@@ -199,8 +196,7 @@ class _Translation:
         alike = kind == array.type or (pt.is_integer(kind) and pt.is_integer(array.type))
         if pt.is_floating(kind) or not (alike or not len(array)):
             raise FilterError(
-                f"the expression looks {column.path[-1]!r}, of type {kind}, up in values of type "
-                f"{array.type}, which cannot be said exactly; cast them, or give SQL text"
+                f"{column.path[-1]!r} ({kind}) and {array.type} compare differently in SQL; {_INSTEAD}"
             )
         listed = ", ".join(self._value(column, value) for value in array)
         some = f"({text} IN ({listed}) AND {text} IS NOT NULL)" if listed else "FALSE"
@@ -221,16 +217,16 @@ class _Translation:
         return kind
 
     def _value(self, column: _FieldRef, value: pa.Scalar) -> str:
-        """The literal of a value, if Arrow and Spark compare a column with it alike."""
+        """Return the literal of a value, if Arrow and Spark compare a column with it in the same way."""
         kind = self._type(column)
         if not (value.is_valid and _compare_alike(kind, value.type)):
             raise FilterError(
-                f"the expression compares {column.path[-1]!r}, of type {kind}, with {value} of type "
-                f"{value.type}, which cannot be said exactly; cast the value, or give SQL text"
+                f"{column.path[-1]!r} ({kind}) and {value} ({value.type}) compare differently in SQL; "
+                + _INSTEAD
             )
         plain = value.as_py()
         if isinstance(plain, float) and math.isnan(plain):
-            raise FilterError("the expression compares with NaN, as Spark does not; give SQL text: isnan(x)")
+            raise FilterError("the expression compares with NaN; give SQL text: isnan(x)")
         return literal_of(column.path[-1], plain)
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.casts import cast_array
+from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import computed_type, is_float, is_integer, is_number, type_name
 from elasticscan.filters.expression import Column, Expression, Literal, column_names, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
@@ -48,11 +48,11 @@ class Assignment:
 
     @classmethod
     def parse(cls, text: str, field: pa.Field, schema: pa.Schema) -> Assignment:
-        """Read the new value of a column of a table.
+        """Parse the new value of a column of a table.
 
         Raises:
-            FilterError: it cannot be read, or its type does not go into the column.
-            ColumnNotFound: it names a column that there is not.
+            FilterError: the text cannot be parsed, or its type does not fit the column.
+            ColumnNotFound: it names an unknown column.
         """
         assignment = cls(field, _fitting(parse_value(text, schema), field), text.strip())
         # On no rows it shows already whether Arrow can do this.
@@ -61,7 +61,7 @@ class Assignment:
         return assignment
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
-        """The new value for each row, of the column's type.
+        """Compute the new value of each row, of the column's type.
 
         Raises `FilterError` where Spark would fail too, as in an overflow, and where a value would change.
         """
@@ -96,7 +96,7 @@ def _brief(text: str) -> str:
 
 
 def _fitting(value: Expression, field: pa.Field) -> Expression:
-    """The expression, if what it gives may go into a column."""
+    """Return the expression if its type may go into a column."""
     computed = computed_type(field.type)
     if value.type == computed or pt.is_null(value.type):
         return value
@@ -106,15 +106,15 @@ def _fitting(value: Expression, field: pa.Field) -> Expression:
         return convert(value, computed)
     if is_number(value.type) and (is_number(computed) or pt.is_unsigned_integer(computed)):
         return value
+    hint = "CAST it" if can_cast(value.type, computed) else "give a value of that type"
     raise FilterError(
-        f"{to_text(value)} is {type_name(value.type)}, and column {field.name!r} is {type_name(computed)}; "
-        "CAST it",
+        f"{to_text(value)} is {type_name(value.type)}, column {field.name!r} {type_name(computed)}; {hint}",
         column=field.name,
     )
 
 
 def _check_same(before: pa.Array, after: pa.Array, field: pa.Field) -> None:
-    """Raises where a number became another one."""
+    """Raise if a number changed."""
     back = (
         cast_array(after, before.type)
         if is_integer(after.type) or is_float(before.type)
@@ -123,7 +123,6 @@ def _check_same(before: pa.Array, after: pa.Array, field: pa.Field) -> None:
     if pc.all(pc.equal(before, back)).as_py() is False:
         first = pc.index(pc.equal(before, back), False).as_py()
         raise FilterError(
-            f"{before[first].as_py()} does not go into column {field.name!r} ({field.type}) as it is; round "
-            "it with a CAST",
+            f"{before[first].as_py()} does not fit column {field.name!r} ({field.type}); round it by a CAST",
             column=field.name,
         )

@@ -1,11 +1,10 @@
 """Bounds of value keys: which stored values are below, equal to and above a constant.
 
-A filter computes with a column's values after conversions, explicit ones and those that Spark
-inserts; an index holds keys of the values as they are stored. As long as a conversion keeps the
-order, even if it joins neighbours (a timestamp cut to its day), what compares true with a
-constant is one interval of stored values, and its ends are found by bisection, with the very
-code that converts columns. So `n < 2.5` over whole numbers ends at 3, and no table of roundings
-has to agree with the evaluator.
+A filter computes with a column's values after explicit conversions and Spark's own; an index holds
+keys of the values as they are stored. If a conversion keeps the order, even if it joins neighbours
+(a timestamp cut to its day), the stored values that compare true with a constant are one interval.
+Bisection finds its ends with the code that converts columns. So `n < 2.5` over whole numbers ends
+at 3, and no table of roundings has to agree with the evaluator.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _KEEP_ORDER = {
 
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if a conversion fails for no value, and a < b never becomes a > b."""
+    """Return True if a conversion fails for no value, and a < b never becomes a > b."""
     if source == target:
         return True
     if pt.is_boolean(source) or is_number(source):
@@ -61,7 +60,7 @@ def _fits_decimal(source: pa.DataType, target: pa.DataType) -> bool:
 
 @lru_cache(maxsize=64)
 def axis_of(stored: pa.DataType) -> Axis | None:
-    """The axis of a type; None for types without an order and for those that filters do not compute with."""
+    """Return the axis of a type; None for types without an order, or that filters do not compute."""
     if not can_be_encoded(stored):
         return None
     kind = _VIEWS.get(stored, stored)
@@ -83,7 +82,7 @@ def axis_of(stored: pa.DataType) -> Axis | None:
 
 
 def normalise(keys: KeySet, axis: Axis) -> KeySet:
-    """The set with its single values marked, and without intervals that hold no value."""
+    """Return the set with its single values marked, and without intervals that hold no value."""
     pieces: list[Interval] = []
     for low, high, single in keys.intervals:
         if not low:
@@ -95,7 +94,7 @@ def normalise(keys: KeySet, axis: Axis) -> KeySet:
 
 
 def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None:
-    """The set value by value: `BETWEEN 10 AND 12` as 10, 11, 12. None for nulls, or more than `most` values.
+    """Split a set into values: `BETWEEN 10 AND 12` into 10, 11, 12. None for nulls or more than `most`.
 
     >>> ten_to_twelve = KeySet.of([Interval(encode_value(pa.scalar(10)), encode_value(pa.scalar(13)))])
     >>> values = single_values(ten_to_twelve, pa.int64(), 3)
@@ -113,7 +112,7 @@ def single_values(keys: KeySet, stored: pa.DataType, most: int) -> KeySet | None
 
 
 def decode_key(key: bytes, stored: pa.DataType) -> pa.Scalar:
-    """The value of a key; text of a view type comes as plain text."""
+    """Return the value of a key; text of a view type comes as plain text."""
     kind = _VIEWS.get(stored, stored)
     if key == NULL:
         return pa.scalar(None, kind)
@@ -148,7 +147,7 @@ class FixedAxis:
         return self.cut(low), self.cut(self.bisect(low, types, lambda key: key > sought))
 
     def quick_cuts(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> tuple[bytes, bytes] | None:
-        """The bounds of `cuts`, or None if finding them takes a bisection."""
+        """Return the bounds of `cuts`, or None if finding them takes a bisection."""
         sought = encode_value(constant)
         if len(types) == 1 and self.stored == types[0]:
             step = self.step(sought)
@@ -161,7 +160,7 @@ class FixedAxis:
         return None
 
     def guess(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> int | None:
-        """The constant, converted all the way back."""
+        """Return the constant, converted all the way back."""
         value = pa.repeat(constant, 1)
         try:
             for kind in reversed(types[:-1]):
@@ -173,7 +172,7 @@ class FixedAxis:
             return None
 
     def bisect(self, low: int, types: Sequence[pa.DataType], beyond: Callable[[bytes], bool]) -> int:
-        """The first step from `low` on whose value, converted, has a key for which `beyond` is true."""
+        """Return the first step from `low` on whose converted value has a key with `beyond(key)`."""
         high = self.steps
         while low < high:
             middle = (low + high) // 2
@@ -198,7 +197,7 @@ class FixedAxis:
             return b"" if step < self.steps // 2 else END
 
     def cut(self, step: int) -> bytes:
-        """The key of a step; beyond the ends it is the same for all types, so that "no null" is."""
+        """Return the key of a step; beyond the ends it is the same for all types, so that "no null" is."""
         return VALUES if step <= 0 else self.key(step) if step < self.steps else END
 
     def key(self, step: int) -> bytes:
@@ -211,7 +210,7 @@ class FixedAxis:
         return 0 if bound <= VALUES else self.steps if bound >= END else self.step(bound)
 
     def normal(self, interval: Interval) -> Interval | None:
-        """The interval, marked as single if it holds one value only; None if it holds no value."""
+        """Return the interval, marked as single if it holds one value only; None if it holds no value."""
         low, high = self.step_at(interval.low), self.step_at(interval.high)
         if low >= high:
             return None

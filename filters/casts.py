@@ -64,7 +64,7 @@ def can_cast(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if there are values that the conversion refuses."""
+    """Return True if there are values that the conversion refuses."""
     if is_integer(source) and is_integer(target):
         return bool(target.bit_width < source.bit_width)
     pair = (_family(source), _family(target))
@@ -76,7 +76,7 @@ def may_fail(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if the conversion refuses no value, by the digits of decimals too, and rounds none of them."""
+    """Return True if the conversion refuses and rounds no value, also by the digits of decimals."""
     if not pt.is_decimal128(target):
         return not may_fail(source, target)
     exact = integer_as_decimal(source) if is_integer(source) else source

@@ -30,14 +30,14 @@ _NAMES = {
 
 
 def type_name(kind: pa.DataType) -> str:
-    """The name that Spark's SQL has for a type."""
+    """Return the name of a type in Spark's SQL."""
     if pt.is_decimal128(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     return _NAMES.get(kind) or str(kind)
 
 
 def computed_type(stored: pa.DataType) -> pa.DataType:
-    """The type that a stored column is computed with; types Spark has no match for stay as they are."""
+    """Return the type to compute a stored column with; types that Spark lacks stay as they are."""
     if pt.is_dictionary(stored):
         return computed_type(stored.value_type)
     if pt.is_string(stored) or pt.is_large_string(stored) or pt.is_string_view(stored):
@@ -57,7 +57,7 @@ def computed_type(stored: pa.DataType) -> pa.DataType:
 
 
 def is_computable(kind: pa.DataType) -> bool:
-    """True if values of the type can be compared, and not only be null or not."""
+    """Return True if values of the type can be compared, and not only tested for null."""
     return kind in _NAMES or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
 
 
@@ -74,20 +74,19 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """A decimal type that loses nothing, or an error: beyond 38 digits Spark rounds."""
+    """Return a decimal type that loses no digit, or raise: beyond 38 digits Spark rounds."""
     if precision > MAX_DECIMAL_DIGITS:
         raise FilterError(
-            f"an exact result needs {precision} digits, and decimals have at most {MAX_DECIMAL_DIGITS}; "
-            "CAST one side to DOUBLE, or to a DECIMAL with fewer digits"
+            f"an exact result needs {precision} digits, more than {MAX_DECIMAL_DIGITS}; CAST a side to DOUBLE"
         )
     return pa.decimal128(precision, scale)
 
 
 def computed_decimal(precision: int, scale: int) -> pa.DataType:
-    """The type that Spark gives a sum or a product that needs so many digits, or an error where it rounds.
+    """Return Spark's type of a sum or a product that needs so many digits; raise where Spark rounds.
 
     Beyond 38 digits Spark keeps 38, and all places behind the point if they are no more than 6: then a
-    result is exact, or it is an error that it does not fit.
+    result is exact, or an overflow.
     """
     if precision <= MAX_DECIMAL_DIGITS or not _keeps_places(precision, scale):
         return decimal_type(precision, scale)
@@ -100,7 +99,7 @@ def _keeps_places(precision: int, scale: int) -> bool:
 
 
 def digits_needed(op: str, one: pa.DataType, two: pa.DataType) -> tuple[int, int]:
-    """The digits, and those behind the point, of any sum (difference, product) of two decimals."""
+    """Return precision and scale of any sum (difference, product) of two decimals."""
     if op == "*":
         return one.precision + two.precision + 1, one.scale + two.scale
     scale = max(one.scale, two.scale)
@@ -112,7 +111,7 @@ def integer_as_decimal(kind: pa.DataType) -> pa.DataType:
 
 
 def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
-    """The type to which Spark converts all of them, None when there is none."""
+    """Return the type to which Spark converts all of them, None if there is none."""
     # Text goes first because what it turns into depends on the others.
     common: pa.DataType | None = pa.null()
     for kind in sorted(kinds, key=lambda k: not pt.is_string(k)):

@@ -84,7 +84,7 @@ class _WideTerm:
 
 
 def is_exact(node: Expression) -> bool:
-    """True of whole and decimal numbers that are added, subtracted and multiplied, and nothing else."""
+    """Return True for sums, differences and products of whole and decimal numbers."""
     if not (is_integer(node.type) or pt.is_decimal128(node.type)):
         return False
     match node:
@@ -104,7 +104,7 @@ def scale_of(kind: pa.DataType) -> int:
 
 
 def has_several_constants(node: Expression) -> bool:
-    """True if constants may meet: Spark adds (multiplies) those of whole numbers first, in any order."""
+    """Return True if constants may meet: Spark adds or multiplies whole constants first, in any order."""
     return sum(isinstance(part, Literal) for part in _leaves(node)) > 1
 
 
@@ -121,7 +121,7 @@ class ExactColumns:
         self._parts: dict[Expression, _Term] = {}
 
     def units(self, node: Expression) -> Units:
-        """The numbers of an expression that `is_exact`, and names a column."""
+        """Return the numbers of an expression that `is_exact`, and names a column."""
         try:
             part = self._part(node)
         except _TooWideError:
@@ -212,7 +212,7 @@ def _wide_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _units_of(array: pa.Array, valid: _Flags | None) -> _Numbers:
-    """The numbers of a column as 64 bits; anything where there is none."""
+    """Return the numbers of a column as 64 bits; anything where there is none."""
     if not pt.is_decimal128(array.type):
         return np.asarray(array.fill_null(0) if valid is not None else array).astype(np.int64)
     words = words_of(array)
@@ -257,7 +257,7 @@ def _computed(op: str, left: _Term, right: _Term, kind: pa.DataType) -> _Term:
 
 
 def _wraps(op: str, left: _Numbers, right: _Numbers, values: _Numbers) -> _Flags:
-    """True where 64 bits did not hold a result."""
+    """Return True where 64 bits did not hold a result."""
     if op == "+":
         return ((left ^ values) & (right ^ values)) < 0
     if op == "-":

@@ -154,18 +154,18 @@ def children(node: Expression) -> Iterator[Expression]:
 
 
 def column_names(node: Expression) -> frozenset[str]:
-    """The top-level columns that an expression reads."""
+    """Return the top-level columns that an expression reads."""
     if isinstance(node, Column):
         return frozenset({node.path[0]})
     return frozenset().union(*(column_names(child) for child in children(node)))
 
 
 def to_sql(node: Expression) -> str:
-    """SQL text that means the same to Spark as the tree does here."""
+    """Return SQL text with the same meaning in Spark."""
     return _render(node)[0]
 
 
-# What stands in quotes, which is left alone, or a number with a suffix of its type.
+# Quoted text, which is left alone, or a number with a suffix of its type.
 _SUFFIXED = re.compile(r"('(?:\\.|[^'\\])*'|`(?:``|[^`])*`)|\b(\d[\d.]*(?:[eE][+-]?\d+)?)(?:BD|[LDSY])\b")
 
 
@@ -273,7 +273,7 @@ def _render_float(value: float, node: Literal) -> str:
 
 
 def decimal_literal_type(value: Decimal) -> pa.DataType:
-    """The type that Spark gives a decimal as written: as many digits as it takes."""
+    """Return the type that Spark gives a decimal as written: as many digits as it takes."""
     _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "a literal is finite"
     scale = max(-exponent, 0)
@@ -285,7 +285,7 @@ def _cast_text(text: str, node: Literal) -> str:
 
 
 def quote_name(name: str) -> str:
-    """A column's name as SQL reads it: in backticks unless it can be mistaken for nothing else."""
+    """Return a column's name as SQL reads it: in backticks unless it can be mistaken for nothing else."""
     if _PLAIN_NAME.match(name) and not _RESERVED.match(name):
         return name
     return "`{}`".format(name.replace("`", "``"))

@@ -40,7 +40,7 @@ from elasticscan.filters.kernels import can_fail
 FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
 # Fewer partial rows than this are not worth merging.
 LEAST_MERGED_ROWS = 1 << 18
-# Partial rows that somebody else adds up are handed over when they are so many bytes, merged.
+# Partial rows for another process to add up are handed over at so many bytes, merged.
 MOST_PARTIAL_BYTES = 64 << 20
 # Or when this part of the rows are groups of their own: then merging would not make them fewer.
 _HARDLY_FEWER = 0.9
@@ -75,13 +75,13 @@ class _State:
 
     @property
     def is_exact_sum(self) -> bool:
-        """True of numbers that are added up in units; whole ones that a column has, are as they are."""
+        """Return True for numbers that are added up in units; whole columns are added as they are."""
         value = self.value
         is_whole = value is not None and is_column(value) and pt.is_integer(value.type)
         return self.function == SUM and value is not None and is_exact(value) and not is_whole
 
     def folded(self, inputs: Inputs) -> pa.ChunkedArray:
-        """The values in the form in which a page is folded."""
+        """Return the values in the form in which a page is folded."""
         assert self.value is not None, "rows are counted without a value"
         if self.function == COUNT:
             return inputs.present(self.value)
@@ -206,8 +206,7 @@ class Fold:
 
     @property
     def is_full(self) -> bool:
-        """True if partial rows should be handed over, where they can be: they take much room, or are no fewer
-        than the rows."""
+        """Return True if partial rows should be handed over: they are large, or as many as the rows."""
         if self._rows > LEAST_MERGED_ROWS and self._rows > _HARDLY_FEWER * self._folded_rows:
             return True
         return self._rows == self._merged_rows and self._partial[0].nbytes > MOST_PARTIAL_BYTES
@@ -273,7 +272,7 @@ class Fold:
         self._rows = self._merged_rows = self._partial[0].num_rows
 
     def _with_distinct(self, whole: pa.Table) -> pa.Table:
-        """The partial rows with a column for each count of distinct values, null for none."""
+        """Return the partial rows with a column for each count of distinct values, null for none."""
         counts = []
         for column, fold in self._distinct.items():
             fold._merge()
@@ -315,7 +314,7 @@ def _states_of(aggregate: Aggregate) -> list[_State]:
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
-    """A type that holds the sum of any number of values."""
+    """Return a type that holds the sum of any number of values."""
     if pt.is_floating(kind):
         return pa.float64()
     if pt.is_integer(kind):
@@ -330,14 +329,14 @@ def _extreme_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_ordered(values: pa.ChunkedArray) -> bool:
-    """True of floats that Arrow compares as Spark does: of a NaN it takes no notice."""
+    """Return True for floats that Arrow compares as Spark does: of a NaN it takes no notice."""
     return (pt.is_float64(values.type) or pt.is_float32(values.type)) and not pc.any(
         pc.is_nan(values)
     ).as_py()
 
 
 def _ordered(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a form that Arrow compares as Spark does: floats as integers, with NaN above all."""
+    """Return the values in a form that Arrow orders as Spark does: floats as integers, NaN above all."""
     if pt.is_duration(values.type):
         return values.cast(pa.int64())
     if not pt.is_floating(values.type):
@@ -357,7 +356,7 @@ def _by_bits(floats: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _is_narrow(kind: pa.DataType) -> bool:
-    """True of types that Arrow has no kernels for."""
+    """Return True for types that Arrow has no kernels for."""
     return bool(pt.is_decimal32(kind) or pt.is_decimal64(kind))
 
 
@@ -369,7 +368,7 @@ def _flip(
 
 
 def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a form whose bytes are equal where Spark calls them equal."""
+    """Return the values in a form whose bytes are equal where Spark calls them equal."""
     kind = values.type
     if _is_narrow(kind):
         return values.cast(computed_type(kind))
@@ -388,7 +387,7 @@ def _distinct(column: str) -> str:
 
 
 def _value(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray:
-    """An aggregate of partial rows that are complete."""
+    """Return an aggregate of partial rows that are complete."""
     match aggregate.function:
         case "count(*)" | "count":
             return pc.fill_null(whole.column(_name(aggregate.function, aggregate.value)), 0)
@@ -428,14 +427,14 @@ def _average(aggregate: Aggregate, total: pa.ChunkedArray, count: pa.ChunkedArra
 
 
 def _as_float(total: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Sums as floats: whole numbers by way of integers, which round once."""
+    """Return sums as floats: whole numbers by way of integers, which round once."""
     with suppress(pa.ArrowInvalid):
         total = total.cast(pa.int64()) if pt.is_decimal(total.type) else total
     return total.cast(pa.float64(), safe=False)
 
 
 def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The values in a type that may be too narrow for them."""
+    """Return the values in a type that may be too narrow for them."""
     try:
         return values.cast(kind)
     except pa.ArrowInvalid:
@@ -446,14 +445,13 @@ def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -
 def _overflow(aggregate: Aggregate, kind: pa.DataType) -> FilterError:
     shown = "long" if pt.is_int64(kind) else str(kind)
     return FilterError(
-        f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; narrow the filter, "
-        "group by more columns, or keep the column as a wider type",
+        f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; widen its column",
         column=", ".join(aggregate.columns),
     )
 
 
 def _unfit(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray | None:
-    """True for the groups that have a number that does not fit its type; None if none has."""
+    """Return True for the groups that have a number that does not fit its type; None if none has."""
     name = _name(BEYOND, aggregate.value)
     if name not in whole.column_names:
         return None
@@ -462,14 +460,14 @@ def _unfit(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray | None:
 
 
 def _most(kind: pa.DataType) -> int | Decimal:
-    """The greatest number of a type."""
+    """Return the greatest number of a type."""
     if pt.is_integer(kind):
         return (1 << 63) - 1
     return _EXACT.multiply(Decimal(10**kind.precision - 1), Decimal(1).scaleb(-kind.scale))
 
 
 def _divided(total: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Sums cut to the range of a type, and the least excess alongside each that was cut, else null."""
+    """Cut sums to the range of a type, and return the least excess of each cut sum, else null."""
     most_units = (1 << 63) - 1 if pt.is_integer(kind) else 10**kind.precision - 1
     least_units = -most_units - 1 if pt.is_integer(kind) else -most_units
     unit = Decimal(1) if pt.is_integer(kind) else Decimal(1).scaleb(-kind.scale)

@@ -31,7 +31,7 @@ def is_column(value: Expression) -> bool:
 
 
 def evaluators(values: Iterable[Expression]) -> dict[Expression, Evaluator]:
-    """The evaluators of what has to be computed."""
+    """Return the evaluators of what has to be computed."""
     return {value: compile_expression(value) for value in values if not is_column(value)}
 
 
@@ -65,7 +65,7 @@ class Inputs:
         self._exact: list[ExactColumns] | None = None
 
     def values(self, value: Expression) -> pa.ChunkedArray:
-        """The value of each row.
+        """Return the value of each row.
 
         Raises:
             FilterError: it cannot be computed for some row.
@@ -83,7 +83,7 @@ class Inputs:
         return pa.chunked_array([one.values for one in self._units[value]])
 
     def addends(self, value: Expression, kind: pa.DataType) -> Addends:
-        """The numbers of an exact expression: in 64 bits if no sum of them leaves these, else of a type."""
+        """Return the numbers of an exact expression: in 64 bits if all sums fit, else of a type."""
         if value not in self._units:
             if self._exact is None:
                 self._exact = [ExactColumns(batch) for batch in self._rows.to_batches()]
@@ -120,7 +120,7 @@ class Inputs:
 
 
 def adds_up(values: pa.ChunkedArray) -> bool:
-    """True if no sum of some of these whole numbers leaves 64 bits."""
+    """Return True if no sum of some of these whole numbers leaves 64 bits."""
     if values.type.bit_width < 64:
         return len(values) < _MOST_ROWS
     least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())
@@ -128,7 +128,7 @@ def adds_up(values: pa.ChunkedArray) -> bool:
 
 
 def from_units(sums: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Sums in units as decimals of a type that holds them."""
+    """Convert sums in units to decimals of a type that holds them."""
     units = sums.combine_chunks() if isinstance(sums, pa.ChunkedArray) else sums
     exact = as_decimals(units, pa.decimal128(38, kind.scale))
     return exact if pt.is_decimal128(kind) else exact.cast(kind)

@@ -87,7 +87,7 @@ def _as_computed(values: pa.Array, kind: pa.DataType, path: tuple[str, ...]) -> 
 
 
 def compile_expression(node: Expression) -> Evaluator:
-    """A function from rows to the expression's values: an array, or a scalar if it reads no column."""
+    """Return a function from rows to the expression's values: an array, or a scalar if it reads no column."""
     return _compiled(constant_of(node) or node)
 
 
@@ -128,7 +128,7 @@ def _compiled(node: Expression) -> Evaluator:
 
 
 def constant_of(node: Expression) -> Literal | None:
-    """The value of an expression that reads no column; None where it reads one, or fails."""
+    """Return the value of an expression that reads no column; None where it reads one, or fails."""
     if isinstance(node, Literal):
         return node
     if column_names(node):
@@ -141,7 +141,7 @@ def constant_of(node: Expression) -> Literal | None:
 
 
 def is_unknown(node: Compare | In) -> bool:
-    """True if it compares with nothing but NULL.
+    """Return True if it compares with nothing but NULL.
 
     Then it is null, and Spark does not look at the other side, which may hold what fails.
     """
@@ -154,7 +154,7 @@ def is_unknown(node: Compare | In) -> bool:
 
 
 def can_fail(node: Expression) -> bool:
-    """True if some value could make the evaluation raise."""
+    """Return True if some value could make the evaluation raise."""
     match node:
         case Compare() | In() if is_unknown(node):
             return False
@@ -168,7 +168,7 @@ def can_fail(node: Expression) -> bool:
 
 
 def is_cut(node: Call) -> bool:
-    """True of decimals whose type has fewer digits than an exact result may need."""
+    """Return True for decimals whose type has fewer digits than an exact result may need."""
     if not pt.is_decimal128(node.type) or len(node.args) != 2:
         return False
     left, right = (arg.type for arg in node.args)
@@ -397,7 +397,7 @@ def _function(node: Call) -> Callable[..., Datum]:
 
 
 def _cut(node: Call, *values: Datum) -> Datum:
-    """A decimal computed with all the digits that it may need, which has to fit fewer."""
+    """Return a decimal computed with all the digits that it may need, which has to fit fewer."""
     wide = [pc.cast(value, pa.decimal256(value.type.precision, value.type.scale)) for value in values]
     return pc.cast(_CHECKED[node.name](*wide), node.type)
 

@@ -20,7 +20,7 @@ class Interval(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The one key of a single value."""
+        """Return the one key of a single value."""
         assert self.single
         return self.low or NULL
 
@@ -41,7 +41,7 @@ class KeySet:
 
     @classmethod
     def of(cls, intervals: Iterable[Interval]) -> KeySet:
-        """The union of any intervals, empty ones among them."""
+        """Return the union of any intervals, empty ones among them."""
         merged: list[Interval] = []
         for interval in sorted(interval for interval in intervals if interval.low < interval.high):
             last = merged[-1] if merged else None
@@ -63,7 +63,7 @@ class KeySet:
 
     @classmethod
     def intersection_of(cls, sets: Sequence[KeySet]) -> KeySet:
-        """The keys that are in all sets. How intervals are spread over the sets hardly changes the time."""
+        """Return the keys that are in all sets, by halves: the order of sets hardly changes the time."""
         if len(sets) <= 1:
             return sets[0] if sets else EVERYTHING
         half = len(sets) // 2
@@ -75,7 +75,7 @@ class KeySet:
 
     @property
     def singles(self) -> bool:
-        """True if it is a list of single values."""
+        """Return True if it is a list of single values."""
         return all(interval.single for interval in self.intervals)
 
     def contains(self, key: bytes) -> bool:
@@ -83,12 +83,12 @@ class KeySet:
         return at >= 0 and key < self.intervals[at].high
 
     def overlaps(self, low: bytes, high: bytes) -> bool:
-        """True if some bytes within [low, high) are in the set."""
+        """Return True if some bytes within [low, high) are in the set."""
         at = bisect_left(self.intervals, high, key=_low) - 1
         return low < high and at >= 0 and low < self.intervals[at].high
 
     def holds(self, low: bytes, high: bytes) -> bool:
-        """True if all bytes within [low, high) are in one interval of the set."""
+        """Return True if all bytes within [low, high) are in one interval of the set."""
         at = bisect_right(self.intervals, low, key=_low) - 1
         return low >= high or (at >= 0 and high <= self.intervals[at].high)
 
@@ -98,7 +98,7 @@ class KeySet:
         return KeySet.of(map(Interval, lows, highs))
 
     def coarsened(self, most: int) -> KeySet:
-        """A superset of at most so many intervals, which bridges some gaps."""
+        """Return a superset of at most so many intervals, which bridges some gaps."""
         count = len(self.intervals)
         if count <= most:
             return self

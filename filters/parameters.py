@@ -24,13 +24,13 @@ from elasticscan.filters.parser import FilterSql, not_closed
 
 
 def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
-    """The condition with a literal for each `:name`; a value can never become anything else of it.
+    """Replace each `:name` of a condition by a literal; a value can never change the condition's structure.
 
-    Lists, tuples, sets, ranges, arrays and series stand for the list of an IN: `city IN :cities`, or
+    Lists, tuples, sets, ranges, arrays and series become the list of an IN: `city IN :cities`, or
     `city IN (:cities)`.
 
     Raises:
-        FilterError: a name has no value, or a value no name, or it is of a type that has no literal.
+        FilterError: a name has no value, or a value no name, or a value has no literal.
     """
     try:
         tokens = FilterSql().tokenize(text)
@@ -45,7 +45,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
             continue
         if name not in parameters:
             raise FilterError(
-                f"the filter has a parameter :{name}, and parameters has {_listed(parameters)}; give it one",
+                f"the parameter :{name} has no value; add it to parameters, which has {_listed(parameters)}",
                 filter=text,
             )
         literal = literal_of(name, parameters[name])
@@ -57,15 +57,14 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
     unused = [name for name in parameters if name not in used]
     if unused:
         raise FilterError(
-            f"parameters has {brief(unused[0])}, and the filter no :{unused[0]}; its parameters: "
-            f"{_listed(sorted(used))}",
+            f"the filter has no parameter :{unused[0]}; leave it out, or use {_listed(sorted(used))}",
             filter=text,
         )
     return "".join([*pieces, text[end:]])
 
 
 def _name_at(tokens: list[Token], number: int, text: str) -> str | None:
-    """The name of the parameter that begins at a token; None where none does, as at the colon of `a:b`."""
+    """Return the name of the parameter that begins at a token; None for other colons, as in `a:b`."""
     token = tokens[number]
     if token.token_type != TokenType.COLON or number + 1 == len(tokens):
         return None
@@ -77,7 +76,7 @@ def _name_at(tokens: list[Token], number: int, text: str) -> str | None:
 
 
 def _stands_alone(tokens: list[Token], number: int) -> bool:
-    """True if the parameter that begins at a token is all that the parentheses behind an IN hold."""
+    """Return True if the parameter that begins at a token is alone in the parentheses of an IN."""
     around = [
         token.token_type for token in (*tokens[max(number - 2, 0) : number], *tokens[number + 2 : number + 3])
     ]
@@ -89,7 +88,7 @@ def _listed(names: Any) -> str:
 
 
 def literal_of(name: str, value: Any) -> str:
-    """The literal of a value, or the list of an IN; `name` is whose it is, for an error."""
+    """Return the literal of a value, or the list of an IN; `name` is for an error."""
     items = _items(value)
     if items is None:
         return _literal(name, value)
@@ -98,27 +97,24 @@ def literal_of(name: str, value: Any) -> str:
         raise FilterError(f"parameter {name!r} is an empty list, and IN needs at least one value")
     if len(some) > MAX_FILTER_PARTS:
         raise FilterError(
-            f"parameter {name!r} has more values than a filter may have parts, {MAX_FILTER_PARTS:,}; read "
-            "more rows and join them, or look keys up by `get`"
+            f"parameter {name!r} has more than {MAX_FILTER_PARTS:,} values; use get(keys), or join the rows"
         )
     return f"({', '.join(_literal(name, item) for item in some)})"
 
 
 def _literal(name: str, value: Any) -> str:
-    """The literal of one value."""
+    """Return the literal of one value."""
     literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
     if literal is None:
         raise FilterError(
-            f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal: give None, a "
-            "bool, a number, a text, bytes, a date or a datetime (to the microsecond), or a list "
-            "of them"
+            f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal; give a plain value"
         )
     text = to_sql(literal)
     return f"({text})" if text.startswith("-") else text  # else `x -:n` would begin a comment
 
 
 def _items(value: Any) -> Collection[Any] | None:
-    """The values of a list of any kind, such as an array or a series of any library; None for one value."""
+    """Return the values of a list, array or series of any library; None for a single value."""
     if isinstance(value, (list, tuple, range, Set)):
         return value
     if isinstance(value, pa.Array | pa.ChunkedArray):
@@ -130,7 +126,7 @@ def _items(value: Any) -> Collection[Any] | None:
 
 
 def _of(value: Any) -> Literal | None:
-    """The literal of a value; None for a value that has none."""
+    """Return the literal of a value; None if it has none."""
     if value is None or isinstance(value, bool):
         return Literal(value, pa.null() if value is None else pa.bool_())
     if isinstance(value, np.datetime64):

@@ -1,8 +1,9 @@
-"""Reads the SQL text of a filter into a typed expression.
+"""Parser of filters: SQL text to a typed expression.
 
-The grammar is sqlglot's Spark dialect; what it yields is let in node by node, and only with the
-parts that are known here, so that nothing it understands and this module does not can slip
-through. Where its precedence differs from Spark's, parentheses are asked for.
+The grammar is sqlglot's Spark dialect. Its tree is accepted node by node, and only with the parts
+that are known here, so that no meaning is dropped. Where its precedence differs from Spark's,
+parentheses are required. Double quotes are refused: Spark reads a text in them, and most other
+systems a name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
 from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import is_whole
-from elasticscan.filters import hints, typed
+from elasticscan.filters import typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
     And,
@@ -62,12 +63,6 @@ _TYPES = {
     "BINARY": pa.binary(), "DATE": pa.date32(), "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP,
     "TIMESTAMPLTZ": TIMESTAMP, "TIMESTAMPNTZ": TIMESTAMP_NTZ,
 }  # fmt: skip
-_SUPPORTED = (
-    "columns, literals, = <> < <= > >= <=>, AND OR NOT, IS [NOT] NULL/TRUE/FALSE, IN, BETWEEN, LIKE, ILIKE, "
-    "RLIKE, + - * / % DIV ||, CASE, IF, CAST, and the functions abs, coalesce, concat, contains, day, "
-    "endswith, isnan, isnotnull, isnull, length, lower, ltrim, month, nullif, nvl, rtrim, startswith, "
-    "substring, trim, upper, year"
-)
 
 
 class FilterSql(Spark):
@@ -78,16 +73,16 @@ class FilterSql(Spark):
 
 
 def parse_condition(text: str, schema: pa.Schema) -> Expression:
-    """The typed tree of a condition over the columns of a schema.
+    """Parse a condition over the columns of a schema.
 
     Raises `FilterError` for text that is no supported condition, `ColumnNotFound` for a column
-    that the schema does not have, or has more than once.
+    that the schema lacks, or has more than once.
     """
     return _read(text, _TreeBuilder(schema).condition)
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:
-    """As `parse_condition`, of a value of any type."""
+    """Parse an expression of any type, as `parse_condition`."""
     return _read(text, _TreeBuilder(schema).read)
 
 
@@ -95,37 +90,41 @@ def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
     if not isinstance(text, str):
         raise FilterError(f"a filter is SQL text, not {type(text).__name__}")
     if not is_whole(text):
-        raise FilterError("the filter holds half a character (a lone surrogate), which is no text")
+        raise FilterError("the filter has a lone surrogate; give it valid text")
     size = len(text.encode())
     if size > MAX_FILTER_BYTES:
         raise FilterError(
             f"the filter is {size} bytes long; at most {MAX_FILTER_BYTES} are allowed", bytes=size
         )
+    check_quotes(text)
     try:
         return build(_parse(text))
     except RecursionError:
         raise FilterError(
             "the filter is nested too deeply; split it into AND or OR of simpler parts"
         ) from None
-    except FilterError as error:
-        piece = error.fields.get("piece")
-        own = piece if piece is None else _as_written(text, piece)
-        if own == piece:
-            raise
-        fields = error.fields | {"piece": own}
-        raise FilterError(error.message.replace(repr(piece), repr(own)), **fields) from None
 
 
-def _as_written(text: str, piece: str) -> str:
-    """The place of a text that a piece was read from; the whole text where it is short, else the piece."""
-    places = [at for at, character in enumerate(text) if not character.isspace()]
-    bare = "".join(text[at] for at in places).lower()
-    wanted = "".join(piece.removesuffix("...").split()).lower()
-    at = bare.find(wanted) if len(bare) == len(places) else -1  # a letter may have two in lower case
-    if at >= 0 and wanted:
-        return text[places[at] : places[at + len(wanted) - 1] + 1] + "..." * piece.endswith("...")
-    whole = text.strip()
-    return whole if len(whole) <= _PIECE_CHARACTERS else piece
+def check_quotes(text: str) -> None:
+    """Raise `FilterError` for double quotes outside of texts, names and comments."""
+    if '"' not in text:
+        return
+    try:
+        tokens = FilterSql().tokenize(text)
+    except (SqlglotError, *STUMBLES):
+        return  # parsing fails in the same way
+    for token in tokens:
+        piece = text[token.start : token.end + 1]
+        if piece.endswith('"'):
+            inner = _cut(piece[piece.index('"') + 1 : -1])
+            raise FilterError(
+                f"{_cut(piece)} may be a text or a name; write '{inner}' for text, `{inner}` for a column",
+                piece=_cut(piece),
+            )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
 
 
 def _parse(text: str) -> exp.Expr:
@@ -139,9 +138,7 @@ def _parse(text: str) -> exp.Expr:
         first = error.errors[0] if error.errors else {}
         near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
         why = first.get("description") or "not a SQL condition"
-        if why.startswith("Required keyword"):  # the parser's own classes follow
-            why = "something is missing here"
-        raise FilterError(f"cannot read the filter{near}: {why}{hints.of_text(text)}", filter=text) from None
+        raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
     except TokenError:
         raise not_closed(text) from None
     except SqlglotError as error:
@@ -151,10 +148,9 @@ def _parse(text: str) -> exp.Expr:
 
 
 def not_closed(text: str) -> FilterError:
-    """The error of a text that ends within quotes."""
-    shown = text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
+    """Return the error of a text that ends within quotes."""
     return FilterError(
-        f"cannot read the filter: a quote or a comment is not closed in {shown!r}", filter=text
+        f"cannot read the filter: a quote or a comment is not closed in {_cut(text)!r}", filter=text
     )
 
 
@@ -163,14 +159,12 @@ def _piece(node: exp.Expr) -> str:
         text = node.sql(dialect=FilterSql, comments=False)
     except (SqlglotError, ValueError):
         text = node.key
-    return text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
+    return _cut(text)
 
 
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
-    piece, message = _piece(node), None
+    piece = _piece(node)
     match node:
-        case exp.In() if only_this_form:
-            feature, message = "this form of IN", "write IN (…) with values or a parameter in the parentheses"
         case _ if only_this_form:
             feature = f"this form of {node.key.upper()}"
         case exp.Block():
@@ -183,31 +177,23 @@ def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError
             feature = "window functions"
         case exp.Placeholder() | exp.Parameter():
             return FilterError(
-                f"{piece!r} stands for a value that was not given: pass parameters={{…}} (in Spark: "
-                "catalog.sql(text, args)), or write a literal: a number, DATE '2026-01-31', or text in "
-                "single quotes, in which each quote and each backslash is doubled",
-                piece=piece,
+                f"{piece!r} has no value; pass parameters={{…}} or write a literal", piece=piece
             )
         case exp.Anonymous() | exp.Func():
             name = node.name if isinstance(node, exp.Anonymous) else node.sql_name().lower()
-            name = node.meta.get(_TYPED, name)
-            feature, message = f"the function {name}", hints.of_function(name)
-        case exp.Interval():
-            feature, message = "INTERVAL", hints.of_function("interval")
+            feature = f"the function {node.meta.get(_TYPED, name)}"
         case exp.Is():
-            feature, message = "IS with a value", "write = in its place; IS tests for NULL, TRUE and FALSE"
-        case exp.Glob() | exp.SimilarTo():
-            feature, message = node.key.upper(), "write RLIKE with a regular expression, or LIKE"
+            feature = "IS with a value"
         case _:
             feature = node.key.upper()
     return FilterError(
-        f"filters do not support {feature}, as in {piece!r}; {message or f'they support {_SUPPORTED}'}",
+        f"filters do not support {feature}, as in {piece!r}; docs/filters.md lists their language",
         piece=piece,
     )
 
 
 class _TreeBuilder:
-    """Walks the tree that sqlglot made, and builds the typed one."""
+    """Builder of the typed tree from sqlglot's tree."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -218,10 +204,7 @@ class _TreeBuilder:
         parsed = self.read(node)
         if parsed.type not in (pa.bool_(), pa.null()):
             kind = type_name(parsed.type)
-            message = "; the argument or option columns names columns" if isinstance(parsed, Column) else ""
-            raise FilterError(
-                f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for a row{message}"
-            )
+            raise FilterError(f"{_piece(node)!r} is {kind}; a filter must be true or false for each row")
         return typed.convert(parsed, pa.bool_())
 
     def read(self, node: exp.Expr) -> Expression:
@@ -260,15 +243,7 @@ class _TreeBuilder:
     def column(self, node: exp.Expr) -> Expression:
         path: list[str] = []
         kind: pa.DataType | None = None
-        names, known = _name_parts(node), {name.lower() for name in self.schema.names}
-        if len(names) > 1 and names[0].lower() not in known and names[-1].lower() in known:
-            raise ColumnNotFound(
-                f"there is no column {quote_name(names[0])}; a filter is about one table: write "
-                f"{quote_name(names[-1])}, without the table's name",
-                column=".".join(names),
-                nearest=[names[-1]],
-            )
-        for name in names:
+        for name in _name_parts(node):
             fields = list(self.schema) if kind is None else list(kind.fields) if pt.is_struct(kind) else []
             field = _find_field(name, fields, path)
             path.append(field.name)
@@ -309,7 +284,7 @@ class _TreeBuilder:
         # sqlglot adds parentheses of its own around what stands right of <=>.
         if isinstance(node.this, _TESTS) or isinstance(right, _TESTS) or type(bare) in _COMPARISONS:
             raise FilterError(
-                "put what is compared in parentheses, on the left side; Spark reads this differently"
+                "put the comparison in parentheses, on the left side; Spark reads this differently"
             )
         return typed.compare(_COMPARISONS[type(node)], *self.operands(node))
 
@@ -447,7 +422,7 @@ class _TreeBuilder:
 
 
 def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The parts of a chain of the same connective, in order; chains may be longer than the stack is deep."""
+    """Yield the parts of a chain of one connective, in order; it may be longer than the stack is deep."""
     waiting = [node]
     while waiting:
         operand = waiting.pop()
@@ -472,24 +447,20 @@ def _name_parts(node: exp.Expr) -> list[str]:
 
 
 def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Field:
-    """The field of that name, whatever its case, as Spark looks it up."""
+    """Return the field of that name in any case, as Spark does."""
     matches = [field for field in fields if field.name.lower() == name.lower()]
     if len(matches) == 1:
         return matches[0]
     full = ".".join(map(quote_name, [*parents, name]))
     if matches:
         names = " and ".join(field.name for field in matches)
-        raise ColumnNotFound(f"the filter's column {full} is ambiguous: there are {names}", column=full)
+        raise ColumnNotFound(f"column {full} of the filter is ambiguous: there are {names}", column=full)
     by_lower = {field.name.lower(): field.name for field in fields}
     match = nearest(name.lower(), by_lower)
     near = [] if match is None else [by_lower[match]]
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
-    text = "" if parents else f" (a text stands in quotes: '{name}')"
-    message = None if parents else hints.of_name(name)
-    if message is not None:
-        raise ColumnNotFound(f"there is no column {quote_name(name)}, and {message}", column=full, nearest=[])
-    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}{text}"
+    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}"
     raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)
 
 
@@ -497,7 +468,7 @@ _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]
 
 
 def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
-    """The method that reads each kind of node, and the arguments of the node that it understands."""
+    """Return the method for each kind of node, and the arguments of the node that it understands."""
     two = "this expression"
     table: list[tuple[tuple[type[exp.Expr], ...], _Handler, str]] = [
         ((exp.Paren,), _TreeBuilder.paren, "this"),

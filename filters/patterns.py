@@ -33,7 +33,7 @@ class Pattern:
 
 
 def like_pattern(pattern: str, escape: str) -> Pattern:
-    """A LIKE pattern, turned into the cheapest way to look for it."""
+    """Return a LIKE pattern, turned into the cheapest way to look for it."""
     pieces, shape = _like_pieces(pattern, escape)
     plain = "".join(piece for piece, sort in zip(pieces, shape, strict=True) if sort == "c")
     for simple, kind in (("c*", "equal"), ("c*%+", "starts"), ("%+c*", "ends"), ("%+c*%+", "contains")):
@@ -45,7 +45,7 @@ def like_pattern(pattern: str, escape: str) -> Pattern:
 
 
 def _like_pieces(pattern: str, escape: str) -> tuple[list[str], str]:
-    """The characters, and for each whether it is plain (`c`) or a wildcard (`%` or `_`)."""
+    """Return the characters, and for each whether it is plain (`c`) or a wildcard (`%` or `_`)."""
     pieces: list[str] = []
     shape = ""
     symbols = iter(pattern)
@@ -70,12 +70,12 @@ def quote(text: str) -> str:
 
 
 def regex_pattern(pattern: str) -> Pattern:
-    """An RLIKE pattern: found anywhere in the text, as Java's `find` does."""
+    """Return an RLIKE pattern: found anywhere in the text, as Java's `find` does."""
     return _Regex(pattern).read()
 
 
 class _Regex:
-    """Reads the part of Java's syntax that RE2 can be made to follow exactly."""
+    """Reader of the part of Java's syntax that RE2 can follow exactly."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -85,9 +85,7 @@ class _Regex:
 
     def refuse(self, construct: str) -> FilterError:
         return FilterError(
-            f"the pattern {self.pattern!r} uses {construct}, which filters do not support; they support "
-            "characters, . ^ | * + ? {n,m} [..] (..) (?:..), the escapes \\d \\w \\s \\t \\n \\r \\f, "
-            "and $ at the end"
+            f"the pattern {self.pattern!r} uses {construct}, not supported by filters; use LIKE, or Spark"
         )
 
     def read(self) -> Pattern:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES
-from elasticscan.filters.expression import Expression, column_names, to_sql, to_text
+from elasticscan.filters.expression import Expression, Literal, column_names, to_sql, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_condition
 
@@ -31,6 +31,7 @@ ARROW_REFUSALS = (
     pa.ArrowKeyError,
 )
 _SHOWN_CHARACTERS = 200
+_TRUE = Literal(True, pa.bool_())
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
 _KEPT, _KEPT_CHARACTERS = 256, 4_000
 _KEPT_LONG = 4  # longer ones, which take megabytes each, and longest to be read
@@ -41,8 +42,8 @@ class Predicate:
     """A condition on rows. A value: equal when the conditions are, picklable, safe to share.
 
     `columns` are the top-level columns that it reads; a batch given to `mask` must have these and
-    may have others. `str` gives SQL text that means the same, with columns spelt as in the schema;
-    `text` is what a user wrote, which errors show in its place.
+    may have others. `str` gives SQL text with the same meaning, with columns spelt as in the schema;
+    `text` is the user's text, which errors show.
     """
 
     condition: Expression
@@ -58,13 +59,26 @@ class Predicate:
     def parse(cls, text: str, schema: pa.Schema) -> Predicate:
         """Read a filter for rows of a schema.
 
-        Raises `FilterError` (naming the piece that stands in the way) for text that is no
-        supported condition, of more than 64 KB or nested too deeply, or whose types do not go
-        together; `ColumnNotFound` for a column that the schema lacks or has twice.
+        Raises `FilterError` (with the piece that is wrong) for text that is no supported
+        condition, of more than 64 KB or nested too deeply, or whose types cannot be compared;
+        `ColumnNotFound` for a column that the schema lacks or has twice.
         """
         if not isinstance(text, str) or len(text) > MAX_FILTER_BYTES:
             return cls._parse(text, schema)
         return (_parse_once if len(text) <= _KEPT_CHARACTERS else _parse_long_once)(text, schema)
+
+    @classmethod
+    def parse_for_change(cls, text: str, schema: pa.Schema) -> Predicate:
+        """Parse the condition of a delete, an update or an overwrite; it names a column or is TRUE.
+
+        Any other constant is a mistake that changes all rows or none.
+        """
+        predicate = cls.parse(text, schema)
+        if not predicate.columns and predicate.condition != _TRUE:
+            raise FilterError(
+                f"the condition {predicate._show()} names no column; write TRUE for all rows", filter=text
+            )
+        return predicate
 
     @classmethod
     def _parse(cls, text: str, schema: pa.Schema) -> Predicate:
@@ -83,7 +97,7 @@ class Predicate:
         return predicate
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """True, false or null (unknown) for each row; `batch.filter` keeps the true ones.
+        """Return true, false or null (unknown) for each row; `batch.filter` keeps the true ones.
 
         Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
         """
@@ -101,7 +115,7 @@ class Predicate:
         return to_sql(self.condition)
 
     def shown(self) -> str:
-        """The condition as it is evaluated, for people: its numbers have no suffixes of their types."""
+        """Return the condition as it is evaluated, for people: without type suffixes of numbers."""
         return to_text(self.condition)
 
     def _show(self) -> str:

@@ -1,6 +1,6 @@
-"""Builds typed expressions: the conversions that Spark adds, and the checks that it makes.
+"""Construction of typed expressions, with Spark's conversions and checks.
 
-Constants are converted right here, so `day = '2024-02-30'` fails when the filter is read.
+Constants are converted here, so `day = '2024-02-30'` fails when the filter is parsed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _INT64_DIGITS = 19
 
 
 def number(text: str) -> Literal:
-    """A number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
+    """Return a number as Spark types it: INT, BIGINT or DECIMAL by size, DOUBLE with an exponent."""
     digits = text.lstrip("-")
     # Longer ones fit no integer; Python refuses to read very long ones at all.
     if digits.isascii() and digits.isdigit() and len(digits) <= _INT64_DIGITS:
@@ -131,19 +131,14 @@ def _shared_type(values: Sequence[Expression]) -> pa.DataType:
     kind = common_type(value.type for value in values)
     if kind is None or not is_computable(kind):
         kinds = ", ".join(dict.fromkeys(type_name(value.type) for value in values))
-        odd = next(
-            (value.type for value in values if not (is_computable(value.type) or pt.is_null(value.type))),
-            None,
-        )
-        hint = "CAST one to the type of the other"
-        if odd is not None:
-            hint = f"of {type_name(odd)} conditions test IS [NOT] NULL alone; compare the rows that were read"
-        raise FilterError(f"values of types {kinds} do not go together; {hint}")
+        castable = all(is_computable(value.type) or pt.is_null(value.type) for value in values)
+        hint = "CAST one to the type of the other" if castable else "test it with IS [NOT] NULL"
+        raise FilterError(f"values of types {kinds} cannot be compared; {hint}")
     return kind
 
 
 def _with_digits(left: Expression, right: Expression) -> tuple[Expression, Expression]:
-    """Both sides; of a literal integer alongside a decimal Spark makes a decimal of just its digits."""
+    """Return both sides; an integer literal next to a decimal becomes one of its digits, as in Spark."""
     if pt.is_decimal128(left.type) and isinstance(right, Literal) and is_integer(right.type):
         exact = Decimal(str(right.value)) if right.value is not None else None
         if exact is not None:
@@ -220,15 +215,14 @@ def _as_decimal(value: Expression, kind: pa.DataType) -> Expression:
 def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Expression:
     if op not in ("+", "-", "*"):
         raise FilterError(
-            f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to the "
-            "DECIMAL that it should be, as in CAST(CAST(a AS DOUBLE) / b AS DECIMAL(10, 2))"
+            f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to DECIMAL"
         )
     kind = computed_decimal(*digits_needed(op, left.type, right.type))
     return Call(op, (left, right), kind)
 
 
 def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression:
-    """A constant date so many days, months or years later, or with `-` earlier."""
+    """Return a constant date so many days, months or years later, or with `-` earlier."""
     size = {"DAY": 1, "MONTH": 1, "YEAR": 12}.get(unit.upper().removesuffix("S"))
     if size is None or not _WHOLE.match(number):
         raise FilterError(
@@ -244,7 +238,7 @@ def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression
         last = monthrange(year, month + 1)[1]
         return Literal(date(year, month + 1, min(day.value.day, last)), pa.date32())
     except (OverflowError, ValueError):
-        raise FilterError("the date that an INTERVAL leads to is before year 1 or after 9999") from None
+        raise FilterError("the sum of a date and an INTERVAL is outside of the years 1 to 9999") from None
 
 
 def sign(name: str, value: Expression) -> Expression:

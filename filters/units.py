@@ -18,12 +18,12 @@ NARROW_DIGITS = 18
 
 
 def is_narrow(kind: pa.DataType) -> bool:
-    """True of decimals that 64 bits always hold."""
+    """Return True for decimals that 64 bits always hold."""
     return bool(pt.is_decimal128(kind) and kind.precision <= NARROW_DIGITS)
 
 
 def words_of(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The low and the high 64 bits of each decimal, as two columns; anything where there is null."""
+    """Return the low and the high 64 bits of each decimal, as two columns; anything where there is null."""
     if not len(array):
         return np.empty((0, 2), np.int64)  # which may have no buffer at all
     return np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)

@@ -51,7 +51,7 @@ class ColumnDomain:
 
 
 def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
-    """The value keys of the column `field` for which `condition` can be true.
+    """Return the value keys of the column `field` for which `condition` can be true.
 
     >>> from elasticscan.filters.parser import parse_condition
     >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
@@ -66,7 +66,7 @@ def value_set(condition: Expression, field: pa.Field) -> ColumnDomain:
 
 
 def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
-    """The values that a condition leaves possible, for each column that it limits."""
+    """Return the values that a condition leaves possible, for each column that it limits."""
     if condition is None:
         return {}
     names = sorted(column_names(condition)) or schema.names[:1]
@@ -152,7 +152,7 @@ class _ColumnMeaning:
         return _UNKNOWN
 
     def chain(self, node: Expression) -> list[pa.DataType] | None:
-        """The types that the column goes through, its own computed one first; None if order is lost."""
+        """Return the types of the column's conversions, its own first; None if they lose the order."""
         match node:
             case Column(path=path) if path == (self.field.name,):
                 return [node.type] if node.type == computed_type(self.field.type) else None
@@ -241,7 +241,7 @@ def _beginning(node: Match) -> tuple[str, str]:
 
 
 def _all_of(parts: list[_Truth]) -> _Truth:
-    """The truth of an AND. An OR is this AND with true and false exchanged, in its parts and its result."""
+    """Return the truth of an AND. An OR is an AND with true and false exchanged, inside and outside."""
     true = KeySet.intersection_of([part.true for part in parts])
     false = KeySet.union_of(part.false for part in parts)
     # An AND is null where some part is null and no part is false.

@@ -90,7 +90,7 @@ class SourceAggregates:
     joined: bool = False
 
     def are_whole(self, rows: pa.Table) -> bool:
-        """True if partial rows are the groups themselves, so that `edits_of_whole` are right."""
+        """Return True if partial rows are the groups themselves, so that `edits_of_whole` are right."""
         if self.edits_of_whole is None:
             return False
         by = list(self.partial.by)
@@ -116,7 +116,7 @@ class _AggregateCall:
 
 
 def is_aggregated(select: exp.Select) -> bool:
-    """True if a SELECT gives groups, and no rows."""
+    """Return True if a SELECT gives groups, and no rows."""
     parts = [select.args.get(name) for name in ("having", "order")]
     nodes = [*select.expressions, *(part for part in parts if part is not None)]
     grouped = select.args.get("group") or select.args.get("distinct")
@@ -131,7 +131,7 @@ def source_aggregates(
     tested: Collection[exp.Expr],
     session: Session,
 ) -> SourceAggregates:
-    """The aggregates of a SELECT as tasks can compute them of one of its tables.
+    """Return the aggregates of a SELECT as tasks can compute them of one of its tables.
 
     It is for its callers to see that all conditions of a SELECT of one table are tested where that is read;
     of several tables, those of `tested` are.
@@ -179,10 +179,10 @@ class _Rewriting:
         calls, distinct = self._calls(first, end)
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
         if sum(_is_distinct(node) for node in aggregates) != distinct:
-            raise NotFoldedError("it cannot be told where its aggregates stand")
+            raise NotFoldedError("the places of its aggregates are unknown")
         plain = Counter(self._meaning(node) for node in aggregates if not _is_distinct(node))
         if plain != Counter((call.function, call.argument) for call in calls):
-            raise NotFoldedError("it cannot be told where its aggregates stand")
+            raise NotFoldedError("the places of its aggregates are unknown")
         ends = self._item_ends(first)
         edits = [self._edit(call, ends, adding=True) for call in calls] + where
         if not by and not self._partial:
@@ -206,7 +206,7 @@ class _Rewriting:
         yield from self._left
 
     def _groups(self) -> tuple[str, ...]:
-        """The columns that are named outside of aggregates."""
+        """Return the columns that are named outside of aggregates."""
         distinct, group = self._select.args.get("distinct"), self._select.args.get("group")
         if distinct is not None and distinct.args.get("on"):
             raise NotFoldedError("it has DISTINCT ON")
@@ -227,7 +227,7 @@ class _Rewriting:
         return tuple(by)
 
     def _groups_are(self, by: Sequence[str]) -> bool:
-        """True if Spark's groups are those of some columns, and nothing else looks at several rows."""
+        """Return True if Spark's groups are those of some columns, and nothing else looks at several rows."""
         parts = self._select.args
         if parts.get("distinct") is not None or parts.get("having") is not None:
             return False
@@ -249,7 +249,7 @@ class _Rewriting:
         return is_exact and only_columns and bool(terms) and columns == set(by)
 
     def _term(self, node: exp.Expr) -> exp.Expr:
-        """The expression of a term of GROUP BY, which may be a number of a place in the SELECT."""
+        """Return the expression of a term of GROUP BY, which may be a number of a place in the SELECT."""
         if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdecimal():
             return node
         shown = self._select.expressions[int(node.name) - 1 : int(node.name)]
@@ -269,7 +269,7 @@ class _Rewriting:
                 raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
-        """The column of the table that a name outside of aggregates means; None for another one."""
+        """Return the column of the table that a name outside of aggregates means; None for another one."""
         name = self._session.folded(node.name)
         aggregate = node.find_ancestor(*_AGGREGATES)
         inside = aggregate is not None and not _is_distinct(aggregate)
@@ -300,7 +300,7 @@ class _Rewriting:
         return column
 
     def _is_it(self, meant: exp.Expr | None, column: str) -> bool:
-        """True unless an alias gives a column's name to something else."""
+        """Return True unless an alias gives a column's name to something else."""
         return meant is None or (
             isinstance(meant, exp.Column) and self._session.folded(meant.name) == self._session.folded(column)
         )
@@ -313,7 +313,7 @@ class _Rewriting:
         return function, self._argument(function, argument)
 
     def _argument(self, function: str, node: exp.Expr) -> str | None:
-        """The argument of an aggregate, over the table's columns alone; None for rows."""
+        """Return the argument of an aggregate, over the table's columns alone; None for rows."""
         if function == "count" and isinstance(node, (exp.Star, exp.Literal)):
             return None
         return own_text(node, self._columns, self._session)
@@ -321,7 +321,7 @@ class _Rewriting:
     # --------------------------------------------------------------------------- where it stands
 
     def _span(self) -> tuple[int, int]:
-        """The tokens of the SELECT, from the word itself to its end."""
+        """Return the tokens of the SELECT, from the word itself to its end."""
         at = next(i for i, token in enumerate(self._tokens) if token.start == self._reference.start)
         first, depth = at, 0
         while depth or self._tokens[first].token_type != TokenType.SELECT:
@@ -339,7 +339,7 @@ class _Rewriting:
         return first, len(self._tokens)
 
     def _calls(self, first: int, end: int) -> tuple[list[_AggregateCall], int]:
-        """The aggregates that are written in some tokens; and how many more are DISTINCT."""
+        """Return the aggregates that are written in some tokens; and how many more are DISTINCT."""
         calls, distinct, at = [], 0, first
         while at < end - 1:
             word, token = _word(self._tokens[at]).lower(), self._tokens[at + 1]
@@ -365,7 +365,7 @@ class _Rewriting:
         return calls, distinct
 
     def _closing(self, opening: int, end: int) -> int:
-        """The token of the parenthesis that closes one."""
+        """Return the token of the parenthesis that closes one."""
         depth = 0
         for at in range(opening, end):
             kind = self._tokens[at].token_type
@@ -375,7 +375,7 @@ class _Rewriting:
         raise NotFoldedError("a parenthesis is missing")
 
     def _node_of(self, tokens: Sequence[Token]) -> exp.Expr:
-        """The meaning of some tokens alone."""
+        """Return the meaning of some tokens alone."""
         text = self._query.text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
         try:
             node = parse_one(text, dialect=FilterSql)
@@ -385,7 +385,7 @@ class _Rewriting:
         return node
 
     def _without(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> list[Edit]:
-        """Takes a clause away, up to the next one."""
+        """Take a clause away, up to the next one."""
         start, stop = self._clause(clause, behind, first, end)
         if start == stop:
             return []
@@ -393,7 +393,7 @@ class _Rewriting:
         return [(self._tokens[start].start, behind_it, "")]
 
     def _clause(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> tuple[int, int]:
-        """The tokens of a clause, up to the next one; none if there is none."""
+        """Return the tokens of a clause, up to the next one; none if there is none."""
         depth, start = 0, None
         for at in range(first, end):
             token = self._tokens[at]
@@ -405,7 +405,7 @@ class _Rewriting:
         return (end, end) if start is None else (start, end)
 
     def _where(self, first: int, end: int) -> list[Edit]:
-        """Takes the WHERE away, but for conditions of what is joined."""
+        """Take the WHERE away, but for conditions of what is joined."""
         edits = self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
         clause = self._select.args.get("where")
         if not self._joined or clause is None:
@@ -418,19 +418,19 @@ class _Rewriting:
             nodes = whole[met : met + len(found)]
             met += len(found)
             if found != nodes:
-                raise NotFoldedError("it cannot be told where its conditions stand")
+                raise NotFoldedError("the places of its conditions are unknown")
             if stays(nodes, self._tested):
                 self._left += nodes
                 texts.append(self._query.text[piece[0].start : piece[-1].end + 1])
         if met != len(whole):
-            raise NotFoldedError("it cannot be told where its conditions stand")
+            raise NotFoldedError("the places of its conditions are unknown")
         ((begins, ends, _),) = edits
         return [(begins, ends, f"WHERE {' AND '.join(texts)} " if texts else "")]
 
     # ------------------------------------------------------------------------- what is put there
 
     def _edit(self, call: _AggregateCall, ends: Sequence[int], *, adding: bool) -> Edit:
-        """The place of an aggregate, and what Spark computes there: of a group's rows, or of its one row."""
+        """Return the place of an aggregate, and its replacement: over a group's rows, or its one row."""
         text = self._finished(call, adding=adding)
         if call.first < ends[-1]:
             shown = self._select.expressions[bisect_right(ends, call.first)]
@@ -446,7 +446,7 @@ class _Rewriting:
         return self._tokens[call.first].start, self._tokens[call.last].end + 1, text
 
     def _item_ends(self, first: int) -> list[int]:
-        """The tokens at which the items of the SELECT end: commas, and the FROM."""
+        """Return the tokens at which the items of the SELECT end: commas, and the FROM."""
         depth, ends = 0, []
         for at in range(first, len(self._tokens)):
             token = self._tokens[at]
@@ -456,7 +456,7 @@ class _Rewriting:
                 if token.token_type != TokenType.COMMA:
                     break
         if len(ends) != len(self._select.expressions):
-            raise NotFoldedError("it cannot be told where its columns stand")
+            raise NotFoldedError("the places of its columns are unknown")
         return ends
 
     def _finished(self, call: _AggregateCall, *, adding: bool) -> str:
@@ -479,7 +479,7 @@ class _Rewriting:
         return self._sum(argument, aggregate, adding=adding)
 
     def _total(self, text: str, *, adding: bool, of_floats: bool = False) -> str:
-        """The total of a column of partial rows."""
+        """Return the total of a column of partial rows."""
         column = self._of(text)
         if adding:
             return f"sum({column})"
@@ -508,7 +508,7 @@ class _Rewriting:
         return f"CAST({quotient} AS DECIMAL({digits + 4}, {places + 4}))"
 
     def _of(self, text: str) -> str:
-        """The column of partial rows that has this aggregate."""
+        """Return the column of partial rows that has this aggregate."""
         aggregate = self._aggregate(text)
         name = f"partial {aggregate}"
         if aggregate.value is not None:
@@ -531,7 +531,7 @@ class _Rewriting:
 
 
 def is_foldable(kind: pa.DataType) -> bool:
-    """True of types whose values are grouped and compared here as in Spark."""
+    """Return True for types whose values are grouped and compared here as in Spark."""
     return bool(
         pt.is_integer(kind)
         or pt.is_float32(kind)
@@ -548,7 +548,7 @@ def is_foldable(kind: pa.DataType) -> bool:
 
 
 def _is_inside(node: exp.Expr) -> bool:
-    """True of what an aggregate is computed of, which is judged as a whole."""
+    """Return True for what an aggregate is computed of, which is judged as a whole."""
     aggregate = node.find_ancestor(*_AGGREGATES)
     return aggregate is not None and not _is_distinct(aggregate) and not isinstance(node, exp.Query)
 
@@ -558,7 +558,7 @@ def _is_distinct(node: exp.Expr) -> bool:
 
 
 def _word(token: Token) -> str:
-    """A word of the language; nothing for what is quoted."""
+    """Return a word of the language; nothing for what is quoted."""
     quoted = token.token_type in (TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING)
     return "" if quoted else " ".join(token.text.upper().split())
 

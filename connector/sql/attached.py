@@ -14,14 +14,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException, UnsupportedOperationException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import InvalidOption, TableNotFound, UnknownName
+from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
@@ -30,32 +29,18 @@ from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation
-from elasticscan.connector.sql.foreign import foreign_statement, words_of_others
 from elasticscan.connector.sql.inserting import insert, insertions
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
-from elasticscan.connector.sql.methods import TableNames, no_such_name
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
-from elasticscan.connector.sql.quiet import without_log_of_errors
 from elasticscan.connector.sql.reads import Read, Reads, options_of
-from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows, telling_own_errors
-from elasticscan.connector.sql.statements import (
-    Statement,
-    check_no_times_past,
-    check_not_hidden,
-    other_format,
-    other_name,
-    other_words,
-    statement_about,
-    tables_there,
-    unknown_table,
-)
+from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows, own_errors_raised
+from elasticscan.connector.sql.statements import Statement, statement_about
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
-from elasticscan.store import telling_words_of
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
@@ -71,16 +56,15 @@ _USUAL = {
 _UTC = ("UTC", "Etc/UTC")
 
 
-@telling_words_of
 class AttachedStore(Sequence[str]):
     """The views that `attach` made, in a session; as a sequence, their names.
 
     Made by `attach`. Every query reads the newest snapshot, the same for all of its tables. Each call of
-    `sql` finds the tables that there are then, whoever made or dropped them.
+    `sql` finds tables that other processes made or dropped.
     """
 
     def __init__(self, spark: SparkSession, uri: str, prefix: str = "") -> None:
-        """`prefix` is what views begin with."""
+        """Make the views; `prefix` is the beginning of their names."""
         # Absolute, since a session's directory may change.
         uri = parse_options({"store": uri, "table": "any"}).store
         self._spark, self._uri, self._prefix = spark, uri, prefix
@@ -88,7 +72,7 @@ class AttachedStore(Sequence[str]):
 
     @property
     def _tables(self) -> Mapping[str, str]:
-        """The table of each view."""
+        """Return the table of each view."""
         return self._views.tables
 
     @overload
@@ -96,16 +80,8 @@ class AttachedStore(Sequence[str]):
     @overload
     def __getitem__(self, at: slice) -> list[str]: ...
     def __getitem__(self, at: Any) -> str | list[str]:
-        if isinstance(at, str):
-            raise UnknownName(f"[{at!r}] is no table; write catalog.table({at!r})", name="__getitem__")
         found: str | list[str] = list(self._tables)[at]
         return found
-
-    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
-
-        def __getattr__(self, name: str) -> object:
-            own = [each for each in dir(type(self)) if each[0] != "_"]
-            raise no_such_name(name, own, self._tables if "_views" in vars(self) else ())
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -121,9 +97,9 @@ class AttachedStore(Sequence[str]):
         return repr(list(self))
 
     @property
-    def tables(self) -> TableNames:
-        """The store's tables as the last statement found them, without a prefix; a tuple."""
-        return TableNames(self._tables.values())
+    def tables(self) -> tuple[str, ...]:
+        """Return the store's tables as the last statement found them, without a prefix."""
+        return tuple(self._tables.values())
 
     def table(self, name: str) -> TableRead:
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
@@ -137,29 +113,25 @@ class AttachedStore(Sequence[str]):
     def sql(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> DataFrame:
         """Run a query whose tables send up only the columns and rows that it may need.
 
-        The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Text
-        that is no query, or that cannot be taken apart for certain, goes to Spark as it is, after
-        the views it mentions were made again. Values for parameters (`args`: a dict for `:name`, a list
-        for `?`) limit what is read like literals, as far as a literal of their type can be written.
+        The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Statements
+        that are no query, or that cannot be analysed with certainty, go to Spark as they are, after
+        the views that they mention were made again. Values for parameters (`args`: a dict for `:name`, a
+        list for `?`) limit the rows that are read like literals, where a literal of their type exists.
 
         `INSERT INTO` upserts, and `INSERT OVERWRITE` replaces all rows. `DELETE`, `UPDATE` and `MERGE INTO`
-        are one commit each, as of one snapshot, and give the numbers of rows that they changed. `DROP TABLE`
-        drops a table of the store with its view, `DROP VIEW` the view alone. `ALTER TABLE`, `TRUNCATE TABLE`,
-        `RESTORE TABLE`, `DESCRIBE HISTORY`, `OPTIMIZE` and `VACUUM` mean what users of other formats expect.
+        are one commit each, as of one snapshot, and return the numbers of changed rows. `DROP TABLE`
+        drops a table of the store with its view, `DROP VIEW` the view alone. `ALTER TABLE`,
+        `TRUNCATE TABLE`, `RESTORE TABLE`, `DESCRIBE HISTORY`, `OPTIMIZE` and `VACUUM` work as in Delta.
 
         Raises:
-            UnsupportedStatement: another statement would change a table of the store, or asks for a snapshot
-                or changes in words that only other formats know; nothing was done.
-            WriteConflict: others wrote the rows to be changed each time that they were read.
-            KeysExist: a MERGE would insert a row that is there.
-            TableNotFound: a table to be dropped is gone already.
+            UnsupportedStatement: the statement would change or hide a view and not its table, or is
+                incomplete; nothing was done.
+            WriteConflict: other writers changed the rows at each attempt.
+            KeysExist: a MERGE would insert a row whose key exists.
+            TableNotFound: a table to be changed was dropped.
         """
         if not isinstance(text, str):
-            raise InvalidOption(f"sql takes SQL text, and no {type(text).__name__}", option="text")
-        with without_log_of_errors():
-            return self._sql(text, args)
-
-    def _sql(self, text: str, args: dict[str, Any] | list[Any] | None) -> DataFrame:
+            raise InvalidOption(f"sql takes SQL text, not {type(text).__name__}", option="text")
         session = _session(self._spark)
         gone = self._views.look()
         statement = statement_about(text, [*self._tables, *gone], session)
@@ -169,11 +141,9 @@ class AttachedStore(Sequence[str]):
             )
         if statement is not None:
             return self._execute(statement, text, args, session)
-        check_not_hidden(text, self._views.hidden, session)
         try:
             plan, snapshot = self._plan(text, args, session)
-        except UnreadableError as why:
-            check_no_times_past(text, self._tables, session, str(why))
+        except UnreadableError:
             return self._run_unchanged(text, args)
         if not plan.scans:
             return self._run_unchanged(text, args)
@@ -184,13 +154,7 @@ class AttachedStore(Sequence[str]):
             if not plan.names_snapshots:
                 return self._run_unchanged(text, args, {scan.view for scan in plan.scans})
         # Views have no snapshots: Spark would refuse these first, whatever else is wrong.
-        try:
-            return self._run(*self._relations(plan.unfolded(whole=True), snapshot), plan.arguments)
-        except AnalysisException as error:
-            reported = self._told(text, error)
-            if reported is error:
-                raise
-            raise reported from error
+        return self._run(*self._relations(plan.unfolded(whole=True), snapshot), plan.arguments)
 
     def _execute(
         self, statement: Statement, text: str, args: Arguments | None, session: Session
@@ -205,8 +169,7 @@ class AttachedStore(Sequence[str]):
             store = open_store(self._uri)
             done = maintain(self._spark, store, self._tables[statement.view], statement)
         except (NotUnderstoodError, UnreadableError) as why:
-            reported = words_of_others(text, self._tables, session)
-            raise statement.refused(f"{why}; {reported}" if reported else str(why)) from None
+            raise statement.refused(str(why)) from None
         self._views.make([statement.view])
         return done
 
@@ -215,10 +178,7 @@ class AttachedStore(Sequence[str]):
             complete = with_literals(text, args, for_change=True)
             again = None if complete is None else statement_about(complete, self._tables, session)
             if again is None:
-                raise NotUnderstoodError(
-                    "its text has backslashes, or a parameter has no value or one that is no number, string, "
-                    "date, moment with a zone, boolean, bytes or None: write it into the text"
-                )
+                raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
             statement = again
         store, table = open_store(self._uri), self._tables[statement.view]
         definition = store.table(table).definition
@@ -231,18 +191,14 @@ class AttachedStore(Sequence[str]):
             session,
             self._uri,
         )
-        try:
-            done = change_rows(store, table, statement.kind, change, queries)
-        except AnalysisException as error:
-            _note_tables(error, self._tables)
-            raise
+        done = change_rows(store, table, statement.kind, change, queries)
         self._views.make([statement.view])
         return change_counts(self._spark, statement.kind, done)
 
     def _create(self, made: Creation) -> DataFrame:
         view, table = made.name, made.name.removeprefix(self._prefix)
         if not view.startswith(self._prefix):
-            raise NotUnderstoodError(f"views of this store begin with {self._prefix}, and so has its name to")
+            raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
         create(self._spark, self._uri, table, made, self.sql)
         self._views.look(replacing=True)
         return nothing(self._spark)
@@ -259,17 +215,12 @@ class AttachedStore(Sequence[str]):
         return self._views.drop(drop.view)
 
     def explain(self, text: str, args: dict[str, Any] | list[Any] | None = None) -> str:
-        """Explain what `sql` would read for a query, and what it leaves to Spark and why.
-
-        Raises:
-            UnsupportedStatement: the query asks for another snapshot in SQL's words.
-        """
+        """Explain which rows and columns `sql` would read for a query, and why it leaves others to Spark."""
         session = _session(self._spark)
         self._views.look()
         try:
             plan, snapshot = self._plan(text, args, session)
         except UnreadableError as why:
-            check_no_times_past(text, self._tables, session, str(why))
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in plan.shapes.items()}
         reads = self._reads(plan, snapshot).of(plan)
@@ -288,7 +239,7 @@ class AttachedStore(Sequence[str]):
         return replace(plan.unfolded(), arguments=left), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
-        """The tables as they are now, and the newest snapshot, from one look at the catalog."""
+        """Return the current tables and the newest snapshot, from one read of the catalog."""
         context = open_store(self._uri).context
         context.check_newest()
         tables, snapshot = context.tables()
@@ -300,7 +251,7 @@ class AttachedStore(Sequence[str]):
         }, snapshot
 
     def _relations(self, plan: QueryPlan, snapshot: int) -> tuple[str, dict[str, DataFrame]]:
-        """The query over relations, and the relation of each name; equal scans share one."""
+        """Return the query over relations, and the relations by name; equal scans share one."""
         unique = f"elasticscan_{uuid.uuid4().hex}"
         names: dict[tuple[object, ...], str] = {}
         made: dict[str, DataFrame] = {}
@@ -323,7 +274,7 @@ class AttachedStore(Sequence[str]):
         return Reads(self._uri, self._tables, plan.shapes, snapshot, cores)
 
     def _relation(self, read: Read, reads: Reads, snapshot: int) -> DataFrame:
-        """The rows themselves where they are few, else a relation that tasks read."""
+        """Return the rows themselves if they are few, else a relation that tasks read."""
         scan, table = read.scan, self._tables[read.scan.view]
         if read.few is not None:
             return few_as_relation(self._spark, read.few)
@@ -334,16 +285,16 @@ class AttachedStore(Sequence[str]):
         if limit is None or (limit.order and not reads.are_first_kept(scan)):
             return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
         relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, limit)
-        # Tasks that sort read everything; others Spark would leave early.
+        # Tasks that sort read everything; Spark would stop other tasks early.
         return relation if limit.order else ending_by_itself(relation, limit.rows)
 
     def _run(
         self, text: str, relations: Mapping[str, DataFrame], arguments: Arguments | None = None
     ) -> DataFrame:
-        """A query over these relations.
+        """Run a query over these relations.
 
-        They are handed to Spark alongside the text, under names for this query alone: a Connect session
-        analyses a query again with each action, when temporary views would be gone.
+        Spark gets them as arguments, under names for this query alone: a Connect session analyses a
+        query again with each action, when temporary views would be gone.
         """
         text = text.replace("{", "{{").replace("}", "}}")  # Spark formats the text
         for name in relations:
@@ -369,34 +320,23 @@ class AttachedStore(Sequence[str]):
         args: dict[str, Any] | list[Any] | None = None,
         views: Collection[str] | None = None,
     ) -> DataFrame:
-        """Spark's own answer, over the newest rows of these views, or of all that the text may mention."""
+        """Run the text in Spark over the newest rows of these views, or of all that it may mention."""
         words, (live, _) = text.lower(), self._shapes()
         mentioned = [view for view in live if (view.lower() in words if views is None else view in views)]
         self._views.make(mentioned)
         session = _session(self._spark)
         found = insertions(text, {view: live[view].schema.names for view in mentioned}, session)
-        try:
-            with telling_own_errors():
-                if not found:
-                    return self._spark.sql(text, args)
 
-                def target(view: str, names: Sequence[str]) -> DataFrame | None:
-                    return self._target(view, live[view].schema, {session.folded(name) for name in names})
+        def target(view: str, names: Sequence[str]) -> DataFrame | None:
+            return self._target(view, live[view].schema, {session.folded(name) for name in names})
 
-                return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
-        except (AnalysisException, UnsupportedOperationException) as error:
-            reported = self._told(text, error)
-            if reported is error:
-                raise
-            raise reported from error
-        except Py4JJavaError as error:
-            refused = other_format(text, str(error.java_exception))
-            if refused is None:
-                raise
-            raise refused from None
+        with own_errors_raised():
+            if not found:
+                return self._spark.sql(text, args)
+            return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
 
     def _target(self, view: str, schema: pa.Schema, names: Collection[str]) -> DataFrame | None:
-        """Some columns of a table, to be written into; None where they are all, or one is none of it."""
+        """Return some columns of a table as a target; None if they are all, or one is unknown."""
         folded = _session(self._spark).folded
         fields = [field for field in schema if folded(field.name) in names]
         if len(fields) != len(names) or len(fields) == len(schema):
@@ -404,31 +344,6 @@ class AttachedStore(Sequence[str]):
         options = {"url": self._uri, "table": self._tables[view], "partialUpdate": "true"}
         reader = self._spark.read.format(FORMAT).schema(spark_schema(pa.schema(fields)))
         return reader.options(**options).load()
-
-    def _told(self, text: str, error: PySparkException) -> Exception:
-        """Spark's error, or one that says how its statement is written for tables of the store."""
-        session, condition, name = _session(self._spark), error.getCondition() or "", _name_in(error)
-        _note_tables(error, self._tables)
-        return (
-            unknown_table(text, self._tables, session)
-            or other_words(text, self._tables, session)
-            or other_name(condition, name, self._tables, session)
-            or foreign_statement(text, condition, self._tables, session)
-            or error
-        )
-
-
-def _note_tables(error: PySparkException, views: Collection[str]) -> None:
-    """Note alongside Spark's error about a table that is nowhere which tables there are."""
-    note = tables_there(error.getCondition() or "", _name_in(error), views)
-    if note is not None:
-        error.add_note(note)
-
-
-def _name_in(error: PySparkException) -> str:
-    """The table, or the kind of source, that Spark's error is about."""
-    said = error.getMessageParameters() or {}
-    return next((said[name] for name in ("relationName", "relationId", "dataSourceType") if name in said), "")
 
 
 def _shown(few: FewRows) -> str:

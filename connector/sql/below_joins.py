@@ -31,7 +31,7 @@ _CLOSING = (TokenType.R_PAREN, TokenType.END)
 
 
 def check_joins(block: SelectBlock, reference: Reference) -> None:
-    """Raises `NotFoldedError` where a table must not be folded before it is joined."""
+    """Raise `NotFoldedError` where a table must not be folded before it is joined."""
     if not block.has_only_tables:
         raise NotFoldedError("it is joined with more than tables of the store")
     for one in block.references:
@@ -59,11 +59,11 @@ class JoinedNames:
 
     @property
     def merged(self) -> frozenset[str]:
-        """The columns of the table, folded, by which it is joined with USING."""
+        """Return the columns of the table, folded, by which it is joined with USING."""
         return self._columns[self._own] & self._merged
 
     def is_own(self, column: exp.Column, *, merged: bool) -> bool:
-        """True of a column of the table, false of one of another or of none.
+        """Return True for a column of the table, false of one of another or of none.
 
         Args:
             merged: true where a column that USING makes of several may be any of them.
@@ -84,21 +84,21 @@ class JoinedNames:
         return owners == [self._own]
 
     def is_taken(self, name: str) -> bool:
-        """True if some column of the tables has a name."""
+        """Return True if some column of the tables has a name."""
         return any(self._session.folded(name) in columns for columns in self._columns.values())
 
 
 def joined_parts(select: exp.Select) -> Iterator[exp.Expr]:
-    """The conditions of a SELECT's joins."""
+    """Yield the conditions of a SELECT's joins."""
     for join in select.args.get("joins") or []:
         if (on := join.args.get("on")) is not None:
             yield on
 
 
 def conjunct_places(tokens: Sequence[Token], first: int, end: int) -> list[tuple[int, int]]:
-    """The conditions that AND connects at the top of a WHERE, each as its first token and the one behind it.
+    """Return the conditions of the top AND of a WHERE, each as its first token and the one behind it.
 
-    It is for its callers to see that these are the conditions of the query: an OR may hold some together.
+    Callers must check that these are the conditions of the query: an OR may connect some.
     """
     places, start, depth, between = [], first, 0, 0
     for at in range(first, end):
@@ -116,5 +116,5 @@ def conjunct_places(tokens: Sequence[Token], first: int, end: int) -> list[tuple
 
 
 def stays(conditions: Collection[exp.Expr], tested: Collection[exp.Expr]) -> bool:
-    """True unless each of some conditions is tested where its table is read."""
+    """Return True unless each of some conditions is tested where its table is read."""
     return not {id(condition) for condition in conditions} <= {id(condition) for condition in tested}

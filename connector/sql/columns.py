@@ -20,7 +20,7 @@ from elasticscan.connector.sql.query import Query, Reference
 def needed_columns(
     query: Query, block: SelectBlock, reference: Reference, columns: Sequence[str]
 ) -> set[str] | None:
-    """The columns of a reference that the query mentions; None when it may need every one."""
+    """Return the columns of a reference that the query mentions; None when it may need every one."""
     if reference in block.whole or block.natural:
         return None
     region: exp.Expr = block.select
@@ -47,7 +47,7 @@ def why_all(block: SelectBlock, reference: Reference) -> str:
 
 
 def _defines(name: exp.Identifier) -> bool:
-    """True if the identifier defines a name (an alias), or belongs to a column or table seen before."""
+    """Return True if the identifier defines an alias, or belongs to a column or table."""
     if isinstance(name.parent, exp.Alias):
         return name.arg_key == "alias"
     return isinstance(name.parent, exp.Column | exp.Table | exp.TableAlias)

@@ -49,7 +49,7 @@ class NotFoldedError(Exception):
 
 
 def own_text(node: exp.Expr, columns: Mapping[str, str], session: Session) -> str:
-    """The text of an expression over the table's columns alone, without an alias before them."""
+    """Return the text of an expression over the table's columns alone, without an alias before them."""
     bare = node.copy()
     for column in list(bare.find_all(exp.Column)):
         name = columns.get(session.folded(column.name))
@@ -71,7 +71,7 @@ def own_text(node: exp.Expr, columns: Mapping[str, str], session: Session) -> st
 
 
 def check_computed(aggregate: Aggregate, session: Session) -> None:
-    """Raises `NotFoldedError` where a task might compute or refuse other values than Spark."""
+    """Raise `NotFoldedError` where a task might compute or refuse other values than Spark."""
     value = aggregate.value
     if value is None or (isinstance(value, Column) and len(value.path) == 1):
         return

@@ -59,7 +59,7 @@ class Pushed:
 
     Attributes:
         filter: what its rows must meet, as SQL text; None when that is nothing.
-        stayed: (condition, why) of those that mention it and are tested by Spark alone.
+        stayed: (condition, why) of conditions on it that Spark alone tests.
         complete: true if no condition of the SELECT is left for others to test.
         tested: conditions that all its rows meet, and that remove no other rows.
     """
@@ -73,7 +73,7 @@ class Pushed:
 def push_conditions(
     query: Query, block: SelectBlock, schemas: Mapping[str, pa.Schema], session: Session
 ) -> dict[Reference, Pushed]:
-    """The conditions that go to each reference of a SELECT."""
+    """Return the conditions that go to each reference of a SELECT."""
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     left_to_spark: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
     tested: dict[Reference, list[exp.Expr]] = {ref: [] for ref in block.references}
@@ -108,7 +108,7 @@ def owners_of(
     schemas: Mapping[str, pa.Schema],
     session: Session,
 ) -> list[Reference]:
-    """The references that may have a column of a condition; it is certain if that is one."""
+    """Return the references that may have a column of a condition; it is certain if that is one."""
     return _PushdownRules(query, block, condition, schemas, session).owners(column)
 
 
@@ -147,14 +147,14 @@ class _PushdownRules:
         self.schemas, self.session = schemas, session
 
     def mentioned(self) -> list[Reference]:
-        """The references that the condition seems to mention; only shown to people."""
+        """Return the references that the condition seems to mention; only shown to people."""
         owners = [self.owners(column) for column in self.condition.node.find_all(exp.Column)]
         return [
             reference for reference in self.condition.visible if any(reference in group for group in owners)
         ]
 
     def judge(self) -> tuple[Reference, Predicate]:
-        """The reference that the condition can be handed to, and the filter that it becomes there.
+        """Return the reference that the condition can be handed to, and the filter that it becomes there.
 
         Raises:
             _StaysError: it can be handed to none.
@@ -192,7 +192,7 @@ class _PushdownRules:
         return owners.pop()
 
     def owners(self, column: exp.Column) -> list[Reference]:
-        """The references that have the column. With several, Spark fails: the name is ambiguous."""
+        """Return the references that have the column. With several, Spark fails: the name is ambiguous."""
         parts = [part.name for part in column.parts]
         if len(parts) > 1:
             if qualified := self._owners_by_alias(column):
@@ -221,7 +221,7 @@ class _PushdownRules:
         return self.session.folded(left) == self.session.folded(right)
 
     def _owners_by_alias(self, column: exp.Column) -> list[Reference]:
-        """The references by whose alias the column is qualified."""
+        """Return the references by whose alias the column is qualified."""
         alias, *rest = [part.name for part in column.parts]
         return [
             reference
@@ -275,7 +275,7 @@ class _PushdownRules:
                 self._check(value)
 
     def _counts(self, node: Literal) -> bool:
-        """True for a number in a condition without quoted text: a wider type holds the same number."""
+        """Return True for a number in a condition without quoted text: a wider type holds the same number."""
         return is_number(node.type) and not any(
             literal.is_string for literal in self.condition.node.find_all(exp.Literal)
         )
@@ -295,7 +295,7 @@ def _parts(node: Expression) -> Iterator[Expression]:
 
 
 def _loses(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if a conversion may fail, or has to round."""
+    """Return True if a conversion may fail, or has to round."""
     if not pt.is_decimal128(target):
         return bool(pt.is_decimal128(source)) or may_fail(source, target)
     if not is_integer(source) and not pt.is_decimal128(source):
@@ -305,14 +305,14 @@ def _loses(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _without_notes(node: exp.Expr) -> exp.Expr:
-    """A copy that is equal for equal meanings: sqlglot marks a cast that was written `DATE '...'`."""
+    """Return a copy that is equal for equal meanings: sqlglot marks a cast that was written `DATE '...'`."""
     return node.copy().transform(
         lambda inner: exp.Cast(this=inner.this, to=inner.args["to"]) if isinstance(inner, exp.Cast) else inner
     )
 
 
 def _fails_for_nulls(predicate: Predicate, schema: pa.Schema) -> bool:
-    """True if a condition is false or unknown for the row that an outer join fills in."""
+    """Return True if a condition is false or unknown for the row that an outer join fills in."""
     fields = [field.with_nullable(True) for field in schema if field.name in predicate.columns]
     arrays = [pa.nulls(1, field.type) for field in fields]
     try:

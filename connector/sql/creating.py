@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,28 +20,6 @@ from elasticscan.store import Store
 
 _KEYS = {"primarykey": "primaryKey", "shardkey": "shardKey"}
 COMPRESSION = "compression"
-# What tables of other formats have, with what to write instead.
-_SPREAD = (
-    "rows are spread by a hash of the primary key, or of its beginning: leave PARTITIONED BY and the like "
-    "out, or set the property 'shardKey'"
-)
-_LEFT_OUT = {
-    ("PARTITIONED BY", "CLUSTERED BY", "CLUSTER BY"): _SPREAD,
-    ("LOCATION",): "the table lies in its store: leave LOCATION out",
-    ("COMMENT",): "a table has no COMMENT: leave it out",
-    ("LIKE",): "write TBLPROPERTIES ('primaryKey' = '…') AS SELECT * FROM the other table WHERE false",
-}
-# What columns of others may have besides, with what to do without it.
-_NO_PART_OF_COLUMNS = (
-    (
-        r"\bGENERATED\b|\bIDENTITY\b",
-        "no column makes its own values: leave it out, and write them with each row",
-    ),
-    (r"\bDEFAULT\b", "columns have no DEFAULT: leave it out; UPDATE gives rows that are there a value"),
-    (r"\bCHECK\b|\bREFERENCES\b|\bUNIQUE\b", "only the primary key is checked, and NOT NULL: leave it out"),
-    (r"^IF NOT EXISTS\b", "leave IF NOT EXISTS out: DESCRIBE t lists the columns that there are"),
-    (r"\b(?:AFTER|FIRST)\b", "a new column comes last: leave its place out"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +28,11 @@ class Creation:
 
     Attributes:
         name: the table's name as a view.
-        if_missing: whether it may be there already.
-        columns: their definitions as Spark writes them; None for those of the query.
+        if_missing: whether an existing table is left alone.
+        columns: their definitions as Spark writes them; None for the columns of the query.
         primary_key, shard_key: names of columns; none for the usual shard key.
-        compression: of its files, as the option of writes has it.
-        query: whose rows the table gets; None for an empty one.
+        compression: of its files, as in the option of writes.
+        query: the source of its rows; None for an empty table.
     """
 
     name: str
@@ -71,19 +48,17 @@ def read_creation(reader: StatementReader) -> Creation:
     """Read `CREATE TABLE` from its first word on.
 
     Raises:
-        NotUnderstoodError: it is none, or asks for what tables do not have.
+        NotUnderstoodError: the statement is incomplete, or has clauses that tables lack.
     """
     reader.expect("CREATE")
     if reader.takes("OR", "REPLACE"):
-        raise NotUnderstoodError(
-            "a table is not replaced: drop it first, or give it other rows by INSERT OVERWRITE"
-        )
+        raise NotUnderstoodError("OR REPLACE is not supported; drop the table first, or use INSERT OVERWRITE")
     reader.takes("EXTERNAL")
     reader.expect("TABLE")
     if_missing = reader.takes("IF", "NOT", "EXISTS")
     name = reader.name()
     if len(name) > 1:
-        raise NotUnderstoodError(f"{'.'.join(name)} is in a schema, and tables of a store are in none")
+        raise NotUnderstoodError(f"tables of a store have no schema; write CREATE TABLE {name[-1]}")
     columns, key = _columns(reader) if reader.takes("(") else (None, ())
     keys = {"primaryKey": key}
     form, query = SPARK_COMPRESSION, None
@@ -97,32 +72,28 @@ def read_creation(reader: StatementReader) -> Creation:
                     continue
                 if option.lower() not in _KEYS:
                     raise NotUnderstoodError(
-                        f"there is no property {option}; there are primaryKey, shardKey and compression"
+                        f"unknown property {option}; use primaryKey, shardKey or compression"
                     )
                 which, names = _KEYS[option.lower()], tuple(part.strip() for part in text.split(","))
                 if keys.get(which, names) not in ((), names):
-                    raise NotUnderstoodError("it gives two primary keys")
+                    raise NotUnderstoodError("it has two primary keys; give one")
                 keys[which] = names
         elif reader.takes("AS") or reader.sees("SELECT") or reader.sees("WITH"):
             query = reader.until()
         else:
-            reported = next(
-                (reported for words, reported in _LEFT_OUT.items() if reader.takes_one(*words)), None
-            )
-            raise reader.wrong("TBLPROPERTIES or AS") if reported is None else NotUnderstoodError(reported)
+            raise reader.wrong("USING elasticscan, TBLPROPERTIES or AS")
     if not keys["primaryKey"]:
         raise NotUnderstoodError(
-            "every table has a primary key: write PRIMARY KEY (…) behind the columns, or TBLPROPERTIES "
-            "('primaryKey' = '…') before AS; a table of Spark's own needs USING parquet, or the like"
+            "a table needs PRIMARY KEY (…) or the property 'primaryKey'; tables of Spark need USING"
         )
     if (columns is None) == (query is None):
-        raise NotUnderstoodError("give it either columns or a query")
+        raise NotUnderstoodError("a new table needs either columns or a query")
     key, shard_key = keys["primaryKey"], keys.get("shardKey", ())
     return Creation(name[0], if_missing, columns, key, shard_key, form, query)
 
 
 def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
-    """The definitions of columns, and the primary key among them."""
+    """Read the definitions of columns, and the primary key among them."""
     columns: list[str] = []
     key: tuple[str, ...] = ()
     while True:
@@ -135,7 +106,9 @@ def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
             column, is_key = _without_key(reader.until(",", ")"))
             columns.append(column)
             if is_key and key:
-                raise NotUnderstoodError("it gives two primary keys; one of both is PRIMARY KEY (…, …)")
+                raise NotUnderstoodError(
+                    "it has two primary keys; a key of two columns is PRIMARY KEY (…, …)"
+                )
             key = (tokens_of(column)[0].word,) if is_key else key
         if not reader.takes(","):
             reader.expect(")")
@@ -143,7 +116,7 @@ def _columns(reader: StatementReader) -> tuple[str, tuple[str, ...]]:
 
 
 def _without_key(column: str) -> tuple[str, bool]:
-    """The definition of a column without the words PRIMARY KEY; and whether they were there."""
+    """Return the definition of a column without PRIMARY KEY, and whether it had these words."""
     tokens = tokens_of(column)
     for first, second in pairwise(tokens):
         if (first.upper, second.upper) == ("PRIMARY", "KEY"):
@@ -152,49 +125,25 @@ def _without_key(column: str) -> tuple[str, bool]:
 
 
 def columns_of(text: str) -> list[pa.Field]:
-    """Columns as Spark reads their definitions.
+    """Parse definitions of columns with Spark.
 
     Raises:
-        NotUnderstoodError: it cannot, as those that give values or places.
-        UnsupportedType: a column of a type that no table has.
+        NotUnderstoodError: Spark cannot parse them.
+        UnsupportedType: a table cannot have the type of a column.
     """
     try:
-        # No frame is made of them: of CHAR and VARCHAR Spark makes none, in words of its own insides.
         columns = StructType.fromDDL(text)
         if not isinstance(columns, StructType):  # a type alone
             raise ParseException(message=text)
         return list(arrow_schema(columns))
     except ParseException as error:
-        wrong = next((part for part in _parts(text) if not _is_column(part)), text)
-        words = " ".join(token.upper for token in tokens_of(wrong) if token.kind == "word")
-        reported = next(
-            (reported for pattern, reported in _NO_PART_OF_COLUMNS if re.search(pattern, words)), None
-        )
         raise NotUnderstoodError(
-            reported
-            or f"a column is a name and a type, perhaps with NOT NULL and COMMENT, and not {wrong.strip()!r}"
+            f"a column is a name, a type and perhaps NOT NULL and COMMENT, not {text.strip()!r}"
         ) from error
 
 
-def _parts(text: str) -> list[str]:
-    """The definitions of columns, one by one."""
-    begins, depth = [0], 0
-    for token in tokens_of(text):
-        depth += (token.word in ("(", "<")) - (token.word in (")", ">"))
-        if token.word == "," and depth == 0:
-            begins.append(token.end)
-    return [text[begin:end].rstrip().rstrip(",") for begin, end in pairwise([*begins, len(text)])]
-
-
-def _is_column(text: str) -> bool:
-    try:
-        return isinstance(StructType.fromDDL(text), StructType)
-    except ParseException:
-        return False
-
-
 def properties_of(reader: StatementReader) -> dict[str, str]:
-    """The properties in parentheses, by their names as they were written."""
+    """Read the properties in parentheses, by their names as they were written."""
     properties = {}
     reader.expect("(")
     while True:
@@ -209,7 +158,7 @@ def properties_of(reader: StatementReader) -> dict[str, str]:
 def create(
     spark: SparkSession, uri: str, table: str, made: Creation, query: Callable[[str], DataFrame]
 ) -> None:
-    """Make the table, with the rows of its query if it has one.
+    """Create the table, with the rows of its query if it has one.
 
     Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.
     """
@@ -231,7 +180,7 @@ def create(
     if made.shard_key:
         options["shardKey"] = ",".join(made.shard_key)
     if _is_there(store, table):
-        raise AlreadyExists(f"there is a table {table!r} already; nothing was done", table=table)
+        raise AlreadyExists(f"table {table!r} exists; choose another name", table=table)
     query(made.query).write.format("elasticscan").mode("append").options(**options).save()
 
 

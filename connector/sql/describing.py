@@ -1,4 +1,4 @@
-"""Statements that tell what a table is: its keys, indexes and size, which Spark's own know nothing of."""
+"""Statements that describe a table: its keys, indexes and size, which Spark does not know."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.redaction import shown
 from elasticscan.connector.conversion import spark_schema
-from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted
+from elasticscan.connector.sql.tokens import StatementReader, quoted
 from elasticscan.store import Store, Table, status_of
 
 DETAIL = (
@@ -21,7 +21,7 @@ DETAIL = (
 
 
 def _facts(store: Store, table: Table) -> dict[str, Any]:
-    """Facts about a table, by the columns of `DETAIL`."""
+    """Return facts about a table, by the columns of `DETAIL`."""
     (status,) = status_of(store.context, only=table.name)["tables"]
     newest = next(iter(table.history(1)), None)
     return {
@@ -55,8 +55,7 @@ def _detail(spark: SparkSession, store: Store, table: Table, reader: StatementRe
 
 
 def _extended(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    if not reader.at_end:
-        raise NotUnderstoodError(f"it tells of the whole table: write DESCRIBE EXTENDED {table.name}")
+    reader.expect_end()
     rows = [(field.name, field.dataType.simpleString(), None) for field in spark_schema(table.schema)]
     rows += [("", "", None), ("# Detailed Table Information", "", None)]
     rows += [(name, _text(value), None) for name, value in _facts(store, table).items()]
@@ -84,7 +83,7 @@ def _properties(spark: SparkSession, store: Store, table: Table, reader: Stateme
 
 
 def _creation(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    """The statement that makes an equal table; what only Python makes stands behind it in comments."""
+    """Return the statement that makes an equal table; indexes, which only Python makes, are comments."""
     reader.expect_end()
     info = table.definition
     columns = [

@@ -13,7 +13,7 @@ def explain_plan(
     totals: Mapping[str, int],
     read_here: Sequence[str | None],
 ) -> str:
-    """The scans of a plan and the query that Spark runs.
+    """Return the scans of a plan and the query that Spark runs.
 
     Args:
         totals: each view's number of columns.

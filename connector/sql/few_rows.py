@@ -2,7 +2,7 @@
 
 Spark needs a worker of Python for each task, and ends the worker if a query has enough rows before the task's
 end. So where a reference is certain to read little, its rows are read here: by the same scan, at the same
-snapshot, with the same second look at the placement as in a task. Spark gets them as a local relation.
+snapshot, with the same second placement check as in a task. Spark gets them as a local relation.
 
 So are aggregates whose pages are folded sooner than tasks would have begun: Spark gets their partial rows.
 How soon that will be is seen from the first pages; what would take longer is left to tasks after all.
@@ -39,8 +39,8 @@ MOST_SCANNED = 100_000
 # Folding is given up here if tasks would be done sooner, by what its first part took. They begin so much
 # later, and then take so many times its time, each core its share of it: as measured on two cores.
 TASKS_BEGIN_SECONDS, TASKS_TAKE = 0.13, 1.3
-LEAST_CORES, USUAL_CORES = 2, 4  # USUAL_CORES where nobody says how many there are
-# Of everybody's time, in which a busy machine is slow to begin tasks, too, so many times as much.
+LEAST_CORES, USUAL_CORES = 2, 4  # USUAL_CORES if the number of cores is unknown
+# Of wall time, in which a busy machine is slow to begin tasks, too, so many times as much.
 BUSY_TIMES = 4
 TRIED = 0.2
 # So are rows of one side of a join, whose keys spare reading the other: that takes tasks much longer.
@@ -48,8 +48,8 @@ JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS = 0.5, 2.0
 MOST_KEYS, JOINED_BYTES = 50_000, 8 << 20
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
-# Of so many rows of a table that is to be joined, those that began a group in the second half are counted.
-# Where that is more than this part of them, partial rows are hardly fewer, and not worth what they cost.
+# Of so many rows of a joined table, rows that began a group in the second half are counted.
+# If they are more than this part, partial rows are hardly fewer, and not worth their cost.
 SAMPLED_ROWS, MOST_NEW = 1 << 18, 1 / 3
 
 
@@ -58,7 +58,7 @@ class FewRows:
     """Rows that were read alongside the driver, in the Arrow types that belong to Spark's schema.
 
     Attributes:
-        is_known: true of those that statistics of fragments tell, without a look at a row.
+        is_known: True if they come from statistics of fragments, and no row was read.
     """
 
     schema: StructType
@@ -67,9 +67,9 @@ class FewRows:
 
 
 def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
-    """The rows that a read gives, or those that suffice, in their order; None if they are not certainly few.
+    """Return the rows of a read within its limit, in order; None if they are not certainly few.
 
-    None, too, where the read fails: the tasks will meet the error, and tell it when an action runs.
+    None, too, if the read fails: the tasks raise the error when an action runs.
     """
     if options.metadata or options.explain or options.changes.feed:
         return None
@@ -95,7 +95,7 @@ def read_few(options: Options, limit: RowLimit | None) -> FewRows | None:
 
 
 def read_joined(options: Options) -> FewRows | None:
-    """The rows of one side of a join, if they are soon there, and few enough to read the other by key."""
+    """Return one side of a join, if it is read soon and small enough to read the other side by key."""
     try:
         store = open_store(options.store)
         table = store.table(options.table).definition
@@ -107,7 +107,7 @@ def read_joined(options: Options) -> FewRows | None:
 
 
 def read_parts(parts: Sequence[Options]) -> FewRows | None:
-    """The rows of reads of a table that have none in common; None if they are not certainly few."""
+    """Return the rows of reads of a table that have none in common; None if they are not certainly few."""
     if not parts:
         return None
     try:
@@ -135,7 +135,7 @@ def read_parts(parts: Sequence[Options]) -> FewRows | None:
 
 
 def read_keys(options: Options, column: str, keys: pa.Array) -> FewRows | None:
-    """The rows with some primary keys that meet the filter; None if they are many, or a read of it fails.
+    """Return the rows with some primary keys that meet the filter; None if they are many, or it fails.
 
     Args:
         options: of a read.
@@ -182,7 +182,7 @@ class NewGroups:
         return self._rows < SAMPLED_ROWS or self.are_few()
 
     def are_few(self) -> bool:
-        """True if few of the rows in the second half began a group, as far as rows were added."""
+        """Return True if few of the rows in the second half began a group, as far as rows were added."""
         if not self._by:
             return True
         if not self._pages:
@@ -197,14 +197,14 @@ class NewGroups:
 
 
 def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) -> FewRows | None:
-    """The partial rows of a read; None if they are not certainly few, and soon there, or the read fails.
+    """Return the partial rows of a read; None if they are many or slow, or the read fails.
 
     Args:
         options: of a read of partial rows.
         cores: those of Spark's tasks, None if they are not known.
-        new: told of the first rows; it is given up where these say that it does not pay.
+        new: counts groups in the first rows, and stops the read if folding does not pay.
     """
-    assert options.partial is not None, "who folds knows what"
+    assert options.partial is not None, "a fold has aggregates"
     try:
         store = open_store(options.store)
         table = store.table(options.table).definition
@@ -225,7 +225,7 @@ def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) 
 
 
 def first_few(options: Options, limit: RowLimit, cores: int | None) -> FewRows | None:
-    """The first rows of an order that no index gives; None if tasks would sooner have them, or a read fails.
+    """Return the first rows of an order without an index; None if tasks are faster, or the read fails.
 
     `cores` as for `fold_few`.
     """
@@ -272,7 +272,7 @@ class _TimeOfReading:
         return cls(scan, seconds, BUSY_TIMES * seconds)
 
     def is_too_slow(self, spent: float = 0.0) -> bool:
-        """True if it should be given up; asked after each page. `spent` is the part of other bounds."""
+        """Return True if it should stop; called after each page. `spent` is the part of other bounds."""
         if self._began is None:
             self._began = time.monotonic(), time.thread_time()
         else:
@@ -287,7 +287,7 @@ class _TimeOfReading:
 
 
 def _seconds_of_tasks(cores: int | None) -> float:
-    """The time of a thread that folds in which tasks on so many cores would be done with the same."""
+    """Return the time of a thread that folds in which tasks on so many cores would be done with the same."""
     share = TASKS_TAKE / max(cores or USUAL_CORES, LEAST_CORES)
     return TASKS_BEGIN_SECONDS / (1 - share)
 
@@ -312,7 +312,7 @@ def _fold(
 
 
 def _read_soon(scan: Scan, columns: list[str], schema: StructType) -> FewRows | None:
-    """The rows of a scan, unless its first part shows that they are too many or take too long."""
+    """Return the rows of a scan, unless its first part shows that they are too many or take too long."""
     convert = ToSpark(scan.schema, columns, schema)
     pace = _TimeOfReading(scan, JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS)
     batches, rows, size = [pa.RecordBatch.from_pylist([], convert.target)], 0, 0
@@ -325,12 +325,12 @@ def _read_soon(scan: Scan, columns: list[str], schema: StructType) -> FewRows | 
 
 
 def few_as_relation(spark: SparkSession, few: FewRows) -> DataFrame:
-    """The rows as a local relation: no worker, and no job for it alone."""
+    """Return the rows as a local relation: no worker, and no job for it alone."""
     return spark.createDataFrame(few.rows, few.schema)
 
 
 def ending_by_itself(frame: DataFrame, most: int) -> DataFrame:
-    """A relation of tasks that give so many rows each, read to their ends where that is no great deal.
+    """Return a relation of tasks that give so many rows each, read to their ends where that is no great deal.
 
     A worker whose task Spark leaves before its end is killed, and the next query imports everything again.
     What lies before an exchange is read to its end.

@@ -1,6 +1,6 @@
-"""INSERT INTO that leaves columns out: rows that are there keep them.
+"""INSERT INTO that leaves columns out: existing rows keep them.
 
-Spark fills what an INSERT leaves out with nulls, and its rows replace those that are there. So a column list
+Spark fills the missing columns of an INSERT with nulls, and its rows replace existing rows. So a column list
 that lacks columns of a table, or a query of BY NAME that does, is written into a relation of the table that
 has the other columns alone: under that name the statement is Spark's, with its casts and its errors, and the
 rows arrive without the columns that they lack, which are kept (the option `partialUpdate`).
@@ -33,7 +33,7 @@ class Insertion:
 
     Attributes:
         view: the table's name here.
-        columns: those that it lists, as the table spells them; None for those of its query, BY NAME.
+        columns: its column list, as the table spells it; None for the columns of its query, BY NAME.
         insert, name, behind, query: where in the text it, the table's name, what follows that, and its query
             begin.
     """
@@ -47,10 +47,10 @@ class Insertion:
 
 
 def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session) -> list[Insertion]:
-    """The INSERTs of a text, at any depth, that may leave columns out; `tables` are columns by view.
+    """Return the INSERTs of a text, at any depth, that may leave columns out; `tables` are columns by view.
 
     Raises:
-        UnsupportedStatement: which columns it has cannot be told; nothing was done.
+        UnsupportedStatement: its columns are unknown; nothing was done.
     """
     tokens, by_name = tokens_of(text), {session.folded(view): view for view in tables}
     found = list[Insertion]()
@@ -73,8 +73,7 @@ def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session)
             continue
         if by_query and is_script(text):
             raise UnsupportedStatement(
-                f"INSERT INTO {view} BY NAME, a table of an elasticscan store, works by itself alone; "
-                "nothing was done: list the columns",
+                f"INSERT INTO {view} BY NAME works only as a statement of its own; list the columns",
                 statement="INSERT",
                 table=view,
             )
@@ -84,7 +83,7 @@ def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session)
 
 
 def is_script(text: str) -> bool:
-    """True unless a text that has an INSERT is that statement alone."""
+    """Return True unless a text that has an INSERT is that statement alone."""
     tokens = tokens_of(text)
     return not tokens or tokens[0].upper not in _ALONE
 
@@ -92,7 +91,7 @@ def is_script(text: str) -> bool:
 def _as_spelt(
     listed: Sequence[str] | None, columns: Sequence[str], session: Session
 ) -> tuple[str, ...] | None:
-    """The columns of a list; None unless they are some of the table's, each once, and not all."""
+    """Return the columns of a list; None unless they are some of the table's, each once, and not all."""
     by_name = {session.folded(name): name for name in columns}
     named = {session.folded(name) for name in listed or ()}
     if not named or len(named) < len(listed or ()) or not named < by_name.keys():
@@ -108,7 +107,7 @@ def insert(
     target: Callable[[str, Sequence[str]], DataFrame | None],
     refresh: Callable[[], None],
 ) -> DataFrame:
-    """Run a text whose INSERTs leave columns out; again where others write the same keys meanwhile.
+    """Run a text whose INSERTs leave columns out; again after concurrent writes of the same keys.
 
     Args:
         spark, text, args: as for `spark.sql`.
@@ -117,7 +116,7 @@ def insert(
         refresh: makes the views that it reads again.
 
     Raises:
-        WriteConflict: others wrote some of the keys each time.
+        WriteConflict: some of the keys were written at each attempt.
     """
     attempts = 1 if is_script(text) else MOST_ATTEMPTS
     for attempt in range(attempts):
@@ -130,8 +129,7 @@ def insert(
                 if not isinstance(own_error(error), RowsChanged):
                     raise
     raise WriteConflict(
-        f"rows of table {found[0].view!r} that an INSERT changes in some columns were written by others each "
-        f"of the {attempts} times that they were read; nothing was written: try again",
+        f"rows of table {found[0].view!r} changed at each of {attempts} attempts of INSERT; try again later",
         table=found[0].view,
     )
 
@@ -144,7 +142,7 @@ def _into_some_columns(
     found: Sequence[Insertion],
     target: Callable[[str, Sequence[str]], DataFrame | None],
 ) -> Iterator[str]:
-    """The text with relations of some columns in the places of tables, which are there in the block."""
+    """Yield the text with relations of some columns in the places of tables, which are there in the block."""
     made, pieces, at = list[str](), list[str](), 0
     try:
         for each in found:

@@ -99,7 +99,7 @@ class SelectBlock:
 
     @property
     def has_only_tables(self) -> bool:
-        """True if its FROM is tables of the store and their joins, and no query, function or parentheses."""
+        """Return True if its FROM has only tables of the store and joins, no query or function."""
         tables = {id(reference.node) for reference in self.references}
         source = self.select.args.get("from_")
         nodes = [source.this] if source is not None else []
@@ -118,8 +118,8 @@ class _Group:
 
     Attributes:
         visible: its references.
-        preserved: those that no join so far has filled with nulls.
-        near: those that the next ON can name for certain.
+        preserved: references that no join so far has filled with nulls.
+        near: references that the next ON can certainly name.
     """
 
     visible: tuple[Reference, ...] = ()
@@ -246,7 +246,7 @@ class _FromWalk:
 
 
 def _reducible(kind: str, left: _Group, right: _Group) -> tuple[_Group, ...]:
-    """The sides of a join that its ON, or USING, may reduce."""
+    """Return the sides of a join that its ON, or USING, may reduce."""
     return {
         _INNER: (left, right),
         _CROSS: (left, right),

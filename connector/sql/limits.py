@@ -43,7 +43,7 @@ class RowLimit:
 def row_limit(
     block: SelectBlock, reference: Reference, session: Session, columns: Mapping[str, str]
 ) -> RowLimit | None:
-    """The rows of a reference that suffice for its SELECT; None where it may need all.
+    """Return the rows of a reference that suffice for its SELECT; None where it may need all.
 
     It is for its callers to see that all conditions of the SELECT are tested where the table is read.
 
@@ -68,7 +68,7 @@ def row_limit(
 
 
 def ordered_tail(query: Query, select: exp.Select) -> tuple[int, int] | None:
-    """The place of `ORDER BY … LIMIT n` in a query that is this SELECT and ends so; None for other ones.
+    """Return the place of `ORDER BY … LIMIT n` at the end of a query that is this SELECT; None without it.
 
     Without them a relation of the first n rows, in their order, is the answer.
     """
@@ -89,7 +89,7 @@ def ordered_tail(query: Query, select: exp.Select) -> tuple[int, int] | None:
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:
-    """True if the FROM is the reference alone, and there are no clauses but those that are understood."""
+    """Return True if the FROM is the reference alone, and all clauses are understood."""
     clauses = {name for name, value in select.args.items() if value}
     parts = {name for name, value in reference.node.args.items() if value}
     source = select.args.get("from_")
@@ -103,7 +103,7 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
 
 
 def _count(clause: exp.Expr | None) -> int | None:
-    """The number of a LIMIT or an OFFSET that is written as one."""
+    """Return the number of a LIMIT or an OFFSET that is written as one."""
     if clause is None or any(value for name, value in clause.args.items() if name != "expression"):
         return None
     number = clause.args.get("expression")
@@ -118,7 +118,7 @@ def _term(
     session: Session,
     columns: Mapping[str, str],
 ) -> str | None:
-    """A term of an ORDER BY that is a column of the table, with nulls where Spark has them by default."""
+    """Return an ORDER BY term that is a column of the table, with Spark's default place of nulls."""
     if not isinstance(node, exp.Ordered) or not isinstance(node.this, exp.Column):
         return None
     name = node.this.name
@@ -137,13 +137,13 @@ def _term(
 
 
 def is_of(column: exp.Column, reference: Reference, session: Session) -> bool:
-    """True if a column is written bare or behind the reference's alias, and is no field of a struct."""
+    """Return True if a column is unqualified or qualified by the alias, and no field of a struct."""
     qualifiers = [session.folded(part.name) for part in column.parts[:-1]]
     return qualifiers in ([], [session.folded(reference.alias)])
 
 
 def _leaves_name(shown: exp.Expr, name: str, reference: Reference, session: Session) -> bool:
-    """True if what a SELECT shows certainly gives the name to nothing but the table's column."""
+    """Return True if what a SELECT shows certainly gives the name to nothing but the table's column."""
     if isinstance(shown, exp.Alias):
         return session.folded(shown.alias) != session.folded(name)
     return isinstance(shown, exp.Star) or (isinstance(shown, exp.Column) and is_of(shown, reference, session))

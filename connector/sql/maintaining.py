@@ -1,4 +1,4 @@
-"""Statements about a table as a whole, in the words that users of other formats know."""
+"""Statements about a table as a whole: history, maintenance, restore and schema changes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ HISTORY = (
 
 
 def maintain(spark: SparkSession, store: Store, table: str, statement: Statement) -> DataFrame:
-    """Carry a statement out; what it gives is a row or more that say what was done.
+    """Carry out a statement and return its result as rows.
 
     Raises:
-        NotUnderstoodError: it asks for what there is not; nothing was done.
+        NotUnderstoodError: the statement has clauses that are not supported; nothing was done.
     """
     return _STATEMENTS[statement.kind](spark, store, store.table(table), statement.reader)
 
@@ -47,21 +47,14 @@ def _history(spark: SparkSession, store: Store, table: Table, reader: StatementR
 
 
 def _optimize(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    if not reader.at_end:
-        raise NotUnderstoodError(
-            "OPTIMIZE takes nothing but the table's name: rows are in the order of their keys"
-        )
+    reader.expect_end()
     return spark.createDataFrame([(table.compact(),)], "fragments_removed BIGINT")
 
 
 def _vacuum(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    """All files of the store that nobody needs, whichever table they were of."""
+    """Remove all unreferenced files of the store, whatever their table."""
     dry_run = reader.takes("DRY", "RUN")
-    if not reader.at_end:
-        raise NotUnderstoodError(
-            "VACUUM takes DRY RUN alone: how long snapshots are kept is the table's retention period "
-            "(Table.set_retention)"
-        )
+    reader.expect_end()
     collected = store.collect_garbage(dry_run=dry_run)
     removed = collected.count(Action.DELETE, Action.TRASH)
     return spark.createDataFrame([(removed,)], "files_removed BIGINT")
@@ -74,16 +67,11 @@ def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementR
             to = datetime.fromisoformat(reader.string())
             to = to if to.utcoffset() is not None else to.replace(tzinfo=UTC)
         except ValueError as error:
-            raise NotUnderstoodError(
-                f"a time has ISO's form, as '2026-01-31 12:00:00' in UTC: {error}"
-            ) from None
+            raise NotUnderstoodError(f"a time is written as '2026-01-31 12:00:00' in UTC: {error}") from None
     elif reader.takes("TO", "VERSION", "AS", "OF"):
         to = reader.number_or_string()
     else:
-        raise NotUnderstoodError(
-            "write RESTORE TABLE … TO VERSION AS OF 17, or of a tag in quotes, or RESTORE TABLE … TO "
-            "TIMESTAMP AS OF '2026-01-31 12:00:00'"
-        )
+        raise reader.wrong("TO VERSION AS OF or TO TIMESTAMP AS OF")
     reader.expect_end()
     return spark.createDataFrame([(int(table.restore(to)),)], "version BIGINT")
 
@@ -109,27 +97,13 @@ def _alter(spark: SparkSession, store: Store, table: Table, reader: StatementRea
         table.rename_column(_spelt(table, old), new)
     elif reader.takes_one("ALTER COLUMN", "CHANGE COLUMN", "ALTER"):
         name = _spelt(table, reader.identifier())
-        if not reader.takes("TYPE"):
-            raise NotUnderstoodError(
-                f"ALTER COLUMN {name} changes the TYPE alone: RENAME COLUMN {name} TO … gives it another "
-                "name, whether a column allows nulls is said when a table is made, and it has no DEFAULT, "
-                "COMMENT or place"
-            )
+        reader.expect("TYPE")
         (field,) = columns_of(f"c {reader.until()}")
         table.widen_column(name, field.type)
     elif reader.takes("SET", "TBLPROPERTIES"):
         _set_properties(table, reader)
-    elif reader.takes("RENAME", "TO"):
-        keys = ",".join(table.primary_key)
-        raise NotUnderstoodError(
-            f"a table keeps its name: CREATE TABLE {reader.name()[-1]} TBLPROPERTIES ('primaryKey' = "
-            f"'{keys}') AS SELECT * FROM … makes another with its rows"
-        )
     else:
-        raise NotUnderstoodError(
-            "ALTER TABLE adds, drops, renames and widens columns, and sets the property 'compression' (SET "
-            "TBLPROPERTIES), and nothing else"
-        )
+        raise reader.wrong("ADD, DROP, RENAME or ALTER COLUMN or SET TBLPROPERTIES")
     return nothing(spark)
 
 
@@ -138,21 +112,18 @@ def _set_properties(table: Table, reader: StatementReader) -> None:
     reader.expect_end()
     for name in properties:
         if name.lower() != COMPRESSION:
-            raise NotUnderstoodError(
-                f"there is no property {name} that can be changed; there is compression ('none', 'lz4' or "
-                "'zstd'), and store.table(name).set_retention('7d') says how long snapshots are kept"
-            )
+            raise NotUnderstoodError(f"property {name} cannot be changed; only compression can")
     (form,) = properties.values()
     table.set_compression(form)
 
 
 def _spelt(table: Table, name: str) -> str:
-    """A column's name as the table spells it."""
+    """Return a column's name as the table spells it."""
     return next((own for own in table.schema.names if own.lower() == name.lower()), name)
 
 
 def nothing(spark: SparkSession) -> DataFrame:
-    """The result of a statement that has none."""
+    """Return an empty result."""
     return spark.createDataFrame([], StructType([]))
 
 

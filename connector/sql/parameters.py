@@ -25,7 +25,7 @@ def with_literals(text: str, arguments: Arguments, for_change: bool = False) -> 
 
 
 def some_literals(text: str, arguments: Arguments) -> tuple[str, Arguments | None]:
-    """Write values for `?` and `:name` into a query where that is exact; and those that stay parameters.
+    """Write values for `?` and `:name` into a query where that is exact, and return the other parameters.
 
     Exact for booleans, 64-bit integers, finite doubles, dates, None, and strings without quotes and
     backslashes: the literal has the type that `spark.sql` gives the value. Everything else is Spark's,
@@ -78,7 +78,7 @@ def _written(
 
 
 def _begins_a_name(tokens: Sequence[Any], number: int) -> bool:
-    """True for the colon of `:name`; false for those of `x::INT` and `STRUCT<a:INT>`."""
+    """Return True for the colon of `:name`; false for those of `x::INT` and `STRUCT<a:INT>`."""
     before = tokens[number - 1] if number else None
     after = tokens[number + 1] if number + 1 < len(tokens) else None
     is_apart = before is None or (before["word"] is None and before["quoted"] is None and before[0] != ":")
@@ -86,7 +86,7 @@ def _begins_a_name(tokens: Sequence[Any], number: int) -> bool:
 
 
 def _expression(value: Any) -> str | None:
-    """An expression for a value, if it can be written at all."""
+    """Return an expression for a value, if it can be written at all."""
     literal = _literal(value)
     if literal is not None:
         return literal
@@ -102,7 +102,7 @@ def _expression(value: Any) -> str | None:
 
 
 def _literal(value: Any) -> str | None:
-    """The literal of a value, by its exact type: NumPy's float, say, writes itself otherwise."""
+    """Return the literal of a value, by its exact type: NumPy's float, say, writes itself otherwise."""
     kind = type(value)
     if value is None:
         return "NULL"

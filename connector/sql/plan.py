@@ -60,7 +60,7 @@ class TableScan:
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         complete: true if `filter` is all that the SELECT requires of a row.
         as_of: the snapshot that the query names; None for the newest.
-        keys: told to people: whose keys its rows have to have, where these are handed over.
+        keys: for `explain`: the table whose keys its rows must have, if they are handed over.
         tail: where the query's last words stand, ORDER BY … LIMIT n, if the rows of `limit` are its answer.
         ended: true if the relation gives these rows, in that order, so that the last words can go; or each
             group once, so that nothing is left to add up.
@@ -115,11 +115,11 @@ class QueryPlan:
 
     @property
     def names_snapshots(self) -> bool:
-        """True if some table is read as of another snapshot than the newest."""
+        """Return True if some table is read as of another snapshot than the newest."""
         return any(scan.as_of is not None for scan in self.scans)
 
     def unfolded(self, *, whole: bool = False) -> QueryPlan:
-        """The same query over rows alone, so that nothing of its text goes but names of tables.
+        """Return the same query over rows alone, so that nothing of its text goes but names of tables.
 
         Args:
             whole: over all rows and columns, which is what Spark's errors are about.
@@ -130,7 +130,7 @@ class QueryPlan:
         return replace(self, scans=tuple(scans), joins=())
 
     def rewritten(self, names: Sequence[str]) -> str:
-        """The query over relations of these names, one for each scan, some of which give partial rows."""
+        """Return the query over relations of these names, one for each scan; some have partial rows."""
         edits: list[Edit] = []
         for reference, scan, name in zip(self._references, self.scans, names, strict=True):
             edits.append((reference.start, reference.end, quoted(name)))
@@ -229,7 +229,7 @@ def _scans(
 def _columns(
     query: Query, block: SelectBlock, reference: Reference, table: TableShape
 ) -> tuple[tuple[str, ...] | None, str | None]:
-    """The columns to read, and why that is all of them."""
+    """Return the columns to read, and why that is all of them."""
     names = table.schema.names
     if not _can_be_chosen(names):
         return None, "names that a list cannot hold"
@@ -243,6 +243,6 @@ def _columns(
 
 
 def _can_be_chosen(names: Sequence[str]) -> bool:
-    """True if the option `columns` can name each of them."""
+    """Return True if the option `columns` can name each of them."""
     plain = all(name and name == name.strip() and "," not in name for name in names)
     return plain and len({name.lower() for name in names}) == len(names)

@@ -196,7 +196,7 @@ def _place(text: str, name: exp.Identifier) -> tuple[int, int]:
         plain = written[1:-1].replace("``", "`") if written.startswith("`") else written
         if plain == name.name:
             return start, end + 1
-    raise UnreadableError(f"it cannot be told where {name.name} stands")
+    raise UnreadableError(f"the place of {name.name} is unknown")
 
 
 def _as_of(node: exp.Table, session: Session) -> AsOf | None:
@@ -219,7 +219,7 @@ def _behind_as_of(tokens: Sequence[Token], at: int) -> int:
     """Return which token ends `t [FOR] VERSION AS OF 2`, of which `t` is one."""
     at += 1 + (tokens[at + 1].text.upper() == "FOR")
     if [token.text.upper() for token in tokens[at + 1 : at + 3]] != ["AS", "OF"]:
-        raise UnreadableError("it cannot be told where a snapshot stands")
+        raise UnreadableError("the place of a snapshot is unknown")
     return at + 3
 
 
@@ -243,7 +243,7 @@ def _behind_parentheses(tokens: Sequence[Token], at: int) -> int:
 
 
 def _is_cte(node: exp.Table, session: Session) -> bool:
-    """True if a name means a common table expression, which hides a table of that name."""
+    """Return True if a name means a common table expression, which hides a table of that name."""
     sought = session.folded(node.name)
     inner: exp.Expr = node
     outer = node.parent

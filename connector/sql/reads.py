@@ -75,7 +75,7 @@ class Reads:
         self._cores = cores
 
     def of(self, plan: QueryPlan) -> list[Read]:
-        """The reads of a plan, in its order."""
+        """Return the reads of a plan, in its order."""
         known: dict[tuple[object, ...], FewRows | None] = {}
         reads = []
         for scan in map(_unfolded_if_joined, plan.scans):
@@ -90,7 +90,7 @@ class Reads:
         return [self._folded(scan, read) for scan, read in zip(plan.scans, reads, strict=True)]
 
     def _folded(self, scan: TableScan, read: Read) -> Read:
-        """A read by tasks of rows that are joined, or of partial rows if these are much fewer."""
+        """Return a read by tasks of rows that are joined, or of partial rows if these are much fewer."""
         if scan.aggregates is None or not scan.aggregates.joined or read.few is not None:
             return read
         folded = replace(read.scan, aggregates=scan.aggregates)
@@ -133,7 +133,7 @@ class Reads:
             reads[join.needed] = Read(scan, self._few(scan))
 
     def _parts(self, scan: TableScan, column: str, keys: pa.Array) -> list[str]:
-        """The conditions of several reads with more keys than one is given."""
+        """Return the conditions of several reads with more keys than one is given."""
         if not MOST_LISTED < len(keys) <= MOST_KEYS:
             return []
         starts = range(0, len(keys), LISTED_IN_PART)
@@ -141,7 +141,7 @@ class Reads:
         return [] if None in parts else [part for part in parts if part is not None]
 
     def _listed(self, scan: TableScan, column: str, keys: pa.Array, most: int) -> str | None:
-        """The condition of a scan with a list of keys; None if that is too long for one."""
+        """Return the condition of a scan with a list of keys; None if that is too long for one."""
         schema = self._shapes[scan.view].schema
         if not 0 < len(keys) <= most or scan.as_of is not None:
             return None
@@ -163,7 +163,7 @@ class Reads:
         return few
 
     def are_first_kept(self, scan: TableScan) -> bool:
-        """True if the first rows of an order are found without an index, each task keeping its own."""
+        """Return True if the first rows of an order are found without an index, each task keeping its own."""
         limit = scan.limit
         if limit is None or not limit.order or limit.rows > MOST_FIRST:
             return False
@@ -182,13 +182,13 @@ class Reads:
 
 
 def _unfolded_if_joined(scan: TableScan) -> TableScan:
-    """A scan of rows that are joined, of which keys of others may be all that is needed."""
+    """Return a scan of rows that are joined, of which keys of others may be all that is needed."""
     joined = scan.aggregates is not None and scan.aggregates.joined
     return replace(scan, aggregates=None) if joined else scan
 
 
 def _gives_the_answer(scan: TableScan, few: FewRows) -> bool:
-    """True if nothing is left to Spark of a query's order, or of its groups."""
+    """Return True if nothing is left to Spark of a query's order, or of its groups."""
     return scan.tail is not None or (scan.aggregates is not None and scan.aggregates.are_whole(few.rows))
 
 
@@ -199,7 +199,7 @@ def options_of(
     most: int | None = None,
     order: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The options of a read by tasks, of so many rows each: the first of an order, if there is one."""
+    """Return the options of a read by tasks, of so many rows each: the first of an order, if there is one."""
     by_time = isinstance(snapshot, AsOf) and snapshot.is_time
     number = snapshot.text if isinstance(snapshot, AsOf) else snapshot
     choices = {

@@ -1,8 +1,8 @@
-"""DELETE, UPDATE and MERGE carried out: each one commit, as of one snapshot.
+"""Execution of DELETE, UPDATE and MERGE: each one commit, as of one snapshot.
 
-What the store evaluates alone is done alongside the driver. All else is a query whose rows Spark writes,
-under the requirement that none of their keys was written since the query's snapshot; where one was, the
-query is run again at a newer snapshot, a few times.
+Statements that the store can evaluate run in the driver. Others are a query whose rows Spark writes, under
+the requirement that none of their keys was written since the query's snapshot; if one was, the query runs
+again at a newer snapshot, a few times.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.functions import col, count_if
 from pyspark.sql.types import (
+    ArrayType,
     AtomicType,
     DataType,
     DateType,
     IntegralType,
+    MapType,
     NullType,
     NumericType,
     StringType,
     StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -42,7 +46,7 @@ from elasticscan.base.errors import (
     UnsupportedType,
     WriteConflict,
 )
-from elasticscan.base.nearness import by_nearness
+from elasticscan.base.nearness import nearest
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
@@ -52,10 +56,7 @@ from elasticscan.filters import parse_value
 from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
-_PLACE = re.compile(r"; line \d+ pos \d+.*", re.DOTALL)  # and the plan behind it
-_QUOTED = re.compile(r"\s*== (?:SQL|DataFrame)\b.*", re.DOTALL)  # a query that was run, and the place in it
 _NAME_PART = re.compile(r"`((?:[^`]|``)*)`")
-_MOST_NAMED = 20  # columns in an error
 _DELETES = f"{OWN}deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 
@@ -78,13 +79,13 @@ class Queries:
 
 
 def change_rows(store: Store, table: str, kind: str, change: RowChange, queries: Queries) -> Counter[str]:
-    """Carry a statement out; returns how many rows were deleted, updated and inserted.
+    """Carry out a statement and return how many rows were deleted, updated and inserted.
 
     Raises:
-        UnreadableError: its query cannot be taken apart for certain; nothing was done.
+        UnreadableError: its query cannot be analysed with certainty; nothing was done.
         InvalidKey: a key would be written twice, or is null.
-        KeysExist: it would insert keys that are there.
-        WriteConflict: others wrote some of its rows each time that they were read.
+        KeysExist: it would insert keys that exist.
+        WriteConflict: some of its rows changed at each attempt.
     """
     plan, _ = queries.plan(change.query)
     if kind != "MERGE" and len(plan.scans) == 1 and plan.scans[0].complete:
@@ -102,107 +103,52 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
             try:
                 return Counter({UPDATE: update_rows(selection, change.set).rows})
             except (FilterError, ColumnNotFound):
-                pass  # a function, say, that only Spark knows; or an error that it words better
+                pass  # such as a function that only Spark has
     for _ in range(MOST_ATTEMPTS):
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
             names = store.table(table).schema.names
-            ours = (
-                own_error(error)
-                or _of_analysis(error, kind, change, names)
-                or _of_values(error, kind, change)
-            )
+            ours = own_error(error) or _unknown_column(error, kind, change, names)
             if ours is None:
                 raise
             if isinstance(ours, InvalidKey) and kind == "MERGE":
                 raise InvalidKey(
-                    f"{ours.message}. MERGE takes one row of its source for a row of the table; "
-                    "nothing was written",
-                    **ours.fields,
+                    f"{ours.message}; MERGE needs one row of the source for a row of the table", **ours.fields
                 ) from None
             if not isinstance(ours, RowsChanged):
                 raise ours from None
     raise WriteConflict(
-        f"rows of table {table!r} that {kind} changes were written by others each of the {MOST_ATTEMPTS} "
-        "times that they were read; nothing was written: try again, or change fewer",
+        f"rows of table {table!r} changed at each of {MOST_ATTEMPTS} attempts of {kind}; try again later",
         table=table,
     )
 
 
 def own_error(error: PySparkException) -> ElasticScanError | None:
-    """The error of this package that a task met: only its text survives between Spark's processes."""
+    """Return the error of this package that a task raised: Spark's processes exchange only its text."""
     met = _OWN_ERROR.search(str(error))
     kind = getattr(errors, met["kind"], None) if met else None
     return kind(met["message"]) if met and kind else None
 
 
-def _of_analysis(
+def _unknown_column(
     error: PySparkException, kind: str, change: RowChange, columns: Sequence[str]
-) -> Exception | None:
-    """Spark's error about the query of a statement in words about the statement; None for one at run time.
-
-    The query is none that a user wrote, so a place in it, its plan and its columns say nothing to them.
-    """
-    if not isinstance(error, AnalysisException):
+) -> ColumnNotFound | None:
+    """Return Spark's error about an unknown column in words about the statement: its query is generated."""
+    if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         return None
-    condition, reported = error.getCondition() or "", error.getMessageParameters() or {}
-    if condition.startswith("UNRESOLVED_COLUMN"):
-        return _no_such_column(reported, kind, change, columns)
-    text = _PLACE.sub("", str(error)).removeprefix(f"[{condition}]").strip()
-    return AnalysisException(f"{text}. {kind} did nothing", condition or None, reported)
-
-
-def _of_values(error: PySparkException, kind: str, change: RowChange) -> Exception | None:
-    """Spark's error about values that a statement meets, with the part of it that did; None for another one.
-
-    Behind its text stands the query, which is none that a user wrote.
-    """
-    text, contexts = str(error), error.getQueryContext()
-    if not contexts:
-        return None
-    part = contexts[0].fragment().strip()
-    part = "" if OWN in part else part
-    assigned = [
-        f"{column} = {value.strip()}" for column, value in (change.set or {}).items() if part in value
-    ]
-    met = assigned[0] if part and assigned else part
-    reported = f" (in {met})" if met else ""
-    condition = error.getCondition()
-    said = _QUOTED.sub("", text).strip().removeprefix(f"[{condition}]").strip()
-    kinds = [each for each in type(error).__mro__ if each.__module__ == PySparkException.__module__]
-    told_as: type[PySparkException] = kinds[0]
-    return told_as(f"{said}{reported}. {kind} did nothing", condition, error.getMessageParameters())
-
-
-def _no_such_column(
-    reported: Mapping[str, str], kind: str, change: RowChange, columns: Sequence[str]
-) -> ColumnNotFound:
-    """A column that a statement names and that is not there; those that are, without our own."""
-    parts = _NAME_PART.findall(reported.get("objectName", ""))
-    is_qualified = len(parts) > 1 or kind == "MERGE"
-    own = [f"{change.alias}.{column}" if is_qualified else column for column in columns]
-    # Those of other tables, of which Spark tells the nearest; of the table it has those alone that are read.
-    others = [_NAME_PART.findall(name) for name in reported.get("proposal", "").split(", ")]
-    theirs = [
-        ".".join(name[-2:] if is_qualified else name[-1:]) for name in others if name and OWN not in name[-1]
-    ]
-    known = by_nearness(".".join(parts), dict.fromkeys([*theirs, *own]))
-    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
-    hint = ""
-    if kind == "MERGE" and parts and parts[-1] in columns:
-        hint = "; SET * and INSERT * take all columns of the table from the source: name those that it has"
-    return ColumnNotFound(
-        f"{kind} finds no column {'.'.join(parts)}; there are {', '.join(known[:_MOST_NAMED])}{more}{hint}. "
-        "Nothing was done",
-        column=".".join(parts),
-        nearest=known[0] if known else None,
-    )
+    parts = _NAME_PART.findall((error.getMessageParameters() or {}).get("objectName", ""))
+    name, near = ".".join(parts), nearest(parts[-1] if parts else "", columns)
+    if near and near != parts[-1]:
+        hint = f"did you mean {near!r}?"
+    else:
+        hint = "name the columns that the source has" if near else f"the table has {', '.join(columns)}"
+    return ColumnNotFound(f"{kind} finds no column {name}; {hint}", column=name, nearest=near)
 
 
 @contextmanager
-def telling_own_errors() -> Iterator[None]:
-    """Raise this package's own error in place of Spark's about it, which begins with a traceback."""
+def own_errors_raised() -> Iterator[None]:
+    """Raise this package's own error in place of Spark's, which begins with a traceback."""
     try:
         yield
     except PySparkException as error:
@@ -213,7 +159,7 @@ def telling_own_errors() -> Iterator[None]:
 
 
 def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:
-    """The result of a statement: the numbers of rows that it changed."""
+    """Return the result of a statement: the numbers of changed rows."""
     counts = {"num_affected_rows": sum(done.values())}
     if kind == "MERGE":
         counts |= {f"num_{action}_rows": done[action] for action in (UPDATE, DELETE, INSERT)}
@@ -250,26 +196,40 @@ def _write(store: Store, table: str, kind: str, change: RowChange, queries: Quer
 
 
 def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, session: Session) -> Column:
-    """A column of the rows as the table's type, where Spark would store it; but no fraction is cut off, and
-    no key becomes that of another row."""
+    """Cast a column of the rows to the table's type, where Spark would store it. No fraction is cut off, no
+    key becomes the key of another row, and no field of a struct takes another field's value."""
     column, given, kind = col(quoted(field.name)), field.dataType, spark_type(field.name, stored)
     if given.simpleString() == kind.simpleString():
         return column
     # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
     if not isinstance(given, NullType) and not (session.ansi and _is_stored(given, kind, is_key)):
-        instead = f"CAST(… AS {kind.simpleString().upper()})"
-        if isinstance(given, StringType) and isinstance(kind, _TIMES):
-            instead = f"{'DATE' if isinstance(kind, DateType) else 'TIMESTAMP'} '…', or {instead}"
+        instead = f"write CAST(… AS {kind.simpleString().upper()})"
+        names, own = _struct_names(given), _struct_names(kind)
+        if names != own:  # a CAST of structs goes by position and would swap values
+            first = next(pair for pair in zip_longest(names, own, fillvalue=()) if pair[0] != pair[1])[1]
+            instead = f"name the fields in the order of the column: {', '.join(first)}"
         raise SchemaMismatch(
-            f"column {field.name!r} of table {table!r} is {kind.simpleString()}, and would be given "
-            f"{given.simpleString()} values; nothing was done: write {instead}",
+            f"column {field.name!r} of table {table!r} is {kind.simpleString()}, not "
+            f"{given.simpleString()}; nothing was done: {instead}",
             column=field.name,
         )
     return column.cast(kind).alias(field.name)
 
 
+def _struct_names(kind: DataType) -> list[tuple[str, ...]]:
+    """Return the names of fields of each struct in a type, from the outside in."""
+    match kind:
+        case ArrayType():
+            return _struct_names(kind.elementType)
+        case MapType():
+            return _struct_names(kind.keyType) + _struct_names(kind.valueType)
+        case StructType():
+            return [tuple(kind.names)] + [names for each in kind for names in _struct_names(each.dataType)]
+    return []
+
+
 def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:
-    """True if Spark's ANSI rules store such values in such a column, and no fraction is cut off."""
+    """Return True if Spark's ANSI rules store such values in such a column, and no fraction is cut off."""
     if isinstance(given, IntegralType) and isinstance(kind, IntegralType):
         return True
     cut = isinstance(kind, IntegralType)
@@ -281,7 +241,7 @@ def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:
 
 
 def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
-    """True if the store may evaluate these values: it would take some that Spark does not store."""
+    """Return True if the store may evaluate these values: it accepts some that Spark does not store."""
     try:
         given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
     except (FilterError, ColumnNotFound, UnsupportedType):
@@ -298,7 +258,7 @@ def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
 def _check_absent(
     rows: DataFrame, table: str, key: tuple[str, ...], change: RowChange, plan: QueryPlan, queries: Queries
 ) -> None:
-    """Raise if a row would be inserted whose key the table has."""
+    """Raise if the key of an inserted row exists in the table."""
     inserts = [number for number, action in enumerate(change.actions) if action == INSERT]
     names = [quoted(name) for name in key]
     inserted = rows.where(col(ACTION).isin(inserts)).select(*names)
@@ -307,8 +267,6 @@ def _check_absent(
     if there:
         values = ", ".join(f"{name} = {there[0][name]!r}" for name in key)
         raise KeysExist(
-            f"MERGE would insert a row of table {table!r} whose primary key is there ({values}); nothing was "
-            "written: compare the whole primary key, and nothing else, in ON, or leave such rows out of the "
-            "source",
+            f"MERGE would insert an existing key of table {table!r} ({values}); compare its key in ON",
             table=table,
         )

@@ -75,7 +75,7 @@ class _Sides:
         self._query, self._block, self._schemas, self._session = query, block, schemas, session
 
     def side(self, condition: Condition, node: exp.Expr) -> _Side:
-        """The column that one side of a comparison is, and whose."""
+        """Return the column that one side of a comparison is, and whose."""
         bare = node.unnest() if isinstance(node, exp.Paren) else node
         if not isinstance(bare, exp.Column) or len(bare.parts) > 2:
             return None
@@ -137,19 +137,19 @@ class _Sides:
         return found
 
     def _own(self, reference: Reference, node: exp.Expr) -> _Side:
-        """The column of the table of a sub-query that reads no other."""
+        """Return the column of the table of a sub-query that reads no other."""
         if not isinstance(node, exp.Column) or not is_of(node, reference, self._session):
             return None
         return self._column(reference, node.name)
 
     def _column(self, reference: Reference, name: str) -> _Side:
-        """The one column of a table that has a name."""
+        """Return the one column of a table that has a name."""
         columns = self._schemas[reference.table].names
         same = [column for column in columns if self._session.folded(column) == self._session.folded(name)]
         return (reference, same[0]) if len(same) == 1 else None
 
     def _outer(self, condition: Condition, reference: Reference, node: exp.Expr) -> _Side:
-        """The column of a table around a sub-query, by whose name nothing inside can be meant."""
+        """Return the column of a table around a sub-query, by whose name nothing inside can be meant."""
         if not isinstance(node, exp.Column) or len(node.parts) != 2:
             return None
         inside = {self._session.folded(name) for name in self._schemas[reference.table].names}
@@ -158,5 +158,5 @@ class _Sides:
 
 
 def _is_key(kind: pa.DataType) -> bool:
-    """True of types whose values are equal in Spark if they are here, and can be written as literals."""
+    """Return True for types with Spark's equality, whose values can be written as literals."""
     return bool(pt.is_signed_integer(kind) or pt.is_string(kind))

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.clock import zoned
-from elasticscan.base.errors import InvalidOption, UnknownName
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
@@ -24,12 +24,10 @@ from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
-from elasticscan.store import telling_words_of
 
 _SNAPSHOTS = ("versionasof", "timestampasof")
 
 
-@telling_words_of
 @dataclass(frozen=True, slots=True)
 class TableRead:
     """A read of one table, put together step by step. Every step returns a new one.
@@ -46,22 +44,14 @@ class TableRead:
     options: Mapping[str, str] = field(default_factory=dict)
     _most: int | None = None
 
-    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
-
-        def __getattr__(self, name: str) -> object:
-            if name.startswith("_") or not hasattr(DataFrame, name):
-                raise AttributeError(f"'TableRead' object has no attribute {name!r}", name=name, obj=self)
-            instead = f"where(condition), or load().{name}" if name == "filter" else f"load().{name}"
-            raise UnknownName(f"a read is no DataFrame yet, and has no {name}; write {instead}", name=name)
-
     def where(self, condition: str) -> TableRead:
-        """Keep rows that meet a condition (and all that were given before).
+        """Keep rows that meet a condition and all earlier ones.
 
-        It means what it means in a Spark session in ANSI mode with the time zone UTC.
+        The condition has the meaning of a Spark session in ANSI mode with the time zone UTC.
 
         Raises:
-            FilterError: it is not supported, or does not go with the columns' types.
-            ColumnNotFound: it names a column that the table does not have.
+            FilterError: the condition is not supported, or does not fit the columns' types.
+            ColumnNotFound: the table lacks a column of the condition.
         """
         checked = str(Predicate.parse(condition, self._schema))
         together = (*self._conditions, checked)
@@ -73,8 +63,8 @@ class TableRead:
         """Read these columns alone, named one by one or in a list.
 
         Raises:
-            ColumnNotFound: the table does not have one of them.
-            InvalidOption: one is no name, but an expression of Spark's.
+            ColumnNotFound: the table lacks one of them.
+            InvalidOption: one is not a name.
         """
         names: list[Any] = [
             name for each in columns for name in (each if isinstance(each, list | tuple) else [each])
@@ -83,8 +73,7 @@ class TableRead:
         for name in names:
             if not isinstance(name, str):
                 raise InvalidOption(
-                    f"select({brief(name)}) must be names of columns: select('id', 'km'); what is "
-                    "computed of them is chosen behind load()",
+                    f"select({brief(name)}) must be names of columns: select('id', 'km')",
                     option="columns",
                 )
             if name.lower() not in known:
@@ -92,7 +81,7 @@ class TableRead:
         return self.option("columns", ",".join(names))
 
     def index(self, name: str) -> TableRead:
-        """Choose how rows are found: as the option `index`."""
+        """Choose the access path, as the option `index`."""
         return self.option("index", name)
 
     def as_of(self, snapshot: int | str | date) -> TableRead:
@@ -117,9 +106,7 @@ class TableRead:
         if name.lower() == "filter":
             return self.where(str(value))
         if name.lower() in ("store", "url", "table", "path"):
-            raise InvalidOption(
-                f"option {name!r} is set already, by the table that the read began with", option=name
-            )
+            raise InvalidOption(f"option {name!r} is set by the table of the read; leave it out", option=name)
         return self._with_option(name, str(value).lower() if isinstance(value, bool) else str(value))
 
     def _with_option(self, name: str, text: str) -> TableRead:
@@ -131,13 +118,13 @@ class TableRead:
         return replace(self, options=options)
 
     def limit(self, rows: int) -> TableRead:
-        """Read so many rows at most, any of those that there are; the smallest limit counts."""
+        """Read at most so many rows, in no particular order; the smallest limit counts."""
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
             raise InvalidOption(f"limit({rows!r}) must be a whole number of rows, 0 or more", option="limit")
         return replace(self, _most=rows if self._most is None else min(rows, self._most))
 
     def load(self) -> DataFrame:
-        """The DataFrame: a snapshot, the newest at this moment unless `as_of` chose one."""
+        """Return the DataFrame of a snapshot: the newest at this moment unless `as_of` chose one."""
         options = dict(self.options)
         is_feed = parse_options({"store": self._uri, "table": self._table, **options}).changes.feed
         if not is_feed and not any(name.lower() in _SNAPSHOTS for name in options):

@@ -41,17 +41,17 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """The word in upper case; quoted names and strings, which are never keywords, as an empty text."""
+        """Return the word in upper case; an empty text for quoted names and strings."""
         return self.word.upper() if self.kind in ("word", "other") else ""
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, whatever is in it."""
+    """Return a name as SQL writes it, whatever is in it."""
     return "`{}`".format(name.replace("`", "``"))
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of a statement, without the semicolons behind it."""
+    """Return the tokens of a statement, without the semicolons behind it."""
     tokens = []
     for match in TOKEN.finditer(text):
         if match.lastgroup:
@@ -71,11 +71,11 @@ class StatementReader:
 
     @property
     def at(self) -> int:
-        """The number of the token that comes next."""
+        """Return the number of the token that comes next."""
         return self._at
 
     def text_since(self, at: int) -> str:
-        """The text that was read since that token."""
+        """Return the text that was read since that token."""
         return self._text[self._tokens[at].start : self._tokens[self._at - 1].end]
 
     @property
@@ -87,7 +87,7 @@ class StatementReader:
         return not self.at_end and self._tokens[self._at].kind == "text"
 
     def sees(self, *words: str) -> bool:
-        """True if these words, in upper case, come next."""
+        """Return True if these words, in upper case, come next."""
         following = self._tokens[self._at : self._at + len(words)]
         return [token.upper for token in following] == list(words)
 
@@ -115,7 +115,7 @@ class StatementReader:
         return NotUnderstoodError(f"{wanted} was expected at {self._tokens[self._at].word!r}")
 
     def name(self) -> list[str]:
-        """The parts of a name."""
+        """Return the parts of a name."""
         parts = [self.identifier()]
         while self.takes("."):
             parts.append(self.identifier())
@@ -141,11 +141,11 @@ class StatementReader:
         return names
 
     def follows(self, word: str) -> bool:
-        """True if the word that was read last is this one."""
+        """Return True if the word that was read last is this one."""
         return self._at > 0 and self._tokens[self._at - 1].upper == word
 
     def until_last(self, word: str) -> str:
-        """The text up to this word and a number, if both end the statement; else to the end."""
+        """Return the text up to this word and a number, if both end the statement; else to the end."""
         tail = self._tokens[-2:]
         if (
             len(tail) == 2
@@ -158,7 +158,7 @@ class StatementReader:
         return self.until()
 
     def list_text(self) -> str:
-        """The rest of the text, without parentheses around it."""
+        """Return the rest of the text, without parentheses around it."""
         if not self.takes("("):
             return self.until()
         text = self.until(")")
@@ -167,7 +167,7 @@ class StatementReader:
         return text
 
     def alias(self, but: Collection[str]) -> str | None:
-        """An alias, with or without AS, if there is one; words of `but` are none."""
+        """Return an alias, with or without AS, if there is one; words of `but` are none."""
         if self.takes("AS"):
             return self.identifier()
         if self.at_end or self._tokens[self._at].kind not in ("word", "quoted"):
@@ -184,18 +184,18 @@ class StatementReader:
         if not self.at_end and self._tokens[self._at].kind == "word":
             word = self._tokens[self._at].word
             if not word.isdecimal():
-                raise NotUnderstoodError(f"a tag stands in quotes: '{word}'")
+                raise NotUnderstoodError(f"a tag is written in quotes: '{word}'")
         return self.string() if self.sees_string else self.number()
 
     def string(self) -> str:
-        """The value of a string without escapes."""
+        """Return the value of a string without escapes."""
         if self.at_end or self._tokens[self._at].kind != "text" or "\\" in self._tokens[self._at].word:
             raise self.wrong("a string")
         self._at += 1
         return self._tokens[self._at - 1].word[1:-1]
 
     def until(self, *stops: str) -> str:
-        """The text up to one of these words outside of parentheses and CASE, or to the end."""
+        """Return the text up to one of these words outside of parentheses and CASE, or to the end."""
         first, depth = self._at, 0
         while not self.at_end:
             word = self._tokens[self._at].upper

@@ -1,6 +1,6 @@
-"""The temporary views of a store's tables in a session: one for each table that there is.
+"""The temporary views of a store's tables in a session, one for each table.
 
-Tables come and go by other processes, too. `look` compares the views with the catalog, which costs one small
+Other processes make and drop tables, too. `look` compares the views with the catalog, which costs one small
 query unless something was committed since.
 """
 
@@ -31,28 +31,20 @@ class TableViews:
     def __init__(self, spark: SparkSession, uri: str, prefix: str) -> None:
         self._spark, self._uri, self._prefix = spark, uri, prefix
         self._tables: dict[str, TableInfo] = {}
-        self._unseen: dict[str, int] = {}  # tables without a view, of which a warning told
-        self._hidden: frozenset[str] = frozenset()
+        self._unseen: dict[str, int] = {}  # tables without a view, about which a warning was given
         self._versions: tuple[int, int] | None = None
         self.look(replacing=True)
 
     @property
     def tables(self) -> Mapping[str, str]:
-        """The table of each view."""
+        """Return the table of each view."""
         return {view: info.name for view, info in self._tables.items()}
 
-    @property
-    def hidden(self) -> list[str]:
-        """The names that tables would have, and that other temporary views of the session have."""
-        shown = self._spark.sql("SHOW VIEWS").collect() if self._hidden else []
-        temporary = {row.viewName.lower() for row in shown if row.isTemporary}
-        return [view for view in sorted(self._hidden) if view.lower() in temporary]
-
     def look(self, *, replacing: bool = False) -> frozenset[str]:
-        """Make the views of tables that came since, and drop those of tables that went.
+        """Make views of new tables, and drop the views of dropped tables.
 
         Args:
-            replacing: a new table's view replaces another of its name; else that stays, and hides the table.
+            replacing: a new table's view replaces another view of its name, which else hides the table.
 
         Returns:
             The views that were dropped.
@@ -63,7 +55,7 @@ class TableViews:
             return frozenset()
         there = {self._prefix + info.name: info for info in context.tables()[0]}
         gone = frozenset(self._tables.keys() - there.keys())
-        hidden = set()
+        is_one_hidden = False
         for view in gone:
             self.drop(view)
         for view, info in there.items():
@@ -75,7 +67,7 @@ class TableViews:
                     self.drop(view)
                 continue
             if known is None and not replacing and self._has_another(view, info):
-                hidden.add(view)
+                is_one_hidden = True
                 continue
             # A new dict, since other threads may go through the old one.
             self._tables = {**self._tables, view: info}
@@ -85,12 +77,11 @@ class TableViews:
                 if info.id in {each.id for each in context.tables()[0]}:
                     raise
                 self.drop(view)  # it was dropped just now
-        self._hidden = frozenset(hidden)
-        self._versions = None if hidden else versions  # such a name may be free the next time
+        self._versions = None if is_one_hidden else versions  # its name may be free the next time
         return gone
 
     def make(self, views: Iterable[str]) -> None:
-        """Make views again, so that they show the newest rows; others of their names are replaced."""
+        """Make views again, so that they show the newest rows; other views of their names are replaced."""
         for view in views:
             info = self._tables.get(view)
             if info is None:
@@ -125,7 +116,7 @@ class TableViews:
         return True
 
     def _has_another(self, view: str, info: TableInfo) -> bool:
-        """True if the session has a view of this name that somebody else made, for other queries."""
+        """Return True if the session has a view of this name that was not made here."""
         if self._own().get(view) == (self._uri, info.name):
             return False
         try:
@@ -133,7 +124,7 @@ class TableViews:
         except AnalysisException as error:
             if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
                 return False
-        self._warn(info, f"the session has another one called {view!r}: drop that, or attach with a prefix")
+        self._warn(info, f"the session has another view {view!r}; drop it, or attach with a prefix")
         return True
 
     def _warn(self, info: TableInfo, why: str) -> None:

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_change(commit: Commit, options: ChangeOptions) -> bool:
-    """True if a commit may have changes to return with these options."""
+    """Return True if a commit may have changes to return with these options."""
     if commit.kind == "delete":
         return options.feed and not options.skip_change_commits
     if commit.kind in ("overwrite", "merge"):
@@ -48,7 +48,7 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
 
 
 def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
-    """True if a segment must not reach over a commit, because it would bring rows nobody asked for.
+    """Return True if a segment must not reach over a commit, because it would return unwanted rows.
 
     With `skipChangeCommits`, commits 5 (write), 6 (merge) and 7 (write) are read as the segments (4, 5]
     and (6, 7]: one segment (4, 7] would return the rows of the merge, too.
@@ -58,7 +58,7 @@ def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
 
 
 def change_rows(commit: Commit, options: ChangeOptions) -> int:
-    """About how many rows the changes of a commit are, at most: an update is two in a change feed.
+    """Return an upper bound for the rows of a commit's changes: an update is two in a change feed.
 
     The rows that an overwrite deletes are not known from the commit, and not counted.
     """
@@ -67,20 +67,17 @@ def change_rows(commit: Commit, options: ChangeOptions) -> int:
 
 
 def check_readable(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) -> list[Commit]:
-    """The commits whose changes are still there.
+    """Return the commits whose changes are still there.
 
     Raises:
-        ChangesExpired: some are not, and that is not allowed.
+        ChangesExpired: some expired, and `failOnDataLoss` is set.
     """
     oldest = table.oldest_snapshot
     lost = [commit.number for commit in commits if commit.number <= oldest]
     if lost and options.fail_on_data_loss:
         raise ChangesExpired(
-            f"changes of table {table.name!r} that are to be read next are no longer kept: those of commits "
-            f"{lost[0]} to {oldest} are gone. Begin with 'startingVersion' = '{oldest + 1}' (a stream: with "
-            "a new checkpoint, there or from a snapshot), or go on without them with 'failOnDataLoss' = "
-            "'false'; Table.set_retention keeps changes for longer, for a stream also the option "
-            "'streamName'",
+            f"changes of table {table.name!r} in commits {lost[0]} to {oldest} expired; use "
+            f"'startingVersion' = '{oldest + 1}' in a new checkpoint, or 'failOnDataLoss' = 'false'",
             table=table.name,
             after=lost[0] - 1,
             oldest=oldest,
@@ -107,7 +104,7 @@ def plan_changes(
     """Tasks that together read all changes between two positions once.
 
     Args:
-        state: a look with the commits from the first position to the last, at least.
+        state: a view of the catalog with the commits between the positions, at least.
         columns: what Spark expects.
         lease: of the scan; none for a stream, which holds what it reads itself.
     """
@@ -185,7 +182,7 @@ class ChangeFeedReader(DataSourceReader):
 
 
 def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -> int:
-    """The last commit that the options name; `after` is the one before the first.
+    """Return the last commit that the options name; `after` is the one before the first.
 
     A commit or time that is still to come is refused: the next read would begin behind it, and what is
     committed until then would never be read.
@@ -210,7 +207,7 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
 
 
 def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) -> int:
-    """The last commit before those that the options ask for.
+    """Return the last commit before the first one that the options choose.
 
     Raises:
         SnapshotNotFound: they ask for those of a time that is still to come.

@@ -9,7 +9,7 @@ from elasticscan.base.errors import StartAgain, TryAgain
 from elasticscan.store import Store, hold_for_stream
 
 RENEW_SECONDS = 60  # how often the catalog is written to
-MOVED_SECONDS = 5  # the same where the stream has gone on since: whoever watches sees how far it is
+MOVED_SECONDS = 5  # the same after progress of the stream, which `status` shows
 
 _log = logging.getLogger(__name__)
 

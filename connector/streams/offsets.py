@@ -16,8 +16,8 @@ initial offset again, which may have become another one. So that offset names it
 the end of the first batch carries it on, and what the end says counts.
 
 Spark stores offsets as plain JSON. `mac`, an HMAC over everything else with a key derived from the
-store's secrets, makes sure that what comes back is what was handed out. The newest secret signs; those that
-were replaced still count, for a checkpoint may be picked up after years, until they are revoked.
+store's secrets, proves that an offset was made by the store. The newest secret signs; replaced secrets still
+verify until they are revoked, since a checkpoint may be continued after years.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SnapshotPart:
 
 
 def canonical(content: Mapping[str, Any]) -> str:
-    """The one JSON text that stands for plain values."""
+    """Return the one JSON text that stands for plain values."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
@@ -117,7 +117,7 @@ class OffsetFormat:
         return content | {"mac": self._sign(canonical(content))}
 
     def read(self, offset: Any) -> Offset:
-        """The inverse of `write`.
+        """Return the inverse of `write`.
 
         Raises:
             InvalidOffset: it is none, of another release or store, or was altered.
@@ -176,8 +176,7 @@ def check_table(offset: Offset, table: int, name: str) -> None:
     """Raise `TableChanged` if another table than that of the offset has its name now."""
     if offset.table != table:
         raise TableChanged(
-            f"table {name!r} was dropped and made again since this stream began, or the offset is of another "
-            "table; start a new stream with a new checkpoint",
+            f"the offset is of another table than {name!r}, perhaps a dropped one; use a new checkpoint",
             table=name,
         )
 
@@ -222,7 +221,7 @@ def _begin(start: Offset, end: Offset) -> Position:
 def segments(
     commits: Sequence[int], passed: Sequence[int], first: InChanges, last: InChanges, slots: int
 ) -> list[Segment]:
-    """Changes between two positions, as few ranges of commits as they can be read in.
+    """Return the changes between two positions in the fewest possible ranges of commits.
 
     Args:
         commits: the numbers of the commits to read, ascending; those outside of the positions do not count.

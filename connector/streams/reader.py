@@ -2,10 +2,10 @@
 
     spark.readStream.format("elasticscan").load("/data/my.store/flights")
 
-Spark asks alongside the driver where a micro-batch ends and for its tasks; the tasks read as in a
-batch. All that is kept of a stream is in its offsets (`offsets`), in Spark's checkpoint:
-whoever has these can go on, and a micro-batch that is repeated has the same rows, wherever tablets
-are by then. The attributes of the reader are only there to save work; tasks get a copy of it.
+Spark asks in a process of the driver where a micro-batch ends and for its tasks; the tasks read as in a
+batch. The only state of a stream is its offsets (`offsets`), in Spark's checkpoint: a stream continues from
+them, and a repeated micro-batch has the same rows, wherever tablets are by then. The attributes of the
+reader only save work; tasks get a copy of it.
 
 Spark 4.3 asks for the newest offset dozens of times a second while nothing happens: then one look at
 the catalog's version is all that is done. It never says that a stream has ended, and does not
@@ -36,7 +36,7 @@ from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST, LATEST
-from elasticscan.connector.options import Options
+from elasticscan.connector.options import Options, check_for_stream
 from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.streams.changes import (
@@ -80,7 +80,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     """Plans the micro-batches of a stream and reads them in tasks."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """`schema` is what Spark expects: all that is offered, or what the user asked for."""
+        """Check `schema`, which Spark expects: all offered columns, or the columns that the user named."""
         self._options = options
         store = open_store(options.store)
         table = store.table(options.table).definition
@@ -95,7 +95,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch
         # The last question that found nothing new, and the last report: valid while the catalog is the same.
-        self._in_vain: tuple[tuple[int, int], ReadLimit, dict[str, Any]] | None = None
+        self._unchanged: tuple[tuple[int, int], ReadLimit, dict[str, Any]] | None = None
         self._behind: tuple[tuple[int, int], Position, dict[str, Any], float | None] | None = None
 
     # Offsets
@@ -113,16 +113,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         options, table, newest = self._options.changes, state.table, self._newest(state)
         if isinstance(options.start, int) and options.start > newest + 1:
             raise SnapshotNotFound(
-                f"option 'startingVersion'={options.start} names a commit that there is not yet; the newest "
-                f"is {newest}, and 'latest' waits for those after it",
+                f"option 'startingVersion'={options.start} is newer than the newest commit, {newest}; "
+                "'latest' waits for new commits",
                 table=table.name,
                 snapshot=options.start,
             )
         if options.start_time is not None and options.start_time > state.now:
             raise InvalidOption(
-                f"option 'startingTimestamp'={utc(options.start_time)} is still to come, but "
-                "a stream begins with what is there; give a time until now, or 'startingVersion' = "
-                "'latest' for the commits from now on",
+                f"option 'startingTimestamp'={utc(options.start_time)} is in the future; use an earlier one "
+                "or 'startingVersion' = 'latest'",
                 option="startingTimestamp",
             )
         if options.start_time is not None or isinstance(options.start, int):
@@ -138,17 +137,17 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if options.max_bytes is None else ReadMaxBytes(options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Commits from now on are left to the next run."""
+        """Leave later commits to the next run."""
         context = self._open().context
         context.check_newest()
         self._target = context.versions()[1]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the batch that begins at `start`; `start` itself when there is nothing new."""
+        """Return the end of the batch that begins at `start`; `start` itself when there is nothing new."""
         store = self._open()
         store.context.check_newest()
         question = (store.context.versions(), limit, start)
-        if question == self._in_vain:
+        if question == self._unchanged:
             self._lease.keep(store)
             return start
         offset = self._read_offset(store, start)
@@ -157,7 +156,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         after = offset.position.commit if isinstance(offset.position, InChanges) else None
 
         def is_enough(fragments: Sequence[Fragment], commits: Sequence[Commit]) -> bool:
-            """True if no batch can go beyond these commits; of the first some rows may have been read."""
+            """Return True if no batch goes beyond these commits; the first may be read in part."""
             most, options = self._budget(fragments, limit), self._options.changes
             return most is not None and sum(change_rows(commit, options) for commit in commits[1:]) > most
 
@@ -176,7 +175,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             position = self._next_in_changes(store, state, offset.position, budget)
         self._position = position
         if position == offset.position:
-            self._in_vain = question
+            self._unchanged = question
             # A stream that ends does not confirm its last batch, and is not asked again.
             self._lease.keep(store, at_once=self._target is not None)
             return start
@@ -185,7 +184,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         )
 
     def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> int | None:
-        """The most rows of a micro-batch; None for no bound.
+        """Return the most rows of a micro-batch; None for no bound.
 
         Spark asks with the limit that it was given as the default, or for everything that there is.
         """
@@ -223,7 +222,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_changes(
         self, store: Store, state: StreamState, start: InChanges, budget: int | None
     ) -> Position:
-        """The end of the next batch among the commits.
+        """Return the end of the next batch among the commits.
 
         Raises:
             ChangesExpired: changes of some commits are no longer kept, and that is not allowed.
@@ -263,7 +262,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
-        """The end of a micro-batch inside a commit that alone exceeds the budget."""
+        """Return the end of a micro-batch inside a commit that alone exceeds the budget."""
         counts = self._rows_given_by_slot(store, table, commit)
         end = cut_slots(counts, slot, most)
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
@@ -309,7 +308,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # Batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch between two offsets."""
+        """Return the tasks of the batch between two offsets."""
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         careless = not self._options.changes.fail_on_data_loss
@@ -339,7 +338,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's rows, each once, wherever its slots are by now; every time the same."""
+        """Yield a task's rows, each once, wherever its slots are by now; every time the same."""
         yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -354,6 +353,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # The store
 
     def _open(self) -> Store:
+        check_for_stream(self._options)  # not before: Spark loses errors of the constructor
         return open_store(self._options.store, self._store_id)
 
     def _read_offset(self, store: Store, sent: Any) -> Offset:
@@ -372,10 +372,8 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
 def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
     return SnapshotExpired(
-        f"snapshot {snapshot} of table {table.name!r}, with which the stream began and which it has not read "
-        f"to the end, is no longer kept; the oldest is {table.oldest_snapshot}. Start again with a new "
-        "checkpoint, or go on in the oldest snapshot with the option 'failOnDataLoss' = 'false'; "
-        "Table.set_retention or the option 'streamName' keep a snapshot for longer",
+        f"snapshot {snapshot} of table {table.name!r}, which the stream reads, expired (oldest: "
+        f"{table.oldest_snapshot}); use a new checkpoint, or 'failOnDataLoss' = 'false'",
         table=table.name,
         snapshot=snapshot,
         oldest=table.oldest_snapshot,
@@ -383,7 +381,7 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 
 def _format(store: Store) -> OffsetFormat:
-    """The store's format, made again each time: readers travel to tasks and must not carry secrets."""
+    """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
     info = store.context.info
     sealer = store.context.sealer
     return OffsetFormat(info.store_id, info.slots, sealer.sign_offset, sealer.is_signed)
@@ -398,7 +396,7 @@ def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
     """Raise if the stream has read a commit that the store does not have."""
     if _commit_held(position) > newest:
         raise InvalidOffset(
-            f"the stream has read table {table.name!r} up to commit {_commit_held(position)}, but the newest "
-            f"is {newest}; if the store was restored from a backup, start a new stream with a new checkpoint",
+            f"the stream has read table {table.name!r} up to commit {_commit_held(position)}, and the newest "
+            f"is {newest}; use a new checkpoint",
             table=table.name,
         )

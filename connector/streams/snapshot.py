@@ -17,10 +17,10 @@ from elasticscan.topology import SlotSet
 def plan_snapshot(
     store: Store, state: StreamState, part: SnapshotPart, columns: Sequence[str], options: Options
 ) -> list[ScanPartition]:
-    """Tasks that together read the rows of some slots of a snapshot once, as far as the filter leaves slots.
+    """Plan tasks that read some slots of a snapshot once together; a filter may leave slots out.
 
     Args:
-        state: a look with the table's fragments.
+        state: a view of the catalog with the table's fragments.
         columns: what Spark expects.
 
     Raises:

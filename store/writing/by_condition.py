@@ -22,7 +22,7 @@ from elasticscan.base.errors import (
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, retry_interrupted
-from elasticscan.filters import Assignment
+from elasticscan.filters import Assignment, Predicate
 from elasticscan.metadata import AUTO, TableInfo, no_such_column
 from elasticscan.storage import conform
 from elasticscan.store.context import Context, Find
@@ -158,6 +158,9 @@ def _change(
     done = commit_of(selection)
     if done is not None:
         return CommitNumber(done, 0)
+
+    if selection.where is not None:
+        Predicate.parse_for_change(selection.where, selection.table().schema)
 
     def attempt() -> CommitNumber:
         with _reading(selection, columns) as (scan, table):

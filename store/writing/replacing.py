@@ -66,7 +66,7 @@ def _conformed(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
 
 def check_condition(where: str, table: TableInfo) -> None:
     """Raises `FilterError` or `ColumnNotFound` unless a table's rows can meet a condition."""
-    Predicate.parse(where, table.schema)
+    Predicate.parse_for_change(where, table.schema)
 
 
 def rows_that_meet(
@@ -78,7 +78,7 @@ def rows_that_meet(
         InvalidOption: one does not, or it is unknown if it does.
         FilterError, ColumnNotFound: the condition cannot be read.
     """
-    predicate = Predicate.parse(where, table.schema)
+    predicate = Predicate.parse_for_change(where, table.schema)
     for batch in batches:
         others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
         if others.num_rows:

@@ -1,6 +1,6 @@
 """Random queries with LIMITs, each with what tells if an answer is right.
 
-Which rows a LIMIT leaves is nobody's promise. So a query is made twice, with its limits and without: the rows
+The rows that a LIMIT leaves are not specified. A query is made twice, with its limits and without: the rows
 of the one are some of the other's, as many as there must be, and in an order they begin like the other's.
 """
 

@@ -51,7 +51,7 @@ class Query:
     reports: list[dict[str, Any] | None] = field(default_factory=list)
     reader: ElasticScanStreamReader | None = None
     committed: int = 0  # batches that `commit` was called for
-    meanwhile: Callable[[], object] = bool  # what others do between planning and reading
+    meanwhile: Callable[[], object] = bool  # called between planning and reading
 
     def source(self) -> ElasticScanSource:
         return ElasticScanSource({"store": self.uri, "table": "t", **self.options})
@@ -143,7 +143,7 @@ def read_all(reader: DataSourceStreamReader, partitions: Any) -> tuple[list[Row]
 
 
 @dataclass
-class Told:
+class NotedCommit:
     """What one commit did, in plain Python."""
 
     number: int
@@ -158,7 +158,7 @@ class History:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.state: dict[int, Row] = {}
-        self.commits: list[Told] = []
+        self.commits: list[NotedCommit] = []
         self.states: list[tuple[int, dict[int, Row]]] = [(store.table("t").definition.created_commit, {})]
 
     def write(self, rows: dict[int, Row], overwrite: bool = False) -> int:
@@ -177,13 +177,13 @@ class History:
             else:
                 feed.append((*row, "insert", number))
             self.state[key] = row
-        self._note(Told(number, "overwrite" if overwrite else "write", list(rows.values()), feed))
+        self._note(NotedCommit(number, "overwrite" if overwrite else "write", list(rows.values()), feed))
         return number
 
     def delete(self, keys: list[int]) -> int:
         number = self.store.table("t").delete(pa.table({"id": pa.array(keys, pa.int64())}))
         feed = [(*self.state.pop(key), "delete", number) for key in keys if key in self.state]
-        self._note(Told(number, "delete", [], feed))
+        self._note(NotedCommit(number, "delete", [], feed))
         return number
 
     def merge(self, rows: dict[int, Row], keys: list[int]) -> int:
@@ -203,10 +203,10 @@ class History:
             feed.append((*row, "update_postimage" if key in self.state else "insert", number))
             self.state[key] = row
         kind = next(commit.kind for commit in self.store.table("t").history() if commit.number == number)
-        self._note(Told(number, kind, list(rows.values()), feed))
+        self._note(NotedCommit(number, kind, list(rows.values()), feed))
         return number
 
-    def _note(self, message: Told) -> None:
+    def _note(self, message: NotedCommit) -> None:
         self.commits.append(message)
         self.states.append((message.number, dict(self.state)))
 
@@ -219,7 +219,7 @@ class History:
     def feed_after(self, commit: int, skip: bool = False) -> list[Row]:
         return [row for message in self._since(commit, skip) for row in message.feed]
 
-    def _since(self, commit: int, skip: bool) -> list[Told]:
+    def _since(self, commit: int, skip: bool) -> list[NotedCommit]:
         return [t for t in self.commits if t.number > commit and not (skip and t.kind != "write")]
 
     def expected(self, query: Query, snapshot: int | None, commit: int) -> Counter[Row]:

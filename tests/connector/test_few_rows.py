@@ -374,7 +374,7 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
 
 
 def _workers() -> set[int]:
-    """The processes in which tasks run: those that a daemon of PySpark below this process has forked."""
+    """The processes of tasks, which a daemon of PySpark below this process has forked."""
     processes = {}
     for each in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

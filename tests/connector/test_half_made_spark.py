@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import TableNotFound, UnsupportedStatement
@@ -190,6 +190,24 @@ def test_other_statements_are_refused_before_anything_happens(
     assert shop.sql("SELECT count(*) FROM half_t").collect()[0][0] == 1_001
     shop.sql("INSERT OVERWRITE half_t SELECT * FROM half_t WHERE id < 3")
     assert store.table("t").scan().to_table().num_rows == 3
+
+
+def test_statements_that_go_to_spark_change_no_row(store: Store, shop: AttachedStore) -> None:
+    for statement in (
+        "DELETE half_t WHERE id > 5",
+        "EXPLAIN DELETE FROM half_t",
+        "WITH z AS (SELECT 1L AS id) DELETE FROM half_t WHERE id IN (SELECT id FROM z)",
+        "MERGE WITH SCHEMA EVOLUTION INTO half_t USING half_t s ON half_t.id = s.id WHEN MATCHED THEN DELETE",
+        "INSERT INTO half_t REPLACE WHERE id > 5 SELECT * FROM half_t WHERE id > 900",
+        "INSERT INTO half_t REPLACE USING (id) SELECT * FROM half_t WHERE id > 900",
+        "INSERT OVERWRITE half_t PARTITION (id = 1) SELECT name, v FROM half_t",
+        "REPLACE TABLE half_t USING parquet AS SELECT 1 AS id",
+        "TRUNCATE half_t",
+        "BEGIN DELETE FROM half_t; END",
+    ):
+        with suppress(PySparkException):
+            shop.sql(statement).collect()
+        assert store.table("t").scan().count() == 1_000, statement
 
 
 def test_a_frame_that_gained_a_column_is_written_twice(spark: SparkSession, store: Store) -> None:

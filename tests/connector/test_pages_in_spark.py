@@ -1,4 +1,4 @@
-"""Pages whose blocks need Spark, run as by somebody who follows a page."""
+"""Pages whose blocks need Spark, run block by block."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
     wanted = {key: 0.5 if key < 998 else 2.0 for key in range(1_004)}
     assert contents(store) == wanted
 
-    # The replayed batch comes over other tasks than before, and after somebody changed its rows.
+    # The replayed batch comes over other tasks than before, after a change of its rows.
     store.table("t").upsert(store.table("t").scan(filter="id = 1003").to_table().set_column(2, "v", [[9.0]]))
     assert forget_last_batch(checkpoint) == 0
     source.add(line(0, v=3.0))

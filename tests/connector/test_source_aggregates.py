@@ -93,7 +93,7 @@ def beside_the_driver(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer(frame: DataFrame) -> tuple[Any, list[Any]]:
-    """Names, types and rows; -0.0 is 0.0, since which of the two is first is nobody's promise."""
+    """Names, types and rows; -0.0 is 0.0, since the order of the two is not specified."""
     rows = [tuple(0.0 if value == 0 and isinstance(value, float) else plain(value) for value in row)
             for row in frame.collect()]  # fmt: skip
     return [(field.name, field.dataType, field.nullable) for field in frame.schema], sorted(rows, key=repr)

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOffset, TableChanged
+from elasticscan.connector.conversion import spark_schema
+from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.offsets import (
     InChanges,
     InSnapshot,
@@ -23,8 +25,11 @@ from elasticscan.connector.streams.offsets import (
     cut_slots,
     segments,
 )
+from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.protocol import Macs, Segment
+from elasticscan.store import Store
 from tests.base.examples import examples
+from tests.connector.conftest import SCHEMA
 
 SLOTS = 64
 SECRETS = {1: b"a" * 32}
@@ -262,3 +267,26 @@ def test_a_cut_holds_what_it_may_and_always_gets_on(
     assert not rest or sum(part) + rest[0] > most or not sum(part)
     if any(counts[start:]):
         assert sum(part)
+
+
+def nested(levels: int) -> Any:
+    found: Any = 1
+    for _ in range(levels):
+        found = {"a": found}
+    return found
+
+
+def test_a_reader_refuses_offsets_of_any_other_form(store: Store) -> None:
+    options = parse_options({"store": store.uri, "table": "t"})
+    reader = ElasticScanStreamReader(options, spark_schema(SCHEMA))
+    good = reader.initialOffset()
+    values: list[Any] = [None, True, -1, 1.5, 10**5_000, float("nan"), "x", b"x", [], {}, {1: 2}]
+    values += [nested(5_000), object()]
+    others: list[Any] = [*values, json.dumps(good), [good]]
+    others += [{**good, name: value} for name in [*good, "more"] for value in values]
+    for other in others:
+        if other == good:
+            continue
+        for start, end in ((other, good), (good, other)):
+            with pytest.raises(InvalidOffset):
+                reader.partitions(start, end)

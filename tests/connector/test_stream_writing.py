@@ -175,9 +175,7 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
     offsets(tmp_path / "c", 0, '{"commit": 5}')
     run(store, 0, rows(0, 5, v=4.0), **where)
     assert contents(store) == BEFORE | dict.fromkeys(range(5), 3.0)
-    reported = [
-        record for record in caplog.records if "cannot be read alongside the driver" in record.message
-    ]
+    reported = [record for record in caplog.records if "cannot be read in the driver" in record.message]
     assert len(reported) == (place in ("nothing there", "no such files"))
 
 
@@ -296,9 +294,9 @@ def test_a_store_made_again_between_tasks_and_commit_gets_none_of_their_rows(
 def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(store: Store) -> None:
     with pytest.raises(InvalidOption, match="'txnVersion' is for batch writes"):
         sink(store, txnAppId="app", txnVersion="1")
-    with pytest.raises(InvalidOption, match="narrows what is read"):
+    with pytest.raises(InvalidOption, match="narrows a read"):
         sink(store, filter="id > 1")
-    with pytest.raises(TableNotFound, match="give the option 'primaryKey'"):
+    with pytest.raises(TableNotFound, match="set the option 'primaryKey'"):
         sink(store, table="fresh")
 
 
@@ -551,22 +549,22 @@ def test_what_cannot_say_whether_a_row_deletes_is_refused_before_any_task_runs(s
     store.create_table("texts", SCHEMA, ["name"])
     with pytest.raises(InvalidOption, match="primary key"):
         sink(store, table="texts", deleteColumn="name")
-    with pytest.raises(InvalidOption, match="some text"):
+    with pytest.raises(InvalidOption, match="must be text"):
         sink(store, deleteColumn=" ")
-    with pytest.raises(SchemaMismatch, match="give the option deleteColumn='_change_type'"):
+    with pytest.raises(SchemaMismatch, match="set the option deleteColumn='_change_type'"):
         sink(store, spark_schema(FEED))
     odd = FEED.set(4, pa.field("_commit_version", pa.string()))
     with pytest.raises(SchemaMismatch, match="cast it to bigint"):
         sink(store, spark_schema(odd), **FEED_OPTION)
-    with pytest.raises(SchemaMismatch, match="columns that the table lacks, _change_type:"):
+    with pytest.raises(SchemaMismatch, match="new columns, _change_type;"):
         sink(store, spark_schema(FEED.append(pa.field("gone", pa.bool_()))), deleteColumn="gone")
 
 
 def test_words_that_no_change_feed_has_are_refused_rather_than_guessed(store: Store) -> None:
     before = files(store)
-    with pytest.raises(SchemaMismatch, match="holds 'D', which is none of delete"):
+    with pytest.raises(SchemaMismatch, match="has 'D', not delete"):
         run(store, 0, feed((1, "insert", 1, 1.0), (2, "D", 1, 1.0)), schema=FEED, **FEED_OPTION)
-    with pytest.raises(SchemaMismatch, match="'_commit_version' is null in 1 rows"):
+    with pytest.raises(SchemaMismatch, match="'_commit_version' has 1 nulls"):
         run(store, 0, feed((1, "insert", None, 1.0)), schema=FEED, **FEED_OPTION)
     assert files(store) == before
 

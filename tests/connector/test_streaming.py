@@ -173,7 +173,7 @@ def test_a_time_names_the_first_commit_that_is_wanted(history: History) -> None:
 
 def test_a_beginning_that_is_still_to_come_is_refused(history: History) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(InvalidOption, match="still to come"):
+    with pytest.raises(InvalidOption, match="is in the future"):
         query(history, startingTimestamp=soon.isoformat()).step()
     with pytest.raises(SnapshotNotFound, match="newest"):
         query(history, startingVersion="99").step()
@@ -719,7 +719,7 @@ def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(
     history.write(rows(0, 10, v=5.0))
     found.step()
     assert not found.step()
-    assert held() == newest(history)  # whoever asks for the next batch is done with the last
+    assert held() == newest(history)  # a request for the next batch completes the last one
 
 
 def test_a_stream_that_ends_says_how_far_it_came(history: History) -> None:
@@ -814,7 +814,7 @@ def test_a_snapshot_that_is_gone_is_an_error_or_left_for_the_oldest_one(
     forget(history)
     found.restart()
     for limit in (ReadMaxRows(300), ReadAllAvailable()):
-        with pytest.raises(SnapshotExpired, match=r"with which the stream began.*new checkpoint"):
+        with pytest.raises(SnapshotExpired, match=r"which the stream reads, expired.*new checkpoint"):
             found.step(limit)
     assert len(found.ends) == 1  # a batch that cannot be read is not even begun
     assert found.started().partitions(found.ends[0], found.ends[0]) == []
@@ -902,7 +902,7 @@ def test_a_store_that_went_back_in_time_is_noticed(history: History, monkeypatch
     found.restart()
     reader = found.started()
     monkeypatch.setattr(reader, "_newest", lambda state: state.newest - 1)
-    with pytest.raises(InvalidOffset, match="backup"):
+    with pytest.raises(InvalidOffset, match="use a new checkpoint"):
         reader.latestOffset(found.ends[-1], ReadAllAvailable())
 
 
@@ -954,22 +954,8 @@ def test_a_wrong_filter_is_reported_when_the_stream_begins(history: History) -> 
         opened(query(history, filter="id =")).initialOffset()
 
 
-def test_a_stream_that_cannot_begin_says_why_whatever_it_is_asked(history: History) -> None:
-    reader = opened(query(history, versionAsOf="1"))
-    for asked in (
-        reader.initialOffset,
-        reader.getDefaultReadLimit,
-        lambda: reader.latestOffset({}, ReadAllAvailable()),
-        lambda: reader.partitions({}, {}),
-        lambda: reader.read(InputPartition(None)),
-    ):
-        with pytest.raises(InvalidOption, match="versionAsOf"):
-            asked()
-    reader.stop()
-
-
 def opened(asked: Query) -> DataSourceStreamReader:
-    return asked.source().streamReader(StructType([StructField("id", LongType())]))
+    return asked.source().streamReader(asked.source().schema())
 
 
 # ------------------------------------------------------------------------ batch reads of changes
@@ -1049,7 +1035,7 @@ def test_a_batch_of_changes_says_what_it_cannot_do(
 def test_a_batch_of_changes_that_are_gone_is_an_error(history: History) -> None:
     history.write(rows(0, 10, v=1.0))
     forget(history)
-    with pytest.raises(ChangesExpired, match="Begin with 'startingVersion' = '4'"):
+    with pytest.raises(ChangesExpired, match="use 'startingVersion' = '4'"):
         batch(history, startingVersion="1")
     assert batch(history, startingVersion="1", failOnDataLoss="false") == []
     history.write(rows(0, 3, v=2.0))

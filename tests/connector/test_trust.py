@@ -101,7 +101,7 @@ def test_a_task_reads_without_the_variable_that_named_the_store(
 
 
 def test_plans_and_tasks_notice_that_the_catalog_was_put_back_to_an_older_copy(store: Store) -> None:
-    """Whoever takes the newest commit for the answer; a snapshot that is named is read as ever."""
+    """Reads of the newest commit are refused; a named snapshot is read."""
     uri, tasks = store.uri, []
 
     def work() -> None:

@@ -41,14 +41,14 @@ def another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_session_with_another_python_is_reported_which_to_name() -> None:
     message = wrong_python("ModuleNotFoundError: No module named 'elasticscan'", "python3")
     assert message is not None and f"PYSPARK_PYTHON={sys.executable}" in message.message
-    assert "Spark runs python3 for its workers" in message.message
+    assert "Spark's workers run python3 without elasticscan" in message.message
     assert wrong_python("No module named 'numpy'", "python3") is None
 
 
 def test_register_and_attach_refuse_workers_without_the_package(another_python: str) -> None:
     spark = session(another_python)
     for call in (register, lambda spark: attach(spark, "a.store")):
-        with pytest.raises(InvalidOption, match=f"Spark runs {another_python} for .*PYSPARK_PYTHON="):
+        with pytest.raises(InvalidOption, match=f"workers run {another_python} without .*PYSPARK_PYTHON="):
             call(spark)
     assert cast(Any, spark).kept == []
 
@@ -58,7 +58,7 @@ def test_workers_that_may_have_it_are_let_be(another_python: str) -> None:
         session(sys.executable),
         session("python_that_is_nowhere"),
         session(another_python, "spark://elsewhere:7077"),  # there it is another one of this name
-        cast(SparkSession, object()),  # over Spark Connect nobody knows
+        cast(SparkSession, object()),  # unknown over Spark Connect
     ):
         check_python_of(spark)
 

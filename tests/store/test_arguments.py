@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize(
-    ("uri", "message"),
+    ("uri", "reported"),
     [
         ("s3://b/x", "can hold no catalog: name a directory, .* shards={'s1': 's3://bucket/prefix'}"),
         ("gs://b/x", "can hold no catalog"),
@@ -290,22 +290,6 @@ def test_a_mode_in_place_of_a_clock_is_reported_how_to_read(store: Store, tmp_pa
     with pytest.raises(InvalidOption, match="clock='w'"):
         Store.create(tmp_path / "new", ["s1"], clock="w")  # type: ignore[arg-type]
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ("count(*), sum(v)", r"several are a list: \['count"),
-        ("count(*) AS n, sum(v)", r"several are a list: \['count"),
-        (["id", "count(*)"], "columns by which rows are grouped stand in group_by"),
-        ("median(v)", "compute the rest from their results, or in Spark$"),
-    ],
-)
-def test_aggregates_of_another_form_are_reported_with_the_form_there_is(
-    store: Store, values: Any, message: str
-) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        store.table("t").aggregate(values)
 
 
 def test_the_oldest_changes_have_no_name(store: Store) -> None:

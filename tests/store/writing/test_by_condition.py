@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from elasticscan.base.errors import (
@@ -123,13 +124,21 @@ def test_indexes_follow(table: Table) -> None:
         (lambda t: t.delete(), InvalidOption, "either keys or where"),
         (lambda t: t.delete([1], where="true"), InvalidOption, "either keys or where"),
         (lambda t: t.delete(where=7), InvalidOption, "where=7"),
-        (lambda t: t.delete(where="id"), FilterError, "must be a condition"),
+        (lambda t: t.delete(where="id"), FilterError, "must be true or false"),
         (lambda t: t.update({}), InvalidOption, "at least one"),
         (lambda t: t.update("n = 1"), InvalidOption, "mapping"),
         (lambda t: t.update({"id": "id + 1"}), InvalidOption, "primary key"),
         (lambda t: t.update({"m": "1"}), ColumnNotFound, "no column 'm'"),
         (lambda t: t.update({"city": "Oslo"}), ColumnNotFound, "quotes inside: \"'Oslo'\""),
         (lambda t: t.update({"n": "n +"}), FilterError, r"set\['n'\]"),
+        (lambda t: t.update({"city": '"id"'}), FilterError, "may be a text or a name"),
+        (lambda t: t.delete(where="\"city\" <> 'Oslo'"), FilterError, "write 'city' for text, `city` for a"),
+        (lambda t: t.scan(filter="\"city\" = 'Oslo'").count(), FilterError, "may be a text or a name"),
+        (lambda t: t.aggregate('min("city")'), FilterError, "may be a text or a name"),
+        (lambda t: t.delete(where="'city' <> 'Oslo'"), FilterError, "names no column; write TRUE"),
+        (lambda t: t.delete(where=pc.scalar(False)), FilterError, "names no column; write TRUE"),
+        (lambda t: t.update({"n": "1"}, "1 = 1"), FilterError, "names no column; write TRUE"),
+        (lambda t: t.overwrite(rows([1]), where="1 = 1"), FilterError, "names no column; write TRUE"),
         (lambda t: t.update({"n": "NULL"}), SchemaMismatch, "allows none"),
         (lambda t: t.update({"n": 1.5}), SchemaMismatch, "does not hold 1.5"),
         (lambda t: t.update({"n": datetime.date(2024, 1, 1)}), SchemaMismatch, "does not hold"),
