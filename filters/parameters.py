@@ -107,7 +107,8 @@ def _literal(name: str, value: Any) -> str:
     literal = _of(value.as_py() if isinstance(value, pa.Scalar) else value)
     if literal is None:
         raise FilterError(
-            f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal; give a plain value"
+            f"parameter {name!r}={brief(value)} ({type(value).__name__}) has no literal; "
+            "give a plain value, a time to the microsecond"
         )
     text = to_sql(literal)
     return f"({text})" if text.startswith("-") else text  # else `x -:n` would begin a comment

@@ -272,6 +272,8 @@ def concat(parts: Sequence[Expression]) -> Expression:
 
 
 def substring(value: Expression, bounds: Sequence[Expression]) -> Expression:
+    if not bounds:
+        raise FilterError("substring needs a position, as in substring(name, 1)")
     options: list[int] = []
     for bound in bounds:
         if not (isinstance(bound, Literal) and isinstance(bound.value, int) and bound.type == pa.int32()):

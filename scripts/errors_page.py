@@ -53,7 +53,7 @@ of many executors one may lack a mount. Spark wraps what is raised in its Python
 stands in the last line of the traceback that it shows. The setting
 `spark.sql.execution.pyspark.udf.hideTraceback.enabled` = `true` leaves that traceback out. PySpark also logs
 an error with a place in a query as a long line of JSON before it, which, behind `import pyspark.sql`,
-`logging.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")` ends; `catalog.sql` logs none.
+`logging.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")` ends.
 
 | exit code of a command | means | kind |
 |---|---|---|

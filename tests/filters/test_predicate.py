@@ -511,6 +511,7 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("flag = n > 1", "parentheses"),
         ("flag = name LIKE 'a'", "parentheses"),
         ("substring(name, n) = 'a'", "whole constants"),
+        ("substring(name) = 'a'", "needs a position"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(text: str, message: str) -> None:
