@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
+import elasticscan
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import Json, Uri, shards_of
+from elasticscan.cli.options import Json, Uri, pairs_of
 from elasticscan.cli.output import answer, counted, size
-from elasticscan.store import Store
 
 
 def backup(
@@ -22,12 +21,15 @@ def backup(
     keep: Annotated[int | None, typer.Option(help="How many backups stay there; all by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Copy a whole store as of now, with all snapshots that it keeps; only what is not there yet."""
-    with Store.open(uri) as store:
+    """Copy a whole store as of now, with all snapshots that it keeps; only files that are not there yet.
+
+    Example: elasticscan backup trips.store /mnt/backups --keep 7
+    """
+    with elasticscan.open(uri) as store:
         made = store.backup(target, keep=keep)
     copied = f"{made.copied:,} of {made.files:,} files copied ({size(made.copied_bytes)})"
     gone = f", {made.removed:,} removed" if made.removed else ""
-    answer(json, asdict(made), f"Backup [bold]{made.name}[/bold], snapshot {made.snapshot}: {copied}{gone}.")
+    answer(json, asdict(made), f"Backup {made.name}, snapshot {made.snapshot}: {copied}{gone}.")
 
 
 def restore(
@@ -40,11 +42,13 @@ def restore(
     name: Annotated[str | None, typer.Option(help="Which backup; the newest by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Make a store of a backup."""
-    _, roots = shards_of(root or [])
-    with Store.from_backup(source, uri, roots, name) as store:
+    """Make a store of a backup.
+
+    Example: elasticscan restore /mnt/backups restored.store
+    """
+    with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root"), name) as store:
         state = store.status()
     tables = {table["name"]: table["rows"] for table in state["tables"]}
     value = {"store": shown(uri), "snapshot": state["snapshot"], "tables": tables}
-    text = f"{escape(shown(uri))} holds snapshot {state['snapshot']} with {counted(len(tables), 'table')}."
+    text = f"{shown(uri)} holds snapshot {state['snapshot']} with {counted(len(tables), 'table')}."
     answer(json, value, text)
