@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,9 +10,6 @@ import elasticscan
 from elasticscan.cli.options import AnyTable, Json, Table, Uri, names_of
 from elasticscan.cli.output import answer, listing, progress, size
 from elasticscan.cli.picture import INDEXES, index_row
-
-if TYPE_CHECKING:
-    from elasticscan import Store
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The index's name.")]
 
@@ -76,7 +73,7 @@ def list_indexes(uri: Uri, table: AnyTable = None, json: Json = False) -> None:
     answer(json, found, listing(INDEXES, map(index_row, found)) if found else none)
 
 
-def _found(store: Store, table: str | None) -> list[dict[str, Any]]:
+def _found(store: elasticscan.Store, table: str | None) -> list[dict[str, Any]]:
     if table is not None:
         store.table(table)  # raises for a wrong name
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -28,9 +28,6 @@ from elasticscan.cli.options import (
 )
 from elasticscan.cli.output import answer, counted, listing, print_json_lines, right, say, show_rows
 from elasticscan.cli.scan import SHOWN_ROWS
-
-if TYPE_CHECKING:
-    from elasticscan import Store
 
 CHOSEN = "▶"
 
@@ -102,7 +99,7 @@ def sql(
     say(f"{counted(number, 'row')}{'; there are more: --limit, or --json for all' if is_cut else ''}.")
 
 
-def _tables_at(store: Store, snapshot: int | str | None) -> dict[str, _AtSnapshot]:
+def _tables_at(store: elasticscan.Store, snapshot: int | str | None) -> dict[str, _AtSnapshot]:
     """Return the tables that a snapshot has; others were made after it."""
     at = store.status()["snapshot"] if snapshot is None else snapshot
     found, missing = dict[str, _AtSnapshot](), None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import typer
@@ -41,9 +41,6 @@ from elasticscan.cli.output import (
     say,
     show_rows,
 )
-
-if TYPE_CHECKING:
-    from elasticscan import Page, Scan
 
 # The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
@@ -245,8 +242,8 @@ def open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
 
 
 def _give(
-    begun: Scan,
-    pages: Iterable[Page],
+    begun: elasticscan.Scan,
+    pages: Iterable[elasticscan.Page],
     command: str,
     of: str,
     output: Path | None,
@@ -283,7 +280,9 @@ def _give(
         begun.close()
 
 
-def _write(begun: Scan, pages: Iterable[Page], of: str, path: Path, as_json: bool) -> None:
+def _write(
+    begun: elasticscan.Scan, pages: Iterable[elasticscan.Page], of: str, path: Path, as_json: bool
+) -> None:
     rows = 0
     with open_writer(path, begun.schema) as writer, progress() as bar:
         task = bar.add_task(f"writing {path.name}", total=None, note="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -17,9 +17,6 @@ from elasticscan.base.showing import utc
 from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, bytes_of, shards_of
 from elasticscan.cli.output import answer, listing, progress
 from elasticscan.cli.picture import shard_lines
-
-if TYPE_CHECKING:
-    from elasticscan import Store
 
 
 def expand(
@@ -148,7 +145,7 @@ def topologies(
 
 
 @contextmanager
-def _moving(store: Store, title: str, bytes_per_second: str | None) -> Iterator[Any]:
+def _moving(store: elasticscan.Store, title: str, bytes_per_second: str | None) -> Iterator[Any]:
     """Change the topology with a bound on copying and a progress bar."""
     with progress() as bar:
         task = bar.add_task(title, total=None, note="")
@@ -159,7 +156,7 @@ def _moving(store: Store, title: str, bytes_per_second: str | None) -> Iterator[
         yield store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
 
 
-def _report(store: Store, topology: Any, as_json: bool, before: int = 0) -> None:
+def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int = 0) -> None:
     """Print the topology, and whether it is still the one before."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
