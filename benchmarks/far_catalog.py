@@ -111,7 +111,7 @@ def write_on(uri: str, number: int, seconds: float, ready: Any, done: Any) -> No
 
 
 def processor_seconds(ancestor: int) -> float:
-    """The time that a process and its children, also those that have ended, have had a processor."""
+    """Return the processor time of a process and its children, ended ones included."""
     parents, seconds = dict[int, int](), dict[int, float]()
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile

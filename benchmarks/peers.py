@@ -152,7 +152,7 @@ class Table:
         self.figures: Figures = {}
 
     def time(self, work: str, name: str, do: Callable[[], object], times: list[float] | None = None) -> None:
-        """Time a work; with `times`, those that count so far, its median."""
+        """Time a task; with `times` of earlier runs, their median."""
         counted = [] if times is None else times
 
         def timed() -> float:

@@ -37,7 +37,7 @@ from indexes import (
 from keys import bench_get, bench_key_scans, bench_spark_key, bench_unequal_runs
 from measure import Results, by_turns, seconds
 from promise import bench_promise
-from shared_store import bench_first_scans, bench_many_tasks, bench_stream_beside_readers, bench_writers
+from shared_store import bench_first_scans, bench_many_tasks, bench_readers_and_a_stream, bench_writers
 from small_commits import bench_upkeep
 from sql_queries import bench_queries
 from streams import bench_streams
@@ -319,7 +319,7 @@ def main() -> int:
                 bench_first_scans(results, Path(temporary), rows)
             spark = start_spark(work)
             bench_many_tasks(results, spark, Path(temporary))
-            bench_stream_beside_readers(results, spark, Path(temporary), options.stream_commits)
+            bench_readers_and_a_stream(results, spark, Path(temporary), options.stream_commits)
             spark.stop()
         if "memory" in only:
             bench_memory(results, Path(temporary), options.memory_rows)

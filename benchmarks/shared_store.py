@@ -107,7 +107,7 @@ def bench_first_scans(results: Results, work: Path, rows: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Curve:
     """What reads alongside a stream cost in one range of its commits; times in milliseconds.
 
     Attributes:
@@ -126,7 +126,7 @@ class Beside:
     resident_mb: float
 
 
-def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commits: int) -> None:
+def bench_readers_and_a_stream(results: Results, spark: Any, work: Path, commits: int) -> None:
     """Scans and point queries alongside a stream that makes so many commits, one after the other."""
     with (
         open_files_limited(256),
@@ -157,7 +157,7 @@ def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commit
     results.at_most("… fragments of the worst slot, with one of a commit that is just made", most, 9)
 
 
-def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Beside]:
+def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Curve]:
     """Reads of both stores by turns, in ranges of the commits that are made meanwhile."""
     begin = store.status()["snapshot"]
     reads = [(of, how) for how in ({}, {"filter": "k = 5"}) for of in (store, quiet)]
@@ -173,8 +173,8 @@ def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Beside]:
             yield _measured(store, done, *map(statistics.median, took))
 
 
-def _measured(store: Store, commits: int, scan: float, quiet: float, point: float, calm: float) -> Beside:
-    measured = Beside(
+def _measured(store: Store, commits: int, scan: float, quiet: float, point: float, calm: float) -> Curve:
+    measured = Curve(
         commits=commits,
         scan_ms=scan * 1e3,
         scan=scan / quiet,

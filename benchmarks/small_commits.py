@@ -1,7 +1,6 @@
 """A store that is written in small pieces: what reads, commits and disks cost after so many commits.
 
-Nobody calls anything by hand: what the writing process does after its commits is all the upkeep there is, and
-256 open files are allowed.
+All maintenance is that of the writing process after its commits, and 256 open files are allowed.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def scanned(store: Store, **how: Any) -> int:
 
 
 def scan_seconds(store: Store, **how: Any) -> float:
-    """The best of three, as a scan that nobody disturbs."""
+    """Return the best of three, as of an undisturbed scan."""
     return min(seconds(lambda: scanned(store, **how)) for _ in range(3))
 
 

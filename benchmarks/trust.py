@@ -23,7 +23,7 @@ _PROVE, _CHECK = SealedFile._prove, SealingSink._check
 
 
 def _never(self: SealedFile, data: memoryview, first: int) -> None:
-    """The bytes are believed."""
+    """Skip the check of bytes."""
 
 
 def _count(self: SealingSink, view: memoryview) -> None:

@@ -61,9 +61,9 @@ KEY = ["time_hour", "carrier", "flight"]
 LEAVES_AT = 0.6
 
 UPKEEP = """
-Nobody has to call anything to keep such a store fast: who writes to it merges small files after its
-commits, and removes what nothing needs. Where many processes write, `elasticscan keep STORE` does it
-alongside them, and balances the shards."""
+Maintenance is automatic: a writer merges small files after its commits, and removes files that are not
+needed any more. Where many processes write, `elasticscan keep STORE` does it for them, and balances the
+shards."""
 
 
 def flights(rows: int | None = None) -> pa.Table:

@@ -98,7 +98,7 @@ class Browser:
         return value
 
     def press(self, key: str, code: int, text: str = "") -> None:
-        """Press a key and let go of it."""
+        """Press and release a key."""
         for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
             said = {"text": text} if text and kind == "keyDown" else {}
             self.call(

@@ -50,7 +50,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class GatedClock(SystemClock):
-    """A clock that lets nobody sleep, and nobody go on while it is stopped: moves that are slow wait here."""
+    """A clock whose sleeps take no time, and block while it is stopped: slow moves wait here."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -199,7 +199,7 @@ def expected(status: dict[str, Any], store: Store) -> dict[str, Any]:
 
 
 def compare(browser: Browser, store: Store) -> dict[str, Any]:
-    """The page shows, a look later at most, what the command line prints; returns that."""
+    """Check that the page shows what the command line prints, one refresh later at most; return it."""
     status = printed(store)
     wanted = expected(status, store)
     for _ in range(200):
