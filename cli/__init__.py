@@ -12,15 +12,13 @@
       4  start a new scan                            (`StartAgain`)
       5  the store or its disks need an operator     (`OperatorNeeded`, damage that `verify` found)
 
-- `load` is one commit over all its files, or a commit for each file as a job, which continues where it
-  stopped. `scan --output` renames its file into place when it is complete. A scan that stops early prints the
-  key that continues after the last row printed.
-- Memory is bounded by the page, not by the table.
+- `scan --output` renames its file into place when it is complete. A scan that stops early prints the key that
+  continues after the last row printed. Memory is bounded by the page, not by the table.
 
 app          registers the commands; exit codes of errors
 options      options that several commands share
 output       tables, JSON, progress bars, errors
-store        create, status, tables, ui
+store        create, status, tables, backup, restore, ui
 picture      the status of a store, drawn
 table        drop, add-column, drop-column, rename-column, widen-column, set-compression, update, delete
 loading      load
@@ -31,7 +29,6 @@ snapshot     history, restore-table, set-retention, tag create, tag drop, tag li
 index        index create, index drop, index list
 topology     expand, contract, rebalance, move, split, join, topologies
 maintenance  keep, compact, gc, adopt, verify, repair, rotate-secret
-backup       backup, restore
 
 `typer` and `rich` are an extra (`pip install 'elasticscan[cli]'`), so they are imported when `main` runs. The
 commands use `import elasticscan`, whose names load Arrow's and SQL's packages at the first use: `--help` and

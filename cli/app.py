@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli import backup, index, maintenance, query, scan, snapshot, store, table, topology
+from elasticscan.cli import index, maintenance, query, scan, snapshot, store, table, topology
 from elasticscan.cli.exporting import export
 from elasticscan.cli.loading import load
 from elasticscan.cli.output import report_error
@@ -78,7 +78,7 @@ COMMANDS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
         topology.topologies,
     ),
     "Its upkeep": (
-        maintenance.keep, maintenance.compact, maintenance.gc, backup.backup, backup.restore,
+        maintenance.keep, maintenance.compact, maintenance.gc, store.backup, store.restore,
         maintenance.adopt, maintenance.verify, maintenance.repair, maintenance.rotate_secret,
     ),
 }  # fmt: skip

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 import elasticscan
 from elasticscan.base.errors import InvalidOption
-from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, names_of, pairs_of, type_of
+from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, names_of, pairs_of
 from elasticscan.cli.output import answer, counted, progress
 
 Sources = Annotated[
@@ -86,7 +84,7 @@ def load(
         raise InvalidOption(
             "--overwrite and --insert do not go together; give one of them", option="--insert"
         )
-    types, said = _types(type_ or ()), pairs_of(user_metadata, "--user-metadata")
+    types, said = pairs_of(type_, "--type"), pairs_of(user_metadata, "--user-metadata")
     with elasticscan.open(uri) as store, progress() as bar:
         task = bar.add_task(f"loading {table}", total=None, note="")
         done = store.load(
@@ -116,11 +114,3 @@ def load(
         asdict(done),
         f"{counted(done.rows, 'row')} loaded into {table}{last}{before}.",
     )
-
-
-def _types(items: Sequence[str]) -> dict[str, pa.DataType]:
-    types = {}
-    for item in items:
-        name, _, alias = item.partition("=")
-        types[name] = type_of(alias, "--type", f"--type {item!r} must be NAME=TYPE, with")
-    return types

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from elasticscan.base.errors import InvalidOption
@@ -110,13 +109,3 @@ def bytes_of(text: str | None, option: str) -> float | None:
     if match is None:
         raise InvalidOption(f"{option} {text[:40]!r} must be a number of bytes, as in 50M", option=option)
     return float(match[1]) * _BYTES[match[2]]
-
-
-def type_of(alias: str, option: str, must: str) -> pa.DataType:
-    """Parse the name of an Arrow type; the error begins with `must`."""
-    try:
-        return pa.type_for_alias(alias)
-    except ValueError as error:
-        raise InvalidOption(
-            f"{must} an Arrow type, such as int64, double or timestamp[us]", option=option
-        ) from error

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console, RenderableType
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -117,17 +117,8 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
 def progress() -> Progress:
     """Make a progress bar on stderr; it draws nothing without a terminal. Tasks have a `note`."""
     screen = console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[note]}", style="dim"),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-        transient=True,
-    )
+    columns = *Progress.get_default_columns(), TextColumn("{task.fields[note]}", style="dim")
+    return Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True)
 
 
 def counted(number: int, noun: str) -> str:

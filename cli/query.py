@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table as Drawing
 from rich.text import Text
 
 import elasticscan
@@ -189,8 +188,16 @@ def _drawn(explained: dict[str, Any], index: str) -> RenderableType:
             )
         )
     candidates = listing(", access, kind, looks up, then tests, scans, cost, note", rows)
+    direct, path = explained["ranges"] is None, explained["access"]
+    how = "a direct scan" if direct else f"{path}, {counted(explained['ranges'], 'range')}"
+    reads = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in explained["scans"])
+    choice = (
+        f"chosen: {how} ({'the cheapest' if index == 'auto' else f'asked for with --index {index}'})\n"
+        f"columns: {', '.join(explained['columns'])}\n"
+        f"reads: {', '.join(reads)}"
+    )
     head = Text.assemble((explained["table"], "bold"), title)
-    parts: list[RenderableType] = [head, "", candidates, "", _choice(explained, index)]
+    parts: list[RenderableType] = [head, "", candidates, "", Text(choice)]
     if (actual := explained["actual"]) is not None:
         (chosen,) = (each for each in explained["candidates"] if each["chosen"])
         figures = [
@@ -202,23 +209,3 @@ def _drawn(explained: dict[str, Any], index: str) -> RenderableType:
         ]
         parts += ["", listing(", estimated, actual", [each for each in figures if each[2]])]
     return Group(*parts)
-
-
-def _choice(explained: dict[str, Any], index: str) -> Drawing:
-    """Draw the choice, and where it reads."""
-    direct = explained["ranges"] is None
-    path = "the primary key" if explained["access"] == "key" else f"index {explained['access']}"
-    how = "a direct scan" if direct else f"{path}, {counted(explained['ranges'], 'range')}"
-    why = "the cheapest" if index == "auto" else f"asked for with --index {index}"
-    places = (f"{part['scan']} of {part['slots']:,} slots at {part['shard']}" for part in explained["scans"])
-    shown = Drawing.grid(padding=(0, 3, 0, 0), pad_edge=False)
-    for name, text in (
-        ("chosen", f"{how} ({why})"),
-        ("looks up", None if direct else explained["index_condition"] or "all entries"),
-        ("then tests", explained["remainder"]),
-        ("columns", ", ".join(explained["columns"])),
-        ("reads", "\n".join(places)),
-    ):
-        if text:
-            shown.add_row(Text(name, "dim"), Text(text))
-    return shown

@@ -100,6 +100,8 @@ def scan(
                     f"{option} cannot change a scan that has begun; leave it out", option=option
                 )
             begun = store.resume(key)
+            if table not in (None, begun.explain()["table"]):
+                raise InvalidOption(f"the key is not one of table {table!r}; leave TABLE out", option="--key")
         elif table is None:
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
         else:
@@ -264,16 +266,12 @@ def _give(
             print_json_lines(page.rows.to_pylist())
     else:
         rows = (row for page in pages for row in page.rows.to_pylist())
-        if preview:
-            first = list(islice(rows, SHOWN_ROWS + 1))
-            more = "; there are more: --limit, --pages or --output" if len(first) > SHOWN_ROWS else ""
-            say(f"{counted(show_rows(begun.schema, first[:SHOWN_ROWS]), 'row')} {of}{more}.")
-        else:
-            more = "; there are more:" if begun.key else "."
-            number = show_rows(begun.schema, rows)
-            say(f"{counted(number, 'row')} {of}{more}")
-            if begun.key:
-                say(f"{command} --key {begun.key}")
+        number, more = show_rows(begun.schema, islice(rows, SHOWN_ROWS if preview else None)), "."
+        if preview and next(rows, None) is not None:
+            more = "; there are more: --limit, --pages or --output."
+        elif not preview and begun.key is not None:
+            more = f"; there are more:\n{command} --key {begun.key}"
+        say(f"{counted(number, 'row')} {of}{more}")
     if form in ("csv", "json") and output is None and begun.key is not None:
         print_json_line({"continuation_key": begun.key}, stderr=True)
     if preview or begun.key is None:

@@ -12,7 +12,7 @@ import typer
 import elasticscan
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, pairs_of, type_of
+from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, pairs_of
 from elasticscan.cli.output import answer, counted
 from elasticscan.cli.scan import keys_of
 
@@ -47,14 +47,12 @@ def add_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = Fals
 
     Example: elasticscan add-column trips.store trips note string
     """
-    field = pa.field(name, type_of(kind, "TYPE", f"TYPE {kind!r} must be"))
     with elasticscan.open(uri) as store:
         handle = store.table(table)
         added = name not in handle.schema.names
-        handle.add_columns([field])
-    value = {"table": table, "column": name, "type": str(field.type), "added": added}
-    outcome = "added" if added else "was there already"
-    answer(json, value, f"Column {name} of {table}, {field.type}, {outcome}.")
+        made = str(handle.add_columns({name: kind}).field(name).type)
+    value = {"table": table, "column": name, "type": made, "added": added}
+    answer(json, value, f"Column {name} of {table}, {made}, {'added' if added else 'was there already'}.")
 
 
 def drop_column(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
@@ -85,10 +83,9 @@ def widen_column(uri: Uri, table: Table, name: Name, kind: Kind, json: Json = Fa
 
     Example: elasticscan widen-column trips.store trips stops int64
     """
-    wide = type_of(kind, "TYPE", f"TYPE {kind!r} must be")
     with elasticscan.open(uri) as store:
-        store.table(table).widen_column(name, wide)
-    value = {"table": table, "column": name, "type": str(wide)}
+        wide = str(store.table(table).widen_column(name, kind).field(name).type)
+    value = {"table": table, "column": name, "type": wide}
     answer(json, value, f"Column {name} of {table} is {wide} now.")
 
 
