@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -15,8 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from elasticscan.store import Store
-
-Shell = Any
+from tests.cli.conftest import Shell
 
 
 @pytest.fixture
@@ -241,4 +239,3 @@ def test_csv_with_other_delimiters_and_without_names_is_loaded(
     (tmp_path / "b.csv").write_text("name\tid\nz\t3\n")
     shell.ok("load", empty, "t", tmp_path / "b.csv", "--delimiter", r"\t")
     assert '{"id": 3, "name": "z"}' in shell.ok("scan", empty, "t", "--json")
-    assert "--column-names" in shell.fails("load", empty, "t", tmp_path / "a.txt", "--no-header")[1]
