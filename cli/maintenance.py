@@ -45,6 +45,8 @@ def keep(
                 if once:
                     raise
                 warn(str(error), "red")
+                if json:
+                    print_json_line({"problems": [str(error)]})
                 time.sleep(pause)
                 continue
             for problem in kept.problems:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.cli.picture import BLOCK, LEAVING, MAX_BLOCKS, colours, picture, shard_lines, span
-from elasticscan.store import Store
+from elasticscan.store import Kept, Store
 from tests.cli.conftest import Shell
 
 
@@ -138,6 +139,27 @@ def test_a_keeper_merges_and_then_nothing_is_due(shell: Shell, uri: str, rows: p
     assert kept["problems"] == []
     assert shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"] == 0
     assert "No work was pending." in shell.ok("keep", uri, "--once")
+
+
+def test_a_keeper_continues_when_the_catalog_was_out_of_reach(
+    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([CatalogUnavailable("the server is away"), Kept(merges=3), KeyboardInterrupt()])
+
+    def keep(_: object, **__: object) -> Kept:
+        match next(rounds):
+            case Kept() as kept:
+                return kept
+            case error:
+                raise error
+
+    monkeypatch.setattr(Store, "keep", keep)
+    code, out, err = shell.run("keep", uri, "--every", "0.01s", "--json")
+    assert code == 0
+    assert [json.loads(line).get("merges") for line in out.splitlines()] == [None, 3]
+    assert "the server is away" in err
+    rounds = iter([CatalogUnavailable("the server is away")])
+    assert shell.fails("keep", uri, "--once")[0] == 3
 
 
 def test_a_keeper_runs_until_it_is_stopped(uri: str) -> None:
