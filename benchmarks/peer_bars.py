@@ -25,7 +25,7 @@ GROUP = LEFT + WIDTH + 90
 
 
 def drawn(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """An SVG of the groups, two alongside each other; of engines that have tables, in Python."""
+    """Draw the groups in two columns as an SVG; of engines that have tables, in Python."""
     works = {
         work: {
             engine: float(seconds)

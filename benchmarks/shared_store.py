@@ -28,7 +28,7 @@ LOADED, BATCH_ROWS, SAMPLES, COMMITS = 200_000, 100, 20, 30
 
 
 def bench_writers(results: Results, work: Path) -> None:
-    """Commits a second of eight writing processes, and of one."""
+    """Measure commits a second of eight writing processes, and of one."""
     with loaded(work / "writers", LOADED) as store:
         alone = _commits(store.uri, 1, 1)
         together = _commits(store.uri, WRITERS, 2)
@@ -46,7 +46,7 @@ def _commits(uri: str, writers: int, first: int) -> int:
 
 
 def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
-    """What three writes of 200 tasks leave to count, alongside the same rows compacted."""
+    """Measure a count after three writes of 200 tasks, against the same rows compacted."""
     with loaded(work / "tasks", LOADED) as store:
         _counted(store, spark)  # a JVM begins slowly
         for number in range(3):
@@ -82,7 +82,7 @@ def _counted(store: Store, spark: Any) -> dict[str, float]:
 
 
 def bench_first_scans(results: Results, work: Path, rows: int) -> None:
-    """The first scan after each of some commits, and the best of three later ones, alongside one before them.
+    """Measure the first scan after each of some commits, and the best of three later ones, against one before.
 
     The reader has the store open for itself, as one in another process.
     """
@@ -127,7 +127,7 @@ class Curve:
 
 
 def bench_readers_and_a_stream(results: Results, spark: Any, work: Path, commits: int) -> None:
-    """Scans and point queries alongside a stream that makes so many commits, one after the other."""
+    """Measure scans and point queries alongside a stream that makes so many commits, one after the other."""
     with (
         open_files_limited(256),
         loaded(work / "stream", LOADED) as store,
@@ -158,7 +158,7 @@ def bench_readers_and_a_stream(results: Results, spark: Any, work: Path, commits
 
 
 def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Curve]:
-    """Reads of both stores by turns, in ranges of the commits that are made meanwhile."""
+    """Read both stores by turns, in ranges of the commits that are made meanwhile."""
     begin = store.status()["snapshot"]
     reads = [(of, how) for how in ({}, {"filter": "k = 5"}) for of in (store, quiet)]
     done, span = 0, 0

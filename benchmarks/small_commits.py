@@ -45,7 +45,7 @@ def rows_of(ids: np.ndarray[Any, Any], seed: int) -> pa.Table:
 
 
 def loaded(place: Path, rows: int, upkeep: str = "auto") -> Store:
-    """A store with so many rows, written at once, and an index."""
+    """Make a store with so many rows, written at once, and an index."""
     Store.create(place, ["s1", "s2"]).close()
     store = Store.open(place, upkeep=upkeep)
     table = store.create_table("t", SCHEMA, ["id"])
@@ -73,7 +73,7 @@ def scan_seconds(store: Store, **how: Any) -> float:
 
 
 def bench_small_commits(results: Results, work: Path, commits: int) -> None:
-    """Reads and commits after so many small commits, alongside those of a store that was loaded at once."""
+    """Measure reads and commits after so many small commits, against a store that was loaded at once."""
     with open_files_limited(OPEN_FILES), loaded(work / "small", LOADED) as store:
         took: list[float] = []
         curve: list[dict[str, float]] = []
@@ -134,7 +134,7 @@ def bench_upkeep_price(results: Results, work: Path, commits: int) -> None:
 
 
 def bench_upserts(results: Results, work: Path, rows: int) -> None:
-    """A scan after ten upserts of 1 %, before upkeep has run and after it, within retention."""
+    """Measure a scan after ten upserts of 1 %, before upkeep has run and after it, within retention."""
     with loaded(work / "upserts", rows, "off") as store:
         fresh = scan_seconds(store)
         chance = np.random.default_rng(7)

@@ -20,7 +20,7 @@ def hold(store: Store, name: str, commit: int, table: str = "t", seconds: float 
 
 @pytest.fixture
 def followed(uri: str, rows: pa.Table) -> str:
-    """The store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
+    """Make the store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
     with Store.open(uri) as store:
         hold(store, "slow", 2)
         store.table("t").upsert(rows.slice(0, 10))

@@ -101,14 +101,14 @@ def server(store: Store, browser: Browser) -> Iterator[PageServer]:
 
 
 def printed(store: Store) -> dict[str, Any]:
-    """What the command line prints of it now."""
+    """Return the status that the command line prints."""
     ended = CliRunner().invoke(app, ["status", store.uri, "--json"])
     assert ended.exit_code == 0
     return dict(json.loads(ended.stdout))
 
 
 def expected(status: dict[str, Any], store: Store) -> dict[str, Any]:
-    """What the page should show of a status."""
+    """Return the texts of the page for a status."""
     goes = {move["tablet"]: move["to"] for move in status["moves"]}
     kept = {table["name"]: table["retention_seconds"] for table in status["tables"]}
     slot_map = store.slot_map(60).stripes()
