@@ -121,7 +121,7 @@ def bench_choice(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_virtual(results: Results, work: Path, rows: int) -> None:
-    """Measure a tenth of a table through an index, after 32 tablets moved behind the first page, and after one."""
+    """Measure a tenth of a table through an index, after 32 tablets moved, and after one."""
 
     store = Store.create(work / "virtual", ["s1", "s2"], tablets=64)
     store.create_table("t", SCHEMA, ["id"])

@@ -82,7 +82,7 @@ def _counted(store: Store, spark: Any) -> dict[str, float]:
 
 
 def bench_first_scans(results: Results, work: Path, rows: int) -> None:
-    """Measure the first scan after each of some commits, and the best of three later ones, against one before.
+    """Measure the first scan after each of some commits, and the best of three later ones.
 
     The reader has the store open for itself, as one in another process.
     """
