@@ -40,7 +40,7 @@ def make_table(store: Store, rows: int) -> Table:
 
 
 def grouped(table: Table, column: str, by: list[str]) -> pa.Table:
-    """The same by way of all rows in memory."""
+    """Compute the same from all rows in memory."""
     return table.scan([*by, column]).to_table().group_by(by).aggregate([(column, "sum")])
 
 

@@ -143,7 +143,7 @@ def bench_python(
                 "first key": lambda cold=cold, one=one: cold(lambda s: s.table("t").get(one)),
                 "first 1,000 keys": lambda cold=cold, t=turn: cold(lambda s: s.table("t").get(keys[t])),
                 "later key": lambda table=table, one=one: table.get(one),
-                "first look-up by index": lambda cold=cold: cold(
+                "first lookup by index": lambda cold=cold: cold(
                     lambda s: s.table("t").scan(filter=where, index="i").count()
                 ),
             }

@@ -71,7 +71,7 @@ def carry(source: socket, target: socket, seconds: float) -> None:
 
 @contextmanager
 def far(server: Path, seconds: float) -> Iterator[int]:
-    """The port of a line to a server from which each answer takes so long."""
+    """Return the port of a proxy that delays each answer of a server."""
     listener = create_server(("127.0.0.1", 0))
 
     def accept() -> None:
@@ -89,7 +89,7 @@ def far(server: Path, seconds: float) -> Iterator[int]:
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
-    """The median of some repetitions."""
+    """Return the median of some repetitions."""
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -111,7 +111,7 @@ def write_on(uri: str, number: int, seconds: float, ready: Any, done: Any) -> No
 
 
 def processor_seconds(ancestor: int) -> float:
-    """The time that a process and its children, also those that have ended, have had a processor."""
+    """Return the processor time of a process and its children, ended ones included."""
     parents, seconds = dict[int, int](), dict[int, float]()
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile

@@ -2,7 +2,7 @@
 
 python benchmarks/growth.py [--commits 10000] [--work DIR] [--figures FILE] [--plot docs/growth.svg]
 
-Nobody calls anything by hand, and 256 open files are allowed. Each figure is a ratio to a store that was
+Maintenance is automatic, and 256 open files are allowed. Each figure is a ratio to a store that was
 loaded at once with the same number of rows, measured by turns, in processor time of all threads: wall time
 would show who else uses the machine.
 """
@@ -45,7 +45,7 @@ class Growth:
     """What a store costs after so many commits; times in milliseconds.
 
     Attributes:
-        scan, point: a full scan and a look-up by an index, as ratios to a store that was loaded at once.
+        scan, point: a full scan and a lookup by an index, as ratios to a store that was loaded at once.
         commit_ms, commit_wall_ms: the mean of the last commits, with the upkeep after them.
         space: bytes on the disk, with what retention keeps, as a ratio to the store that was loaded at once.
         writes: bytes written for each byte committed.

@@ -23,7 +23,7 @@ MOST_BY_INDEX = 0.1
 
 
 def fraction(share: float) -> str:
-    """A condition on k that keeps about this share of the rows."""
+    """Return a condition on k that keeps about this share of the rows."""
     return f"k < {int(KEYS * share)}"
 
 
@@ -33,7 +33,7 @@ def with_index(store: Store) -> None:
 
 
 def bench_build(results: Results, store: Store, rows: int) -> None:
-    """Building an index of a table that is there already."""
+    """Measure building an index of a table that is there already."""
     took = []
     for _ in range(2):
         if any(index.name == "bench" for index in store.table("t").indexes()):
@@ -45,7 +45,7 @@ def bench_build(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_writes(results: Results, work: Path, rows: int) -> None:
-    """The same rows written into a table with two indexes and into one without."""
+    """Measure the same rows written into a table with two indexes and into one without."""
 
     def write(indexed: bool) -> None:
         place = work / "writes"
@@ -81,7 +81,7 @@ def bench_selective(results: Results, store: Store, parquet: Path, rows: int, ro
 
 
 def bench_point(results: Results, work: Path, rows: int) -> None:
-    """A point query on an indexed column, 64 tablets on 4 shards."""
+    """Measure a point query on an indexed column, 64 tablets on 4 shards."""
     store = Store.create(work / "point", ["s1", "s2", "s3", "s4"], tablets=64)
     store.create_table("t", SCHEMA, ["id"])
     store.table("t").upsert(pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
@@ -121,7 +121,7 @@ def bench_choice(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_virtual(results: Results, work: Path, rows: int) -> None:
-    """A tenth of a table through an index, when 32 tablets moved after the first page, and when one did."""
+    """Measure a tenth of a table through an index, after 32 tablets moved, and after one."""
 
     store = Store.create(work / "virtual", ["s1", "s2"], tablets=64)
     store.create_table("t", SCHEMA, ["id"])

@@ -33,7 +33,7 @@ from elasticscan.connector import attach
 
 @contextmanager
 def server() -> Iterator[str]:
-    """A PostgreSQL of its own, with its defaults; gives its address for JDBC."""
+    """Start a PostgreSQL with its defaults, and yield its address for JDBC."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1]
     place = Path(tempfile.mkdtemp(prefix="jdbc-pg-"))
     user = pwd.getpwnam("postgres") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())

@@ -37,7 +37,7 @@ def bench_get(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_key_scans(results: Results, store: Store, rows: int) -> None:
-    """A scan of one key, of a thousand, and of a short range, alongside one that reads all slots."""
+    """Measure a scan of one key, of a thousand, and of a short range, alongside one that reads all slots."""
     table, chance = store.table("t"), np.random.default_rng(8)
 
     def one() -> None:
@@ -56,7 +56,7 @@ def bench_key_scans(results: Results, store: Store, rows: int) -> None:
 
 
 def bench_unequal_runs(results: Results, work: Path) -> None:
-    """A whole index over one large run and forty small ones, alongside the same rows compacted."""
+    """Measure a whole index over one large run and forty small ones, alongside the same rows compacted."""
     place = work / "unequal"
     store = Store.create(place, ["s1"])
     table = store.create_table("t", SCHEMA, ["id"])

@@ -19,7 +19,7 @@ def main() -> None:
     rows = checksum = 0
     for page in store.table("t").scan():
         rows += page.rows.num_rows
-        # Touch every byte: a mapped page that nobody reads would cost nothing.
+        # Touch every byte: a mapped page that is not read would cost nothing.
         for column in page.rows.columns:
             for buffer in column.buffers():
                 if buffer is not None:

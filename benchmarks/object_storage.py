@@ -70,7 +70,7 @@ def child(place: str, what: str) -> None:
 
 
 def measured(server: S3Server, place: Path, what: str) -> tuple[int, int, float, float]:
-    """(requests, bytes, processor time, memory) of one thing in a new process."""
+    """Return (requests, bytes, processor time, memory) of one operation in a new process."""
     server.line.clear()
     environment = os.environ | server.environment
     command = [sys.executable, "-m", "benchmarks.object_storage", "child", str(place), what]

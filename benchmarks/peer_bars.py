@@ -13,7 +13,7 @@ from elasticscan.base.drawing import COLOURS, picture, words
 OURS = "elasticscan"
 # Engines of other kinds: a Redis has no scan but one key after the other, which would hide all other bars.
 LEFT_OUT = ("Spark: ", "Redis")
-# Reading all, finding few, changing some, and what others are quicker at.
+# Reading all, finding few, changing some, and works at which other engines are quicker.
 WORKS = {
     "full scan": "all rows",
     "filter, 0.1 %": "one row of a thousand, by a condition",
@@ -25,7 +25,7 @@ GROUP = LEFT + WIDTH + 90
 
 
 def drawn(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """An SVG of the groups, two alongside each other; of engines that have tables, in Python."""
+    """Draw the groups in two columns as an SVG; of engines that have tables, in Python."""
     works = {
         work: {
             engine: float(seconds)

@@ -12,7 +12,7 @@ OURS, OURS_IN_SPARK = "elasticscan", "Spark: elasticscan"
 
 
 def drawn(figures: Mapping[str, Mapping[str, Any]], count: int) -> str:
-    """An SVG of all works but those whose figures are texts."""
+    """Draw all works with figures as an SVG."""
     works = {
         work: cells
         for work, cells in figures.items()

@@ -472,7 +472,7 @@ def _plain(column: pa.Array) -> list[Any]:
 
 
 def _soon(work: Callable[[], Any]) -> Any:
-    """What a server answers once it has started."""
+    """Return the answer of a server once it has started."""
     for _ in range(200):
         try:
             return work()

@@ -26,7 +26,7 @@ Outcome = tuple[int, int, int, float]  # rows lost, rows given twice, moves, sec
 
 
 def counted(pages: Callable[[], Iterator[pa.RecordBatch]], move: Callable[[random.Random], None]) -> Outcome:
-    """What is wrong with a few scans alongside a mover."""
+    """Return the mistakes of a few scans while tablets move."""
     ended, moves = threading.Event(), 0
 
     def go_on() -> None:

@@ -74,7 +74,7 @@ def summed(answer: pa.Table | pa.RecordBatch) -> Answer:
 
 
 def changed_rows(count: int, round_number: int) -> pa.Table:
-    """A hundredth of the rows, spread over all, with other values."""
+    """Return a hundredth of the rows, spread over all, with other values."""
     ids = np.arange(round_number % 100, count, 100)
     chance = np.random.default_rng(round_number)
     values = {
@@ -152,7 +152,7 @@ class Table:
         self.figures: Figures = {}
 
     def time(self, work: str, name: str, do: Callable[[], object], times: list[float] | None = None) -> None:
-        """Time a work; with `times`, those that count so far, its median."""
+        """Time a task; with `times` of earlier runs, their median."""
         counted = [] if times is None else times
 
         def timed() -> float:
@@ -196,7 +196,7 @@ def by_turns(table: Table, engines: list[Any], rounds: int, work: str, do: Calla
 
 
 def small_commits(table: Table, works: Works, engines: list[Any]) -> None:
-    """A thousand of each engine by turns, or as many as it has time for; the mean counts upkeep, too."""
+    """Measure up to a thousand of each engine by turns; the mean includes maintenance."""
     took: dict[str, list[float]] = {engine.name: [] for engine in engines}
     for number in range(COMMITS):
         for engine in engines:
@@ -257,7 +257,7 @@ def markdown(figures: Figures) -> Iterator[str]:
 
 
 def write(place: Path, count: int, figures: Figures) -> None:
-    """The figures as files: what tells them, and what shows them."""
+    """Write the figures and their charts."""
     place.mkdir(parents=True, exist_ok=True)
     message = json.dumps({"rows": count, "figures": figures}, indent=1)
     (place / "peers.json").write_text(message + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ Points = Sequence[Mapping[str, float]]
 def plotted(
     points: Points, along: str, lines: Mapping[str, str], caption: str, lowest: float, ticks: Sequence[float]
 ) -> str:
-    """An SVG with a line for each figure; one may be missing at some of the points.
+    """Draw an SVG with a line for each figure; one may be missing at some of the points.
 
     Args:
         points: the figures, with what they are over.

@@ -37,7 +37,7 @@ from indexes import (
 from keys import bench_get, bench_key_scans, bench_spark_key, bench_unequal_runs
 from measure import Results, by_turns, seconds
 from promise import bench_promise
-from shared_store import bench_first_scans, bench_many_tasks, bench_stream_beside_readers, bench_writers
+from shared_store import bench_first_scans, bench_many_tasks, bench_readers_and_a_stream, bench_writers
 from small_commits import bench_upkeep
 from sql_queries import bench_queries
 from streams import bench_streams
@@ -72,7 +72,7 @@ def bench_load(results: Results, source: Path, work: Path, rows: int, rounds: in
 
 
 def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None:
-    """A scan without Spark, and what a page costs at the start and the end."""
+    """Measure a scan without Spark, and the cost of a page at the start and the end."""
 
     def scan() -> int:
         return sum(page.rows.num_rows for page in store.table("t").scan())
@@ -99,7 +99,7 @@ def bench_python(results: Results, store: Store, rows: int, rounds: int) -> None
 
 
 def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows: int) -> None:
-    """A page in a table ten times smaller, alongside one in the full table."""
+    """Measure a page in a table ten times smaller, alongside one in the full table."""
     small = make_store(work / "small", pa.RecordBatchReader.from_batches(SCHEMA, batches(rows // 10)))
 
     def page_cost(of: Store) -> float:
@@ -116,7 +116,7 @@ def bench_page_in_larger_table(results: Results, work: Path, store: Store, rows:
 
 
 def bench_key(results: Results, work: Path) -> None:
-    """The continuation key after 1,000 moves of 64 tablets during one scan."""
+    """Measure the continuation key after 1,000 moves of 64 tablets during one scan."""
     store = Store.create(work / "key", ["s1", "s2", "s3"])
     store.create_table("t", SCHEMA, ["id"])
     store.table("t").upsert(next(batches(200_000)))
@@ -222,7 +222,7 @@ def bench_spark(results: Results, work: Path, place: Path, rows: int, rounds: in
 
 
 def bench_spark_moving(results: Results, place: Path, elastic: Any, rounds: int) -> None:
-    """The same scan quiet and while tablets move, by turns."""
+    """Measure the same scan quiet and while tablets move, by turns."""
     quiet, busy, moves = [], [], 0
     for _ in range(rounds):
         quiet.append(seconds(elastic()))
@@ -319,7 +319,7 @@ def main() -> int:
                 bench_first_scans(results, Path(temporary), rows)
             spark = start_spark(work)
             bench_many_tasks(results, spark, Path(temporary))
-            bench_stream_beside_readers(results, spark, Path(temporary), options.stream_commits)
+            bench_readers_and_a_stream(results, spark, Path(temporary), options.stream_commits)
             spark.stop()
         if "memory" in only:
             bench_memory(results, Path(temporary), options.memory_rows)

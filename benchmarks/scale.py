@@ -65,7 +65,7 @@ class TurnedClock:
 
 
 def milliseconds(work: Callable[[], object], times: int = 5) -> float:
-    """The median of some times, after one that warms up."""
+    """Return the median of some times, after one that warms up."""
     work()
     return statistics.median(processor_seconds(work) for _ in range(times)) * 1e3
 
@@ -75,7 +75,7 @@ def once(work: Callable[[], object]) -> float:
 
 
 def anonymous_mb() -> float:
-    """The memory of this process that is no file's."""
+    """Return the anonymous memory of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
@@ -97,7 +97,7 @@ def made(
     scattered: bool = True,
     server: str | None = None,
 ) -> Store:
-    """A store with an empty table.
+    """Make a store with an empty table.
 
     Where tablets are scattered, neighbours lie at different shards and have different epochs, the worst case;
     else each shard's follow one another, as `Store.create` places them. Its catalog is in its directory, or
@@ -139,7 +139,7 @@ def first_page(store: Store) -> int:
 
 
 def planned(store: Store, **options: str) -> list[Any]:
-    """The partitions of a Spark scan, as the driver makes them."""
+    """Return the partitions of a Spark scan, as the driver makes them."""
     source = ElasticScanSource({"store": store.uri, "table": "t", **options})
     return list(source.reader(source.schema()).partitions())
 
@@ -153,7 +153,7 @@ def reads(store: Store) -> Figures:
 
 
 def commits_ms(store: Store, first: int, commits: int = 40) -> float:
-    """The mean of small commits, with the upkeep after them."""
+    """Return the mean of small commits, with the upkeep after them."""
     took = [once(lambda n=n: write(store, first + 10 * n, COMMIT_ROWS)) for n in range(commits)]  # type: ignore[misc]
     return statistics.mean(took)
 
@@ -260,7 +260,7 @@ def topologies_part(work: Path, most: int) -> Iterator[Figures]:
 
 
 def _updates(store: Store, clock: TurnedClock, most: int) -> Iterator[float]:
-    """Commits of rows that are there, ten seconds apart; what each took."""
+    """Update existing rows, ten seconds apart; return the seconds of each commit."""
     chance = np.random.default_rng(most)
     for number in range(most):
         ids = chance.choice(20_000, COMMIT_ROWS, replace=False)

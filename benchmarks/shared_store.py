@@ -28,7 +28,7 @@ LOADED, BATCH_ROWS, SAMPLES, COMMITS = 200_000, 100, 20, 30
 
 
 def bench_writers(results: Results, work: Path) -> None:
-    """Commits a second of eight writing processes, and of one."""
+    """Measure commits a second of eight writing processes, and of one."""
     with loaded(work / "writers", LOADED) as store:
         alone = _commits(store.uri, 1, 1)
         together = _commits(store.uri, WRITERS, 2)
@@ -46,7 +46,7 @@ def _commits(uri: str, writers: int, first: int) -> int:
 
 
 def bench_many_tasks(results: Results, spark: Any, work: Path) -> None:
-    """What three writes of 200 tasks leave to count, alongside the same rows compacted."""
+    """Measure a count after three writes of 200 tasks, against the same rows compacted."""
     with loaded(work / "tasks", LOADED) as store:
         _counted(store, spark)  # a JVM begins slowly
         for number in range(3):
@@ -82,7 +82,7 @@ def _counted(store: Store, spark: Any) -> dict[str, float]:
 
 
 def bench_first_scans(results: Results, work: Path, rows: int) -> None:
-    """The first scan after each of some commits, and the best of three later ones, alongside one before them.
+    """Measure the first scan after each of some commits, and the best of three later ones.
 
     The reader has the store open for itself, as one in another process.
     """
@@ -107,7 +107,7 @@ def bench_first_scans(results: Results, work: Path, rows: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Curve:
     """What reads alongside a stream cost in one range of its commits; times in milliseconds.
 
     Attributes:
@@ -126,8 +126,8 @@ class Beside:
     resident_mb: float
 
 
-def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commits: int) -> None:
-    """Scans and point queries alongside a stream that makes so many commits, one after the other."""
+def bench_readers_and_a_stream(results: Results, spark: Any, work: Path, commits: int) -> None:
+    """Measure scans and point queries alongside a stream that makes so many commits, one after the other."""
     with (
         open_files_limited(256),
         loaded(work / "stream", LOADED) as store,
@@ -157,8 +157,8 @@ def bench_stream_beside_readers(results: Results, spark: Any, work: Path, commit
     results.at_most("… fragments of the worst slot, with one of a commit that is just made", most, 9)
 
 
-def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Beside]:
-    """Reads of both stores by turns, in ranges of the commits that are made meanwhile."""
+def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Curve]:
+    """Read both stores by turns, in ranges of the commits that are made meanwhile."""
     begin = store.status()["snapshot"]
     reads = [(of, how) for how in ({}, {"filter": "k = 5"}) for of in (store, quiet)]
     done, span = 0, 0
@@ -173,8 +173,8 @@ def _sampled(store: Store, quiet: Store, commits: int) -> Iterator[Beside]:
             yield _measured(store, done, *map(statistics.median, took))
 
 
-def _measured(store: Store, commits: int, scan: float, quiet: float, point: float, calm: float) -> Beside:
-    measured = Beside(
+def _measured(store: Store, commits: int, scan: float, quiet: float, point: float, calm: float) -> Curve:
+    measured = Curve(
         commits=commits,
         scan_ms=scan * 1e3,
         scan=scan / quiet,

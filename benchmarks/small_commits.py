@@ -1,7 +1,6 @@
 """A store that is written in small pieces: what reads, commits and disks cost after so many commits.
 
-Nobody calls anything by hand: what the writing process does after its commits is all the upkeep there is, and
-256 open files are allowed.
+All maintenance is that of the writing process after its commits, and 256 open files are allowed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def rows_of(ids: np.ndarray[Any, Any], seed: int) -> pa.Table:
 
 
 def loaded(place: Path, rows: int, upkeep: str = "auto") -> Store:
-    """A store with so many rows, written at once, and an index."""
+    """Make a store with so many rows, written at once, and an index."""
     Store.create(place, ["s1", "s2"]).close()
     store = Store.open(place, upkeep=upkeep)
     table = store.create_table("t", SCHEMA, ["id"])
@@ -69,12 +68,12 @@ def scanned(store: Store, **how: Any) -> int:
 
 
 def scan_seconds(store: Store, **how: Any) -> float:
-    """The best of three, as a scan that nobody disturbs."""
+    """Return the best of three, as of an undisturbed scan."""
     return min(seconds(lambda: scanned(store, **how)) for _ in range(3))
 
 
 def bench_small_commits(results: Results, work: Path, commits: int) -> None:
-    """Reads and commits after so many small commits, alongside those of a store that was loaded at once."""
+    """Measure reads and commits after so many small commits, against a store that was loaded at once."""
     with open_files_limited(OPEN_FILES), loaded(work / "small", LOADED) as store:
         took: list[float] = []
         curve: list[dict[str, float]] = []
@@ -135,7 +134,7 @@ def bench_upkeep_price(results: Results, work: Path, commits: int) -> None:
 
 
 def bench_upserts(results: Results, work: Path, rows: int) -> None:
-    """A scan after ten upserts of 1 %, before upkeep has run and after it, within retention."""
+    """Measure a scan after ten upserts of 1 %, before upkeep has run and after it, within retention."""
     with loaded(work / "upserts", rows, "off") as store:
         fresh = scan_seconds(store)
         chance = np.random.default_rng(7)

@@ -101,7 +101,7 @@ def some_rows(start: int, count: int, draw: np.random.Generator) -> pa.Table:
 
 
 def make_tables(place: Path, count: int) -> None:
-    """The same rows as a store and as Parquet."""
+    """Write the same rows as a store and as Parquet."""
     place.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(1)
     with (
@@ -133,7 +133,7 @@ def seconds(query: Callable[[str], DataFrame], asked: Query) -> float:
 
 
 def ceiling_seconds(spark: Any, rows: int) -> float:
-    """What a Python source takes that has nothing to do but to hand so many rows to Spark."""
+    """Return the seconds of a Python source that only hands so many rows to Spark."""
     start = time.perf_counter()
     options = {"rows": rows, "columns": ",".join(SCHEMA.names), "partitions": 2}
     spark.read.format("ceiling").options(**options).load().write.format("noop").mode("overwrite").save()

@@ -56,7 +56,7 @@ def new_rows(first: int, count: int) -> pa.RecordBatch:
 
 
 def small_store(place: Path, rows: int, commits: int) -> Store:
-    """A table of some size, and small commits after it; the table is made and filled by commits 1 and 2."""
+    """Make a table of some size by commits 1 and 2, and small commits after it."""
     store = Store.create(place, ["s1", "s2"])
     store.create_table("t", SCHEMA, ["id"])
     store.table("t").upsert(pa.RecordBatchReader.from_batches(SCHEMA, batches(rows)))
@@ -102,7 +102,7 @@ def bench_overhead(results: Results, streams: Streams, work: Path, rows: int) ->
 def bench_catch_up(
     results: Results, streams: Streams, spark: Any, place: Path, rows: int, rounds: int
 ) -> None:
-    """A whole table in micro-batches, alongside the batch scan of it."""
+    """Measure a whole table in micro-batches, alongside the batch scan of it."""
 
     def stream(source: str, **options: Any) -> Callable[[], None]:
         def run() -> None:
@@ -134,7 +134,7 @@ def bench_catch_up(
 
 @contextmanager
 def following(streams: Streams, store: Store) -> Iterator[dict[int, float]]:
-    """A stream that notes when each new key was processed."""
+    """Start a stream that notes when each new key was processed."""
     seen: dict[int, float] = {}
     first = Event()
 

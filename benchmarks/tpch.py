@@ -80,7 +80,7 @@ PUBLISHED: dict[str, list[tuple[str, ...]]] = {
 
 
 def generate(place: Path, scale: float) -> None:
-    """The three tables as Parquet, made once."""
+    """Make the three tables as Parquet, once."""
     tool = shutil.which("tpchgen-cli") or shutil.which("tpchgen-cli", path=str(Path(sys.executable).parent))
     if tool is None:
         sys.exit("tpchgen-cli makes the data, and is not on the PATH; pip install tpchgen-cli")
@@ -118,7 +118,7 @@ def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def published(name: str, rows: list[tuple[Any, ...]]) -> bool:
-    """True if rows are the published ones, rounded to their places."""
+    """Return whether rows are the published ones, rounded to their places."""
 
     def same(value: Any, text: str) -> bool:
         if isinstance(value, Decimal):

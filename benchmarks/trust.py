@@ -23,11 +23,11 @@ _PROVE, _CHECK = SealedFile._prove, SealingSink._check
 
 
 def _never(self: SealedFile, data: memoryview, first: int) -> None:
-    """The bytes are believed."""
+    """Skip the check of bytes."""
 
 
 def _count(self: SealingSink, view: memoryview) -> None:
-    """A checksum of nothing for each segment: a reader wants as many as there are segments."""
+    """Return an empty checksum for each segment: a reader wants as many as there are segments."""
     end = self._length + len(view)
     self._checksums += [0] * (end // SEGMENT_BYTES - self._length // SEGMENT_BYTES)
 
@@ -50,7 +50,7 @@ def writing_without() -> Iterator[None]:
 
 
 def bench_trust(results: Results, source: Path, place: Path, work: Path, rounds: int) -> None:
-    """Loading and Python scans, with checksums against without."""
+    """Measure loading and Python scans, with checksums against without."""
 
     def load() -> None:
         make_store(work / "sealed", parquet_reader(source)).close()
@@ -86,7 +86,7 @@ def bench_trust(results: Results, source: Path, place: Path, work: Path, rounds:
 
 
 def bench_spark_trust(results: Results, spark: Any, place: Path, rounds: int) -> None:
-    """A Spark scan that proves every byte, and one that proves none."""
+    """Measure a Spark scan that proves every byte, and one that proves none."""
     from spark_unproven import ProvenSource, UnprovenSource  # noqa: PLC0415 - needs Spark
 
     for kind in (ProvenSource, UnprovenSource):

@@ -6,11 +6,10 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
+import elasticscan
 from elasticscan.cli.options import Columns, Filter, Json, Snapshot, Table, Uri, names_of, snapshot_of
 from elasticscan.cli.output import answer, counted, progress
-from elasticscan.store import Store, kind_of
 
 
 def export(
@@ -28,8 +27,11 @@ def export(
     compression: Annotated[str, typer.Option(help="Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
     json: Json = False,
 ) -> None:
-    """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory."""
-    with Store.open(uri) as store, progress() as bar:
+    """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory.
+
+    Example: elasticscan export trips.store trips s3://bucket/out --filter "city = 'Oslo'"
+    """
+    with elasticscan.open(uri) as store, progress() as bar:
         task = bar.add_task(f"exporting {table}", total=None, note="")
         done = store.table(table).export(
             path,
@@ -43,6 +45,5 @@ def export(
     answer(
         json,
         asdict(done),
-        f"{counted(done.rows, 'row')} of snapshot {done.snapshot} written to {files} "
-        f"{'in' if kind_of(path) is None else 'at'} {escape(done.path)}.",
+        f"{counted(done.rows, 'row')} of snapshot {done.snapshot} written to {files}: {done.path}.",
     )

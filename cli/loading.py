@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import pyarrow as pa
 import typer
-from rich.markup import escape
 
+import elasticscan
 from elasticscan.base.errors import InvalidOption
-from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, names_of, said_of, type_of
+from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, names_of, pairs_of
 from elasticscan.cli.output import answer, counted, progress
-from elasticscan.store import Store
 
 Sources = Annotated[
     list[str],
@@ -79,13 +76,16 @@ def load(
     user_metadata: UserMetadata = None,
     json: Json = False,
 ) -> None:
-    """Load files into a table: one commit, all or nothing; or, as a job, a commit for each file."""
+    """Load files into a table: one commit, all or nothing; or, as a job, a commit for each file.
+
+    Example: elasticscan load trips.store trips 'in/**/*.parquet' --primary-key id --job 2026-06
+    """
     if overwrite and insert:
         raise InvalidOption(
             "--overwrite and --insert do not go together; give one of them", option="--insert"
         )
-    types, said = _types(type_ or ()), said_of(user_metadata)
-    with Store.open(uri) as store, progress() as bar:
+    types, said = pairs_of(type_, "--type"), pairs_of(user_metadata, "--user-metadata")
+    with elasticscan.open(uri) as store, progress() as bar:
         task = bar.add_task(f"loading {table}", total=None, note="")
         done = store.load(
             table,
@@ -112,13 +112,5 @@ def load(
     answer(
         json,
         asdict(done),
-        f"{counted(done.rows, 'row')} loaded into [bold]{escape(table)}[/bold]{last}{before}.",
+        f"{counted(done.rows, 'row')} loaded into {table}{last}{before}.",
     )
-
-
-def _types(items: Sequence[str]) -> dict[str, pa.DataType]:
-    types = {}
-    for item in items:
-        name, _, alias = item.partition("=")
-        types[name] = type_of(alias, "--type", f"--type {item!r} must be NAME=TYPE, with")
-    return types

@@ -1,35 +1,23 @@
-"""The two voices of a command: for people, and JSON for scripts."""
+"""Output of commands: text and tables for people, JSON for scripts."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import typer
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+import pyarrow as pa
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from elasticscan.base.errors import (
-    ElasticScanError,
-    InvalidOption,
-    OperatorNeeded,
-    StartAgain,
-    TryAgain,
-    UsageError,
-)
-from elasticscan.base.json_text import json_text
-from elasticscan.base.showing import utc
+from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
+from elasticscan.base.json_text import json_text, plain
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
 PIPE_WIDTH = 240
-_NO_SCREEN = 1_000_000  # so wide that nothing is wrapped
-
 EXIT_CODES: Mapping[type[ElasticScanError], int] = {
     UsageError: 2,
     TryAgain: 3,
@@ -38,62 +26,30 @@ EXIT_CODES: Mapping[type[ElasticScanError], int] = {
 }
 
 
-_JSON = "elasticscan.json"  # in a command's context: whether it was asked for
-
-
-def remember_json(context: typer.Context, value: bool) -> bool:
-    """Note whether a command was given `--json`; returns that."""
-    context.meta[_JSON] = value
-    return value
-
-
-def wants_json(context: typer.Context) -> bool:
-    """True if the command of this context, or of one below it, was given `--json`."""
-    return bool(context.meta.get(_JSON, False))
-
-
 def console(stderr: bool = False) -> Console:
-    """A console, made again for each use, so that it follows a redirected stdout."""
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=PIPE_WIDTH)
+    """Make a console for one use, so that it follows a redirected stdout."""
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = PIPE_WIDTH
+    return made
+
+
+def say(text: RenderableType) -> None:
+    """Print for people: text as it is, without line breaks of our own, or a table."""
+    console().print(text, soft_wrap=isinstance(text, str))
 
 
 def answer(as_json: bool, value: Any, text: RenderableType) -> None:
-    """Print the outcome of a command: a value for scripts, or text for people; markup in it counts."""
+    """Print the outcome of a command: the value as JSON, or the text."""
     if as_json:
         print(json_text(value, indent=2))
     else:
-        console().print(text)
+        say(text)
 
 
 def warn(text: str, style: str = "") -> None:
-    """Print a line on stderr as it is: brackets in it are no markup."""
-    console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
-
-
-class Listing(Table):
-    """A table that turns its rows into blocks, a line for each column, where it is wider than the screen."""
-
-    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
-        if self.__rich_measure__(screen, options.update(max_width=_NO_SCREEN)).maximum <= options.max_width:
-            yield from super().__rich_console__(screen, options)
-            return
-        for row in range(self.row_count):
-            block = Table.grid(padding=(0, 2), pad_edge=False)
-            block.add_column(style=self.header_style, no_wrap=True)
-            block.add_column(overflow="fold")
-            for column in self.columns:
-                block.add_row(column.header, list(column.cells)[row])
-            yield from ([Text()] if row else [])
-            yield block
-
-
-def listing(*titles: str, right: Collection[str] = ()) -> Listing:
-    """A table without lines; columns of numbers stand to the right."""
-    shown = Listing(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for title in titles:
-        shown.add_column(title, justify="right" if title in right else "left")
-    return shown
+    """Print a line on stderr."""
+    console(stderr=True).print(text, style=style, soft_wrap=True)
 
 
 def print_json_line(value: Any, stderr: bool = False) -> None:
@@ -104,27 +60,47 @@ def print_json_lines(values: Iterable[Any]) -> None:
     sys.stdout.writelines(f"{json_text(value)}\n" for value in values)
 
 
-def printable(text: str) -> str:
-    """Text with its control characters escaped: what a row holds must not steer a terminal."""
-    if text.isprintable():
-        return text
+def listing(titles: str, rows: Iterable[Sequence[Any]]) -> Table:
+    """Draw rows as a table without lines.
+
+    Args:
+        titles: of the columns, with ", " between them.
+        rows: their cells; numbers and texts of `right` stand right.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for at, title in enumerate(titles.split(", ")):
+        is_right = any(line[at].justify == "right" for line in cells)
+        shown.add_column(title, justify="right" if is_right else "left", overflow="fold")
+    for line in cells:
+        shown.add_row(*line)
+    return shown
+
+
+def _cell(value: Any) -> Text:
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, int):
+        return right(f"{value:,}")
+    return Text("" if value is None else str(value))
+
+
+def show_rows(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Print rows of a table or a query; returns how many."""
+    shown = Table(header_style="bold", row_styles=("", "dim"))
+    for field in schema:
+        is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        shown.add_column(Text(field.name), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text("·", "dim") if value is None else Text(_text(value)) for value in row.values()))
+    say(shown)
+    return shown.row_count
+
+
+def _text(value: Any) -> str:
+    """Escape control characters: a value must not steer the terminal."""
+    text = str(plain(value) if isinstance(value, bytes) else value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def unwritten(error: OSError | UnicodeEncodeError) -> InvalidOption | None:
-    """The error to tell where stdout takes no more; None for any other, and where its reader has enough."""
-    if isinstance(error, UnicodeEncodeError):
-        missing = ascii(error.object[error.start])
-        why = f"its encoding, {error.encoding}, has no {missing}; set PYTHONIOENCODING=utf-8"
-    elif isinstance(error, BrokenPipeError) or error.filename is not None or not error.errno:
-        return None
-    else:
-        why = os.strerror(error.errno)
-    with suppress(OSError, ValueError):  # what it still holds would fail once more at the end
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    return InvalidOption(f"stdout cannot be written: {why}", file="stdout")
 
 
 def report_error(error: ElasticScanError, as_json: bool) -> int:
@@ -139,30 +115,20 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
 
 
 def progress() -> Progress:
-    """A progress bar on stderr; draws nothing without a terminal. Tasks have a `note`."""
+    """Make a progress bar on stderr; it draws nothing without a terminal. Tasks have a `note`."""
     screen = console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[note]}", style="dim"),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-        transient=True,
-    )
+    columns = *Progress.get_default_columns(), TextColumn("{task.fields[note]}", style="dim")
+    return Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True)
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things: 1 row, 2 rows."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 row, 2 rows."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size(byte_count: int) -> str:
-    return decimal(byte_count)
+def right(text: str) -> Text:
+    return Text(text, justify="right")
 
 
-def when(seconds: float) -> str:
-    """A moment in UTC, to the last digit: given as a time of a snapshot it is that very moment."""
-    return utc(seconds)
+def size(byte_count: int) -> Text:
+    return right(decimal(byte_count))

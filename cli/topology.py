@@ -11,12 +11,12 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
+import elasticscan
 from elasticscan.base.errors import InvalidOption
-from elasticscan.cli.options import Json, Speed, Tablet, Uri, bytes_of, shards_of
-from elasticscan.cli.output import answer, listing, progress, when
-from elasticscan.cli.picture import colours, shard_lines
-from elasticscan.store import OnProgress, Store
-from elasticscan.topology import Topology, TopologyEntry
+from elasticscan.base.showing import utc
+from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, bytes_of, shards_of
+from elasticscan.cli.output import answer, listing, progress
+from elasticscan.cli.picture import shard_lines
 
 
 def expand(
@@ -25,15 +25,15 @@ def expand(
     bytes_per_second: Speed = None,
     json: Json = False,
 ) -> None:
-    """Add shards that are not there yet, and move the fewest tablets that balance."""
-    names, roots = shards_of(shard)
-    with Store.open(uri) as store, _moves("moving tablets in") as moved:
-        how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+    """Add shards that are not there yet, and move the fewest tablets that balance.
+
+    Example: elasticscan expand trips.store s3=/mnt/c --bytes-per-second 50M
+    """
+    shards = shards_of(shard)
+    with elasticscan.open(uri) as store, _moving(store, "moving tablets in", bytes_per_second) as how:
         before = store.topology.number
-        topology = store.expand_with(how, names, roots)
-        are = "These shards are" if len(names) > 1 else f"Shard {names[0]} is"
-        nothing = f"{are} there already, and tablets are balanced; nothing moved."
-        _report(store, topology, json, nothing * (topology.number == before))
+        roots = shards if isinstance(shards, dict) else {}
+        _report(store, store.expand_with(how, list(shards), roots), json, before)
 
 
 def contract(
@@ -43,20 +43,15 @@ def contract(
     json: Json = False,
 ) -> None:
     """Move all tablets off a shard and remove it."""
-    with Store.open(uri) as store, _moves(f"emptying {shard}") as moved:
-        topology = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved).contract(shard)
-        _report(store, topology, json)
+    with elasticscan.open(uri) as store, _moving(store, f"emptying {shard}", bytes_per_second) as how:
+        _report(store, how.contract(shard), json)
 
 
 def rebalance(uri: Uri, bytes_per_second: Speed = None, json: Json = False) -> None:
     """Move the fewest tablets that balance the shards."""
-    with Store.open(uri) as store, _moves("balancing") as moved:
-        how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+    with elasticscan.open(uri) as store, _moving(store, "balancing", bytes_per_second) as how:
         before = store.topology.number
-        balanced = how.rebalance()
-        _report(
-            store, balanced, json, "The shards are balanced; nothing moved." * (balanced.number == before)
-        )
+        _report(store, how.rebalance(), json, before)
 
 
 def move(
@@ -64,21 +59,22 @@ def move(
     tablet: Annotated[
         int | None, typer.Argument(metavar="TABLET", help="A tablet's id, as `status --tablets` lists it.")
     ] = None,
-    shard: Annotated[str | None, typer.Argument(metavar="SHARD", help="Where it shall live.")] = None,
+    shard: Annotated[str | None, typer.Argument(metavar="SHARD", help="Its new shard.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish the moves of processes that died.")
     ] = False,
     bytes_per_second: Speed = None,
     json: Json = False,
 ) -> None:
-    """Move one tablet, or finish what processes that died left behind."""
+    """Move one tablet, or finish the moves of processes that died.
+
+    Example: elasticscan move trips.store 5 s2
+    """
     if resume == (tablet is not None) or (tablet is None) != (shard is None):
         raise InvalidOption("name a TABLET and a SHARD, or --resume and neither", option="--resume")
-    with Store.open(uri) as store, _moves("resuming moves") as moved:
-        how = store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+    with elasticscan.open(uri) as store, _moving(store, "moving", bytes_per_second) as how:
         if tablet is not None and shard is not None:
-            _report(store, how.move(tablet, shard), json)
-            return
+            return _report(store, how.move(tablet, shard), json)
         resumed = how.resume()
     answer(json, {"moves_resumed": resumed}, f"{resumed} interrupted moves finished.")
 
@@ -91,8 +87,11 @@ def split(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Cut a tablet in two; copies nothing."""
-    with Store.open(uri) as store:
+    """Cut a tablet in two; copies nothing.
+
+    Example: elasticscan split trips.store 5
+    """
+    with elasticscan.open(uri) as store:
         _report(store, store.split(tablet, at), json)
 
 
@@ -104,56 +103,68 @@ def join(
     right: Annotated[int, typer.Argument(metavar="RIGHT", help="The id of its right neighbour.")],
     json: Json = False,
 ) -> None:
-    """Make two neighbouring tablets of one shard one; copies nothing."""
-    with Store.open(uri) as store:
+    """Join two neighbouring tablets of one shard; copies nothing.
+
+    Example: elasticscan join trips.store 5 6
+    """
+    with elasticscan.open(uri) as store:
         _report(store, store.join(left, right), json)
 
 
 def topologies(
     uri: Uri,
     json: Json = False,
-    limit: Annotated[int | None, typer.Option(help="The newest so many; all by default.")] = None,
+    limit: Limit = None,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
 ) -> None:
-    """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets."""
-    with Store.open(uri) as store:
+    """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
+
+    Example: elasticscan topologies trips.store --svg slots.svg
+    """
+    with elasticscan.open(uri) as store:
         if svg is not None:
             slot_map = store.slot_map(100 if limit is None else limit)
             svg.write_text(slot_map.svg, encoding="utf-8")
-            drawn = [topology.number for topology in slot_map.topologies]
-            said = f"Topologies {drawn[0]} to {drawn[-1]}: {svg}"
-            return answer(json, {"svg": str(svg), "first": drawn[0], "last": drawn[-1]}, Text(said))
+            first, last = slot_map.topologies[0].number, slot_map.topologies[-1].number
+            value = {"svg": str(svg), "first": first, "last": last}
+            return answer(json, value, f"Topologies {first} to {last}: {svg}")
         history = [_value(entry) for entry in store.topology_history(limit)]
-    shown = listing("topology", "published", "tablets", "reason")
-    for topology in history:
-        colour = colours(list(topology["shards"]))
-        tablets = "  ".join(f"[{colour[name]}]{name}[/] {n}" for name, n in topology["shards"].items())
-        published = when(topology["created_at"]) if topology["published"] else "under way"
-        shown.add_row(str(topology["topology"]), published, tablets, topology["reason"])
-    answer(json, history, shown)
+    rows = [
+        (
+            str(each["topology"]),
+            utc(each["created_at"]) if each["published"] else "under way",
+            "  ".join(f"{name} {number}" for name, number in each["shards"].items()),
+            each["reason"],
+        )
+        for each in history
+    ]
+    answer(json, history, listing("topology, published, tablets, reason", rows))
 
 
 @contextmanager
-def _moves(title: str) -> Iterator[OnProgress]:
+def _moving(store: elasticscan.Store, title: str, bytes_per_second: str | None) -> Iterator[Any]:
+    """Change the topology with a bound on copying and a progress bar."""
     with progress() as bar:
         task = bar.add_task(title, total=None, note="")
 
         def moved(done: int, planned: int) -> None:
             bar.update(task, completed=done, total=planned, note=f"{done} of {planned}")
 
-        yield moved
+        yield store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
 
 
-def _report(store: Store, topology: Topology, as_json: bool, instead: str = "") -> None:
-    said = Text(instead or f"Topology {topology.number}: {topology.reason}")
-    answer(as_json, _value(topology.entry), Group(said, shard_lines(store.status())))
+def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int = 0) -> None:
+    """Print the topology, and whether it is still the one before."""
+    text = f"Topology {topology.number}: {topology.reason}"
+    if topology.number == before:
+        text = "The shards are there and balanced; nothing moved."
+    answer(as_json, _value(topology.entry), Group(Text(text), shard_lines(store.status())))
 
 
-def _value(entry: TopologyEntry) -> dict[str, Any]:
-    """An entry of the topology history as plain values."""
+def _value(entry: Any) -> dict[str, Any]:
     return {
         "topology": entry.number,
         "created_at": entry.created_at,

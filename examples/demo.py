@@ -61,9 +61,9 @@ KEY = ["time_hour", "carrier", "flight"]
 LEAVES_AT = 0.6
 
 UPKEEP = """
-Nobody has to call anything to keep such a store fast: who writes to it merges small files after its
-commits, and removes what nothing needs. Where many processes write, `elasticscan keep STORE` does it
-alongside them, and balances the shards."""
+Maintenance is automatic: a writer merges small files after its commits, and removes files that are not
+needed any more. Where many processes write, `elasticscan keep STORE` does it for them, and balances the
+shards."""
 
 
 def flights(rows: int | None = None) -> pa.Table:
@@ -188,7 +188,7 @@ class Operator:
 
 @contextmanager
 def spark_session(directory: Path) -> Iterator[SparkSession]:
-    """A small Spark whose files all lie in `directory`."""
+    """Start a small Spark whose files all lie in `directory`."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings: dict[str, str | int | float | bool | None] = {
         "spark.ui.enabled": "false",
@@ -214,7 +214,7 @@ def spark_session(directory: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def log_of_children(path: Path) -> Iterator[None]:
-    """Processes that start meanwhile write to `path`, as long as they live, what they say on stderr."""
+    """Redirect the stderr of processes that start meanwhile to `path`."""
     stderr = os.dup(2)
     try:
         with path.open("wb") as log:
@@ -226,7 +226,7 @@ def log_of_children(path: Path) -> Iterator[None]:
 
 
 def slow_job(frame: DataFrame, pages: Path, pause_seconds: float) -> DataFrame:
-    """The rows of `frame`, held for a while; each task notes in a file in `pages` how many it got."""
+    """Return the rows of `frame`, held for a while; each task notes in a file in `pages` how many it got."""
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with (pages / f"{os.getpid()}-{time.time_ns()}").open("w", buffering=1) as file:
@@ -239,7 +239,7 @@ def slow_job(frame: DataFrame, pages: Path, pause_seconds: float) -> DataFrame:
 
 
 def rows_noted(pages: Path) -> int:
-    """The rows that have reached the job so far."""
+    """Count the rows that have reached the job so far."""
     return sum(int(line) for path in pages.iterdir() for line in path.read_text().splitlines())
 
 
@@ -253,7 +253,7 @@ class Picture:
     first: Mapping[str, Any]  # a status
 
     def moves(self, status: Mapping[str, Any]) -> int:
-        """A tablet's epoch grows with each of its moves."""
+        """Count moves by epochs, which grow with each move of a tablet."""
         first, now = (sum(tablet["epoch"] for tablet in look["tablets"]) for look in (self.first, status))
         return int(now - first)
 
@@ -337,7 +337,7 @@ def watch(
 
 @contextmanager
 def page_served(uri: str, port: int | None, console: Console) -> Iterator[None]:
-    """The page of the store (docs/ui.md) at a port, if one was asked for, until the block ends."""
+    """Serve the page of the store (docs/ui.md) at a port, if one was asked for, until the block ends."""
     if port is None:
         yield
         return

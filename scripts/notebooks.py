@@ -27,7 +27,7 @@ def run(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[dict[st
 
 
 def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a cell prints, and the value of the expression that it ends with."""
+    """Return the output of a cell, and the value of its last expression."""
     body, last = ast.parse(source).body, None
     if body and isinstance(body[-1], ast.Expr) and not source.rstrip().endswith(";"):
         last = ast.Expression(body.pop().value)  # type: ignore[attr-defined]
@@ -48,12 +48,12 @@ def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, 
 
 
 def texts(outputs: list[dict[str, Any]]) -> list[str]:
-    """The parts of outputs that have to be the same again."""
+    """Return the parts of outputs that must not change."""
     return ["".join(each.get("text") or each["data"]["text/plain"]) for each in outputs]
 
 
 def differences(notebook: dict[str, Any]) -> list[str]:
-    """The cells whose text is not what the notebook says."""
+    """Return the cells whose output differs from the notebook."""
     wrong = []
     for cell, now in run(notebook):
         varies = "varies" in cell["metadata"].get("tags", ())

@@ -41,7 +41,7 @@ TESTS = (
     *("tests/filters/test_predicate.py", "tests/protocol/test_keys.py", "tests/optimizer/test_binding.py"),
     *("tests/storage/test_conform.py", "tests/storage/test_disk.py", "tests/store/test_scenarios.py"),
     "tests/storage/objects",
-    *("tests/cli/test_stores.py", "tests/cli/test_loading.py", "tests/cli/test_explain.py"),
+    *("tests/cli/test_app.py", "tests/cli/test_loading.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
 )
 # Of these the tests that take long are left out.
@@ -71,7 +71,7 @@ def pins() -> dict[str, str]:
 
 
 def bounds() -> dict[str, str]:
-    """The lower bound of each package that users install."""
+    """Return the lower bound of each package that users install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = {}
     extras = project["optional-dependencies"]
@@ -86,7 +86,7 @@ def bounds() -> dict[str, str]:
 
 
 def packages(kind: str) -> list[str]:
-    """What to install; a package that is not pinned yet comes in its newest version."""
+    """Return the requirements; a package that is not pinned yet is installed in its newest version."""
     pinned = pins()
     tools = [f"{name}=={pinned[name]}" if name in pinned else name for name in TESTED_WITH]
     if kind == "lowest":
@@ -96,7 +96,7 @@ def packages(kind: str) -> list[str]:
 
 
 def interpreter(minor: int) -> str | None:
-    """A Python of that version: one that was named must be right, one on the PATH may be missing."""
+    """Return a Python of that version: a named one must be right, one on the PATH may be missing."""
     named = os.environ.get(f"PYTHON3{minor}")
     found = shutil.which(named or f"python3.{minor}")
     right = f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"
@@ -133,7 +133,7 @@ class Environment:
 
 
 def built(python: str, directory: Path) -> Path:
-    """The wheel that all environments get."""
+    """Build the wheel for all environments."""
     environment = Environment(python, directory / "build")
     tools = [f"{name}=={version}" for name, version in pins().items() if name in ("setuptools", "wheel")]
     environment.install("pip", *tools)

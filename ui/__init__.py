@@ -4,15 +4,14 @@ What it promises:
 
 - **It shows what `status` says.** The page gets one document, `Store.status()` as `elasticscan status --json`
   prints it, and the rows of the slot map that `Store.slot_map()` draws. It computes nothing of its own.
-- **It only reads**, and holds nothing: each look is one short transaction, however many pages are open, and
-  the pause after it is nine times as long as it took. While nobody watches the store is closed.
+- **It only reads**, and holds nothing: each refresh is one short transaction, however many pages are open,
+  and the pause after it is nine times as long as it took. While no page is open, the store is closed.
 - **It stays.** A store that goes away, or is damaged, is a message on the page, which goes on when the store
   is back; a server that goes away is one, too.
-- **It is for who sits at this machine.** The server listens on loopback, unless it is told otherwise, and
-  answers nobody who came by another name (`hosts.py`: DNS rebinding). It has no routes that change
-  anything, and shows no password: it knows what `status` shows. Only where it is told to it explains scans,
-  in a store that is open for reading alone, one at a time and for some seconds: that tells how many rows
-  meet a condition.
+- **It is for this machine.** The server listens on loopback by default, and refuses requests for another host
+  name (`hosts.py`: DNS rebinding). It has no routes that change anything, and shows no password: its data is
+  that of `status`. Only with `--explain` it explains scans, in a store that is open for reading alone, one
+  at a time and for some seconds: an explanation shows how many rows meet a condition.
 - **Text is text.** Names from the catalog reach the page as JSON and are put there as text. Its policy (CSP)
   runs the one script of the page alone, with Trusted Types, so that no markup can be made of a name, and
   loads nothing from elsewhere.
@@ -20,7 +19,8 @@ What it promises:
 How it is cut:
 
 page.html  all of the page: one file, without a build step and without anything from outside
-watching   one reader of the store for all who watch; explaining: a scan explained, for one who asks
+watching   one reader of the store for all viewers
+explaining explanations of scans
 hosts      the names that a server answers to
 server     routes, headers, and the socket
 
@@ -45,13 +45,13 @@ EXTRA = "elasticscan[ui]"
 
 
 def make_server(uri: str, host: str = "127.0.0.1", port: int = 0, explains: bool = False) -> PageServer:
-    """A server of the page of a store, bound to its address, that begins to answer when it is run.
+    """Make a server of the page of a store, bound to its address; it answers once it is run.
 
     Args:
         uri: the store.
         host: the address or the name to listen at.
         port: 0 for any that is free.
-        explains: whoever reaches it may have scans explained, and so learns how many rows meet a condition.
+        explains: also explain scans, which shows every visitor how many rows meet a condition.
 
     Raises:
         InvalidOption: the extra `ui` is not installed, or the address cannot be had.

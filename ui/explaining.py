@@ -1,6 +1,6 @@
 """Explanations for the page: a scan's ways to read, estimates alongside counts.
 
-Whoever asks gets counts of rows that meet a condition, so nobody is answered unless the server was told to.
+An explanation shows how many rows meet a condition, so the server has this route only with `--explain`.
 The store is opened for reading alone, and a scan is read for so long, and so far, that counts mean something.
 """
 
@@ -17,7 +17,7 @@ MOST_CHARACTERS = 4_000
 
 
 def explained(uri: str, table: str, filter: str, columns: str) -> dict[str, Any]:  # noqa: A002
-    """The explanation of a scan as notebooks show it: texts, pictures and rows; an error as its text.
+    """Return the explanation of a scan as notebooks show it: texts, pictures and rows; an error as its text.
 
     Args:
         uri: the store.

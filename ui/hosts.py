@@ -2,7 +2,7 @@
 
 Any web page can point a name of its own at 127.0.0.1 (DNS rebinding); the browser then lets it read what is
 answered there. Its requests say that name in `Host`, so only names that are this server's are answered. The
-port is not compared: whoever forwards one (`ssh -L`) comes by another, and no page has the name `localhost`.
+port is not compared: a forwarded one (`ssh -L`) differs, and no foreign page has the name `localhost`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """True for an address, or the name, of this machine that others cannot reach."""
+    """Return whether a name or an address is this machine's loopback."""
     return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
 
 
 def answered_names(host: str, address: str, own: tuple[str, ...]) -> Callable[[str], bool]:
-    """The test of a `Host` header.
+    """Return the test of a `Host` header.
 
     Args:
-        host: what the server was told to listen at.
-        address: where that led.
+        host: the name or address that the server was asked to listen at.
+        address: the address that it resolved to.
         own: the names of this machine; they and any address count if it listens beyond loopback, since
-            an address is nobody's name.
+            an attacker cannot own an address as a name.
     """
     names = {*LOOPBACK, host.lower(), address.lower()}
     beyond = not is_loopback(address)

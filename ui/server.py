@@ -33,7 +33,7 @@ _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 def policy_of(page: str) -> str:
-    """The Content-Security-Policy of a page: its own script and styles, its own server, and nothing else."""
+    """Return the Content-Security-Policy of a page: its own script, styles and server alone."""
     hashes: dict[str, list[str]] = {"script": [], "style": []}
     for kind, text in _INLINE.findall(page):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
@@ -55,7 +55,7 @@ def policy_of(page: str) -> str:
 
 
 class Guard:
-    """Refuses who came by a foreign name, and gives each answer its headers."""
+    """Middleware that refuses foreign host names, and adds headers to each answer."""
 
     def __init__(self, app: ASGIApp, answers: Callable[[str], bool], policy: str) -> None:
         self._app, self._answers = app, answers
@@ -98,7 +98,7 @@ class PageServer:
         self, uri: str, host: str, port: int, looker: Looker | None = None, explains: bool = False
     ) -> None:
         if looker is None:
-            Store.open(uri).close()  # who mistypes its name learns it here, not from an empty page
+            Store.open(uri).close()  # a wrong name is an error here, not an empty page
         self._socket = _bound(host, port)
         address, self.port = self._socket.getsockname()[:2]
         self.host = host
@@ -136,7 +136,7 @@ class PageServer:
             self._socket.close()
 
     def stop(self) -> None:
-        """Let `run` return soon; for other threads."""
+        """Make `run` return soon; for other threads."""
         self._server.should_exit = True
 
     async def _show(self, request: Request) -> Response:
@@ -172,7 +172,7 @@ class PageServer:
 
 
 def _is_foreign(request: Request) -> bool:
-    """True if another site asks."""
+    """Return whether another site asks."""
     return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
@@ -200,8 +200,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         made.close()
         raise InvalidOption(
-            f"the page cannot be served at {host}, port {port}: {error.strerror}; `--port 0` takes any port "
-            "that is free, and --host must be an address of this machine",
+            f"cannot serve at {host}, port {port}: {error.strerror}; try --port 0 or another --host",
             option="--port",
         ) from error
     return made

@@ -1,7 +1,7 @@
-"""One reader of a store for all who watch it.
+"""One reader of a store for all viewers.
 
     viewer ─┐
-    viewer ─┼── newest documents ◀── a look, at most each second, in one thread ◀── the store
+    viewer ─┼── newest documents ◀── a refresh each second at most ◀── the store
     viewer ─┘
 
 Viewers get the newest documents, not each: one that is slow leaves some out, and nothing piles up. The reader
@@ -23,7 +23,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.store import Store
 
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
-SHARE_OF_TIME = 0.1  # most that looks take
+SHARE_OF_TIME = 0.1  # upper bound of the time for refreshes
 HEARTBEAT_SECONDS, STOP_SECONDS = 10.0, 0.25
 TOPOLOGIES = 60
 
@@ -40,7 +40,7 @@ class Looker(Protocol):
 
 
 class StoreLooker:
-    """Looks at a store, which is opened for the first look, and again after one that failed."""
+    """A reader of a store, which it opens at the first refresh, and again after one that failed."""
 
     def __init__(self, uri: str, explains: bool = False) -> None:
         self._uri, self._explains = uri, explains
@@ -48,7 +48,7 @@ class StoreLooker:
         self._drawn: tuple[object, str] = (None, "")
 
     def look(self) -> Mapping[str, str]:
-        """The documents of now; where the store cannot be read, the problem alone."""
+        """Return the current documents; where the store cannot be read, the problem alone."""
         try:
             self._store = self._store or Store.open(self._uri)
             documents = {
@@ -63,7 +63,7 @@ class StoreLooker:
         return {**documents, PROBLEM: "null"}
 
     def _slot_map(self, store: Store) -> str:
-        """The map's document; drawn again if it changed: of topologies, the newest alone ever does."""
+        """Return the map's document, drawn again if it changed; of topologies only the newest ever does."""
         slot_map = store.slot_map(TOPOLOGIES)
         first, last = slot_map.topologies[0], slot_map.topologies[-1]
         state = (store.context.info.store_id, first.number, last, slot_map.shards)
@@ -72,7 +72,7 @@ class StoreLooker:
         return self._drawn[1]
 
     def close(self) -> None:
-        """Let go of the store until the next look."""
+        """Close the store until the next refresh."""
         store, self._store = self._store, None
         if store is not None:
             with suppress(ElasticScanError, OSError):
@@ -90,14 +90,14 @@ class Broadcast:
     ) -> None:
         self._looker, self._stopped, self._pause_seconds = looker, stopped, pause_seconds
         self._thread = ThreadPoolExecutor(1, "elasticscan-ui")
-        self._documents: dict[str, tuple[int, str]] = {}  # by kind: the look that changed it, and its text
+        self._documents: dict[str, tuple[int, str]] = {}  # by kind: the refresh that changed it, and its text
         self._looks = 0
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.viewers = 0
 
     async def follow(self) -> AsyncIterator[tuple[str, str] | None]:
-        """Each document that is new to this viewer, as its kind and text; None now and then where none is."""
+        """Yield each document that is new to this viewer, as its kind and text; None as a heartbeat."""
         seen: dict[str, int] = {}
         self.viewers += 1
         try:
@@ -115,7 +115,7 @@ class Broadcast:
             self.viewers -= 1
 
     async def _waits(self, changed: asyncio.Event) -> bool:
-        """Wait for a change or the end; false if neither came for as long as a line may be silent."""
+        """Wait for a change or the end; return False after a heartbeat without either."""
         until = time.monotonic() + HEARTBEAT_SECONDS
         while not changed.is_set() and not self._stopped():
             if time.monotonic() >= until:
@@ -133,7 +133,7 @@ class Broadcast:
                 took = time.monotonic() - began
                 pause = min(max(self._pause_seconds, took / SHARE_OF_TIME - took), LONGEST_PAUSE_SECONDS)
                 await self._rest(pause)
-            # What was seen is old by the time that somebody comes again.
+            # These documents are stale by the time of the next viewer.
             self._documents.clear()
             await loop.run_in_executor(self._thread, self._looker.close)
         self._task = None

@@ -61,7 +61,7 @@ def rows() -> pa.Table:
 
 @pytest.fixture
 def uri(tmp_path: Path, rows: pa.Table) -> str:
-    """A store with two shards, eight tablets and a table `t`."""
+    """Make a store with two shards, eight tablets and a table `t`."""
     path = str(tmp_path / "made.store")
     with Store.create(path, ["s1", "s2"], tablets=8, retention_seconds=3_600) as store:
         store.create_table("t", rows.schema, ["id"])

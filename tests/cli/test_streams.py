@@ -1,30 +1,26 @@
-"""status --streams: who follows a table, from where on, and how far behind."""
+"""status --streams: the streams of a table, their position, and how far they are behind."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.cli.picture import span
 from elasticscan.store import Store
 from elasticscan.store.reading.streams import streams_of
+from tests.cli.conftest import Shell
 
-# As `Shell` of conftest.py, which tests get as a fixture and cannot import.
-Shell = Any
 WEEK = 7 * 86_400
 
 
 def hold(store: Store, name: str, commit: int, table: str = "t", seconds: float = WEEK) -> None:
-    """What a stream of this name does to keep the changes after a commit."""
+    """Keep the changes after a commit, as a stream of this name does."""
     with store.context.catalog.writing() as tx:
         tx.take_lease(f"{table}/{name}", tx.table(table), commit, f"stream:{name}", seconds)
 
 
 @pytest.fixture
 def followed(uri: str, rows: pa.Table) -> str:
-    """The store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
+    """Make the store of `uri` with a stream that has all of `t`, and one that is two commits behind."""
     with Store.open(uri) as store:
         hold(store, "slow", 2)
         store.table("t").upsert(rows.slice(0, 10))
@@ -98,15 +94,4 @@ def test_people_see_a_line_for_each_stream(shell: Shell, followed: str) -> None:
         ["[bold]odd", "t", "4", "0", "0"],
         ["quick", "t", "4", "0", "0"],
         ["slow", "t", "2", "2", "13"],
-    ]
-
-
-def test_spans_have_the_largest_unit_that_fits() -> None:
-    assert [span(seconds) for seconds in (0.9, 59, 60, 7_199, 86_400, 3 * 86_400 + 5)] == [
-        "0 s",
-        "59 s",
-        "1 min",
-        "1 h",
-        "1 d",
-        "3 d",
     ]

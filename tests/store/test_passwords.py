@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
 from elasticscan.base.redaction import redact, shown
 from elasticscan.catalog import engine
-from elasticscan.cli.upkeep import adopt
+from elasticscan.cli.maintenance import adopt
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store

@@ -36,7 +36,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of one call of the protocol."""
+        """Return the result of one call of the protocol."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -83,14 +83,14 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def value(self, expression: str) -> Any:
-        """The value of an expression of JavaScript."""
+        """Return the value of an expression of JavaScript."""
         reported = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in reported:
             raise RuntimeError(json.dumps(reported["exceptionDetails"]))
         return reported["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 30) -> Any:
-        """The value of an expression as soon as it is true of something."""
+        """Wait until an expression is true, and return its value."""
         until = time.monotonic() + seconds
         while not (value := self.value(expression)):
             assert time.monotonic() < until, f"not true after {seconds} s: {expression}"
@@ -98,7 +98,7 @@ class Browser:
         return value
 
     def press(self, key: str, code: int, text: str = "") -> None:
-        """Press a key and let go of it."""
+        """Press and release a key."""
         for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
             said = {"text": text} if text and kind == "keyDown" else {}
             self.call(
@@ -106,7 +106,7 @@ class Browser:
             )
 
     def picture(self, element: str | None = None) -> bytes:
-        """What the window shows, or an element of the page that a selector names, as a PNG."""
+        """Return the window, or an element of the page, as a PNG."""
         clip: dict[str, Any] = {}
         if element is not None:
             box = f"document.querySelector({element!r}).getBoundingClientRect().toJSON()"
@@ -120,7 +120,7 @@ class Browser:
 
 @contextmanager
 def started(profile: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own, which ends with the block."""
+    """Run a browser with a profile of its own during a block."""
     assert CHROMIUM is not None
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()

@@ -50,7 +50,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class GatedClock(SystemClock):
-    """A clock that lets nobody sleep, and nobody go on while it is stopped: moves that are slow wait here."""
+    """A clock whose sleeps take no time, and block while it is stopped: slow moves wait here."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -101,14 +101,14 @@ def server(store: Store, browser: Browser) -> Iterator[PageServer]:
 
 
 def printed(store: Store) -> dict[str, Any]:
-    """What the command line prints of it now."""
+    """Return the status that the command line prints."""
     ended = CliRunner().invoke(app, ["status", store.uri, "--json"])
     assert ended.exit_code == 0
     return dict(json.loads(ended.stdout))
 
 
 def expected(status: dict[str, Any], store: Store) -> dict[str, Any]:
-    """What the page should show of a status."""
+    """Return the texts of the page for a status."""
     goes = {move["tablet"]: move["to"] for move in status["moves"]}
     kept = {table["name"]: table["retention_seconds"] for table in status["tables"]}
     slot_map = store.slot_map(60).stripes()
@@ -199,7 +199,7 @@ def expected(status: dict[str, Any], store: Store) -> dict[str, Any]:
 
 
 def compare(browser: Browser, store: Store) -> dict[str, Any]:
-    """The page shows, a look later at most, what the command line prints; returns that."""
+    """Check that the page shows what the command line prints, one refresh later at most; return it."""
     status = printed(store)
     wanted = expected(status, store)
     for _ in range(200):

@@ -71,7 +71,7 @@ def asked(
 
 
 class Viewer:
-    """Somebody who follows the events: the newest document of each kind."""
+    """A viewer that follows the events: the newest document of each kind."""
 
     def __init__(self, made: PageServer) -> None:
         self._line = http.client.HTTPConnection("127.0.0.1", made.port, timeout=20)

@@ -1,0 +1,172 @@
+"""create, status, tables, backup, restore, ui."""
+
+from __future__ import annotations
+
+import webbrowser
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import elasticscan
+from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
+from elasticscan.base.redaction import shown
+from elasticscan.cli.maintenance import until_stopped
+from elasticscan.cli.options import Json, Uri, pairs_of, seconds_of, shards_of
+from elasticscan.cli.output import answer, counted, listing, print_json_line, say, size, warn
+from elasticscan.cli.picture import STREAMS, picture, row_count, stream_row, table_size, tablet_listing
+from elasticscan.ui import is_loopback, make_server
+
+PORT = 8765
+
+
+def create(
+    uri: Uri,
+    shard: Annotated[
+        list[str],
+        typer.Option("--shard", metavar="NAME[=ROOT]", help="A shard, with its storage root or without."),
+    ],
+    tablets: Annotated[int, typer.Option(help="Tablets to start with.")] = DEFAULT_TABLETS,
+    slots: Annotated[int, typer.Option(help="Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
+    hash: Annotated[str, typer.Option(help="spark (Murmur3) or java (hashCode).")] = "spark",  # noqa: A002
+    retention: Annotated[
+        str, typer.Option(metavar="TIME", help="How long snapshots stay readable, as in 7d, 12h or 30m.")
+    ] = "7d",
+    json: Json = False,
+) -> None:
+    """Make a store.
+
+    Example: elasticscan create trips.store --shard s1=/mnt/a --shard s2=/mnt/b --retention 30d
+    """
+    shards, seconds = shards_of(shard), seconds_of(retention, "--retention")
+    with elasticscan.create(uri, shards, tablets, slots, hash=hash, retention_seconds=seconds) as store:
+        made = store.status()
+    answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(shards)}.")
+
+
+def status(
+    uri: Uri,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="Only the streams, and how far each is behind its table.")
+    ] = False,
+    tablets: Annotated[
+        bool, typer.Option("--tablets", help="Only the tablets: the ids that move, split and join take.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show shards, tablets, tables, moves, streams and leases."""
+    with elasticscan.open(uri) as store:
+        state = store.status()
+    if streams:
+        none = "no streams; one with the option `streamName` is listed here"
+        rows = [*map(stream_row, state["streams"])]
+        answer(json, state["streams"], listing(STREAMS, rows) if rows else none)
+    elif tablets:
+        answer(json, state["tablets"], tablet_listing(state))
+    else:
+        answer(json, state, picture(shown(uri), state))
+
+
+def tables(uri: Uri, json: Json = False) -> None:
+    """List the tables and their columns."""
+    with elasticscan.open(uri) as store:
+        figures = {table["name"]: table for table in store.status()["tables"]}
+        found = [
+            {
+                "name": table.name,
+                "primary_key": list(table.primary_key),
+                "shard_key": list(table.shard_key),
+                "compression": figures[table.name]["compression"],
+                "columns": {field.name: str(field.type) for field in table.schema},
+                **{figure: figures[table.name][figure] for figure in ("rows", "rows_exact", "bytes")},
+            }
+            for table in store.tables()
+            if table.name in figures
+        ]
+    rows = [
+        (
+            each["name"],
+            row_count(each),
+            table_size(each),
+            ", ".join(each["primary_key"]),
+            ", ".join(f"{name} {kind}" for name, kind in each["columns"].items()),
+        )
+        for each in found
+    ]
+    none = "no tables yet; `elasticscan load` makes one"
+    answer(json, found, listing("table, rows, size, primary key, columns", rows) if rows else none)
+
+
+def backup(
+    uri: Uri,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="The place of its backups: a directory or a URI.")
+    ],
+    keep: Annotated[int | None, typer.Option(help="How many backups stay there; all by default.")] = None,
+    json: Json = False,
+) -> None:
+    """Copy a whole store as of now, with all snapshots that it keeps; only files that are not there yet.
+
+    Example: elasticscan backup trips.store /mnt/backups --keep 7
+    """
+    with elasticscan.open(uri) as store:
+        made = store.backup(target, keep=keep)
+    copied = f"{made.copied:,} of {made.files:,} files copied ({size(made.copied_bytes)})"
+    gone = f", {made.removed:,} removed" if made.removed else ""
+    answer(json, asdict(made), f"Backup {made.name}, snapshot {made.snapshot}: {copied}{gone}.")
+
+
+def restore(
+    source: Annotated[str, typer.Argument(metavar="BACKUP", help="A place of backups.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="Where the new store is made.")],
+    root: Annotated[
+        list[str] | None,
+        typer.Option("--root", metavar="SHARD=ROOT", help="A shard's root; else in the store's directory."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Which backup; the newest by default.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a store of a backup.
+
+    Example: elasticscan restore /mnt/backups restored.store
+    """
+    with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root"), name) as store:
+        state = store.status()
+    tables = {table["name"]: table["rows"] for table in state["tables"]}
+    value = {"store": shown(uri), "snapshot": state["snapshot"], "tables": tables}
+    text = f"{shown(uri)} holds snapshot {state['snapshot']} with {counted(len(tables), 'table')}."
+    answer(json, value, text)
+
+
+def ui(
+    uri: Uri,
+    host: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine there is no password."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PORT,
+    open: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,  # noqa: A002
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Explain scans, too: every visitor can count rows that meet a condition."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Serve a page for a browser that shows a store while it changes; reads only, until stopped.
+
+    Example: elasticscan ui trips.store --port 0 --open
+    """
+    server = make_server(uri, host, port, explain)
+    if json:
+        print_json_line({"url": server.url, "host": server.host, "port": server.port})
+    else:
+        say(f"{shown(uri)}: {server.url}   (Ctrl-C ends it)")
+    if not is_loopback(host):
+        counts = " and can count its rows" if explain else ""
+        warn(f"Every visitor of {host} sees the status of the store{counts}: there is no password.", "yellow")
+    if open:
+        webbrowser.open(server.url)
+    with until_stopped():
+        server.run()

@@ -1,0 +1,193 @@
+"""Help, completion, versions, and the exit codes of errors."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import json
+import os
+import pickle
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import typer
+
+import elasticscan
+from elasticscan.base import errors
+from elasticscan.cli.app import COMMANDS, app
+from elasticscan.cli.options import bytes_of, names_of, seconds_of, shards_of
+from elasticscan.cli.output import report_error
+from tests.cli.conftest import Shell
+
+HEAVY = """
+pandas pyspark duckdb polars pyarrow.dataset pyarrow.parquet pyarrow.flight pyarrow.orc sqlalchemy.orm
+sqlalchemy.dialects.postgresql psycopg botocore starlette uvicorn elasticscan.connector
+"""
+CALLS = re.compile(r"Example: elasticscan (.*)")
+
+
+def test_the_examples_of_the_help_are_calls() -> None:
+    registered = [each for panel in COMMANDS.values() for each in panel]
+    groups = [each for each in registered if isinstance(each, typer.Typer)]
+    functions = [each for each in registered if not isinstance(each, typer.Typer)]
+    functions += [each.callback for group in groups for each in group.registered_commands if each.callback]
+    calls = [call for each in functions for call in CALLS.findall(inspect.getdoc(each) or "")]
+    assert len(calls) > 20
+    root = typer.main.get_command(app)
+    for call in calls:
+        command, words, context = root, shlex.split(call), None
+        while hasattr(command, "commands"):
+            context = typer.Context(command, parent=context, info_name=words[0])
+            command, words = command.commands[words[0]], words[1:]
+        command.make_context(call, words, parent=context)
+
+
+def test_the_package_and_the_command_line_run_as_modules() -> None:
+    for module in ("elasticscan", "elasticscan.cli"):
+        words = [sys.executable, "-m", module, "--version"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout.strip() == elasticscan.__version__
+
+
+def test_without_its_extras_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None\nfrom elasticscan.cli import main\nmain()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "pip install 'elasticscan[cli]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("--help", "sqlalchemy sqlglot elasticscan.store elasticscan.catalog pandas"),
+        ("status", HEAVY),
+    ],
+)
+def test_a_start_imports_only_what_the_command_needs(uri: str, command: str, heavy: str) -> None:
+    words = ["elasticscan", command, *([uri] if command == "status" else [])]
+    code = (
+        f"import sys\nfrom elasticscan.cli import main\nsys.argv = {words!r}\ntry:\n    main()\n"
+        f"finally:\n    print(sorted(set({heavy.split()!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+    assert ("rotate-secret" if command == "--help" else "topology") in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("sta", "status"), ("status --ta", "--tablets"), ("index cr", "create")]
+)
+def test_a_shell_completes_commands_and_their_options(
+    typed: str, completed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_ELASTICSCAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"elasticscan {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    with pytest.raises(SystemExit):
+        app(prog_name="elasticscan")
+    assert capsys.readouterr().out.split() == [completed]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["status", "{}/none"], "none"),
+        (["status", "--jsn"], "No such option: --jsn"),
+        (["status"], "Missing argument 'URI'"),
+        (["scan", "there", "--page-rows", "many"], "Invalid value for '--page-rows'"),
+        (["tag", "create"], "Missing argument"),
+        (["statu", "there"], "Did you mean 'status'?"),
+    ],
+)
+def test_with_json_an_error_is_json_on_stderr(
+    shell: Shell, tmp_path: Path, words: list[str], message: str
+) -> None:
+    code, out, err = shell.run(*(word.format(tmp_path) for word in words), "--json")
+    error = json.loads(err)["error"]
+    assert (code, out, error["exit_code"]) == (2, "", 2)
+    assert error["code"] in ("ES_INVALID_OPTION", "ES_STORE_NOT_FOUND")
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.FilterError("x"), 2),
+        (errors.MoveInProgress("x"), 3),
+        (errors.SnapshotExpired("x"), 4),
+        (errors.DiskFull("x"), 5),
+        (errors.ElasticScanError("x"), 1),
+    ],
+)
+def test_the_exit_code_says_who_has_to_act(
+    error: errors.ElasticScanError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_error(error, as_json=False) == code
+    assert report_error(error, as_json=True) == code
+    assert f"[{error.code}] x" in capsys.readouterr().err
+
+
+def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = pa.schema([pa.field("day", pa.date32(), False), pa.field("raw", pa.binary(), False)])
+    key = {"day": datetime.date(2026, 1, 31), "raw": b"\xff"}
+    with elasticscan.create(tmp_path / "keys.store", shards=["s1"]) as store:
+        table = store.create_table("t", schema, ["day", "raw"])
+        table.insert([key])
+        with pytest.raises(errors.KeysExist) as caught:
+            table.insert([key])
+    assert pickle.loads(pickle.dumps(caught.value)).fields["keys"] == [key]
+    assert report_error(caught.value, as_json=True) == 2
+    found = json.loads(capsys.readouterr().err)["error"]["fields"]["keys"]
+    assert found == [{"day": "2026-01-31", "raw": "/w=="}]
+
+
+@pytest.mark.parametrize("words", [["scan", "t", "--json"], ["scan", "t", "--format", "csv"]])
+def test_a_reader_of_stdout_that_has_gone_is_no_error(uri: str, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, "-m", "elasticscan", words[0], uri, *words[1:]]
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (1, "")
+    finally:
+        os.close(writer)
+
+
+def test_durations_and_sizes_have_units() -> None:
+    texts = ("0", "90s", "1.5m", "2h", "7d")
+    assert [seconds_of(text, "x") for text in texts] == [0, 90, 90, 7_200, 604_800]
+    sizes = (None, "10", "10K", "1.5m", "2G")
+    assert [bytes_of(text, "x") for text in sizes] == [None, 10, 10_000, 1.5e6, 2e9]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "d", "-1", "7", "90", "7w", "1e3", "1.2.3d", "٣", "٣d", "9" * 5_000 + "d"]
+)
+def test_a_duration_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(errors.InvalidOption, match="--retention"):
+        seconds_of(text, "--retention")
+    if not text.isdecimal() or not text.isascii():
+        with pytest.raises(errors.InvalidOption, match="--bytes-per-second"):
+            bytes_of(text, "--bytes-per-second")
+
+
+def test_lists_are_split_at_commas_and_roots_at_equals_signs() -> None:
+    assert names_of(["a, b,,c ", "d"]) == ["a", "b", "c", "d"]
+    assert names_of(None) is names_of([]) is None
+    assert shards_of(["a", "b"]) == ["a", "b"]
+    assert shards_of(["a=/x", "b=/y=z"]) == {"a": "/x", "b": "/y=z"}
+    for wrong in (["a=/x", "b"], ["a=/x", "a=/y"], ["a="]):
+        with pytest.raises(errors.InvalidOption, match="for every shard"):
+            shards_of(wrong)

@@ -1,0 +1,234 @@
+"""Damage, missing files, shards that are away, keepers, histories by time, and the picture of a store."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.cli.picture import BLOCK, LEAVING, MAX_BLOCKS, colours, picture, shard_lines, span
+from elasticscan.store import Kept, Store
+from tests.cli.conftest import Shell
+
+
+def test_status_as_json_is_exactly_the_status_of_the_store(shell: Shell, uri: str) -> None:
+    with Store.open(uri) as store:
+        assert shell.json("status", uri) == json.loads(json.dumps(store.status()))
+
+
+def test_tables_are_listed_without_reading_their_files(
+    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
+) -> None:
+    with Store.open(uri) as store:
+        store.table("t").upsert(rows.slice(0, 10))
+    for file in tmp_path.glob("made.store/shards/s1/t*/*.arrow"):
+        file.unlink()
+    (found,) = shell.json("tables", uri)
+    assert f" ≤ {found['rows']:,} " in shell.ok("tables", uri)
+    assert found["rows"] >= rows.num_rows and not found["rows_exact"]
+
+
+def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
+    shell.ok("move", uri, 1, "s2")
+    drawing = tmp_path / "map.svg"
+    assert shell.json("topologies", uri, "--svg", drawing) == {"svg": str(drawing), "first": 1, "last": 2}
+    with Store.open(uri) as store:
+        assert drawing.read_text() == store.slot_map().svg
+        assert store.slot_map().svg.count("<g>") == 2
+        assert "tablet 1 moved to s2" in store.slot_map(1).svg
+        assert store._repr_html_().startswith(f"<code>&lt;elasticscan.Store {uri}&gt;</code>")
+
+
+@pytest.mark.long
+def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
+    with Store.open(uri) as store:
+        for number in range(70):  # some are kept as differences, some whole
+            store.move(1, "s2" if number % 2 == 0 else "s1")
+        kept = tuple(store.topology_at(entry.number) for entry in store.topology_history())
+        assert len(kept) > 70
+        for limit in (1, 5, 70, 1000):
+            assert store.slot_map(limit).topologies == kept[-limit:]
+
+
+def test_tablets_that_were_moved_by_hand_are_balanced_again(shell: Shell, uri: str) -> None:
+    before = shell.json("status", uri)
+    for tablet in [tablet["id"] for tablet in before["tablets"] if tablet["shard"] == "s1"][:3]:
+        shell.ok("move", uri, tablet, "s2")
+    assert shell.json("rebalance", uri)["shards"] == {"s1": 4, "s2": 4}
+    newest = shell.json("status", uri)["topology"]
+    assert shell.json("rebalance", uri)["topology"] == newest
+
+
+def test_a_time_of_the_history_is_that_commit(
+    shell: Shell, uri: str, rows: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        with Store.open(uri) as store:
+            for _ in range(3):
+                store.table("t").upsert(rows.slice(0, 10))
+        for line in shell.ok("history", uri, "t").splitlines()[1:]:
+            number, made = line.split()[:2]
+            assert made.endswith("Z")
+            assert shell.json("explain", uri, "t", "--snapshot", made)["snapshot"] == int(number)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_shard_that_is_away_is_named_by_gc(shell: Shell, uri: str) -> None:
+    Path(uri, "shards", "s1").rename(Path(uri, "away"))
+    assert [each["shard"] for each in shell.json("gc", uri)["skipped"]] == ["s1"]
+    code, _, err = shell.run("gc", uri)
+    assert (code, "shard s1 was skipped" in err) == (0, True)
+
+
+def test_damage_needs_an_operator(shell: Shell, uri: str) -> None:
+    fragment = max(Path(uri, "shards", "s1").rglob("*.arrow"))
+    content = bytearray(fragment.read_bytes())
+    content[len(content) // 2] ^= 1
+    fragment.write_bytes(content)
+    code, message = shell.fails("verify", uri)
+    assert (code, fragment.name in message) == (5, True)
+    code, out, _ = shell.run("verify", uri, "--json")
+    assert (code, len(json.loads(out)["damaged"])) == (5, 1)
+
+
+def test_adopt_says_where_a_missing_file_may_come_from(shell: Shell, uri: str) -> None:
+    first, second = sorted(Path(uri).glob("shards/s*/t1/*.arrow"))[:2]
+    trash = first.parents[1] / "trash" / "1" / "t1"
+    trash.mkdir(parents=True)
+    first.rename(trash / first.name)
+    second.unlink()
+    message = {
+        line.split()[4]: line for line in shell.ok("adopt", uri).splitlines() if "which is gone" in line
+    }
+    assert "gc` puts it back from the trash" in message[f"t1/{first.name}"]
+    assert "elasticscan repair OLD NEW" in message[f"t1/{second.name}"]
+    found = shell.json("adopt", uri)
+    assert found["in_trash"] == [[first.parts[-3], f"t1/{first.name}"]]
+    assert len(found["missing"]) == 2
+
+
+def test_a_repair_that_lost_something_ends_with_another_code(shell: Shell, uri: str, tmp_path: Path) -> None:
+    next(Path(uri).glob("shards/s1/t1/*.arrow")).unlink()
+    for more in ((), ("--json",)):
+        code, out, err = shell.run("repair", uri, tmp_path / f"new{len(more)}", *more)
+        assert (code, "is gone" in out + err) == (5, True)
+
+
+def test_a_keeper_merges_and_then_nothing_is_due(shell: Shell, uri: str, rows: pa.Table) -> None:
+    with Store.open(uri, upkeep="off") as store:
+        for _ in range(10):
+            store.table("t").upsert(rows.slice(0, 5))
+    due = shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"]
+    assert due > 0
+    assert f"{due} merges" in shell.ok("status", uri)
+    kept = shell.json("keep", uri, "--once", "--bytes-per-second", "1G")
+    assert kept["merges"] >= due
+    assert kept["problems"] == []
+    assert shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"] == 0
+    assert "No work was pending." in shell.ok("keep", uri, "--once")
+
+
+def test_a_keeper_continues_when_the_catalog_was_out_of_reach(
+    shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = iter([CatalogUnavailable("the server is away"), Kept(merges=3), KeyboardInterrupt()])
+
+    def keep(_: object, **__: object) -> Kept:
+        match next(rounds):
+            case Kept() as kept:
+                return kept
+            case error:
+                raise error
+
+    monkeypatch.setattr(Store, "keep", keep)
+    code, out, err = shell.run("keep", uri, "--every", "0.01s", "--json")
+    assert code == 0
+    assert [json.loads(line).get("merges") for line in out.splitlines()] == [None, 3]
+    assert "the server is away" in err
+    rounds = iter([CatalogUnavailable("the server is away")])
+    assert shell.fails("keep", uri, "--once")[0] == 3
+
+
+def test_a_keeper_runs_until_it_is_stopped(uri: str) -> None:
+    words = [sys.executable, "-m", "elasticscan", "keep", uri, "--every", "0.05s", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as keeper:
+        assert keeper.stdout is not None
+        assert [json.loads(keeper.stdout.readline())["problems"] for _ in range(2)] == [[], []]
+        keeper.send_signal(signal.SIGTERM)
+        assert keeper.wait(60) == 0
+
+
+# The picture
+
+
+def drawn(what: Any) -> str:
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    shard = {"root": "", "draining": False, "bytes": 1_000}
+    tablets = [{"id": n, "slots": [n, n + 1], "shard": "a" if n < 3 else "b", "epoch": 1} for n in range(5)]
+    return {
+        "topology": 1,
+        "snapshot": 2,
+        "slots": 5,
+        "shards": [{"name": "a", **shard}, {"name": "b", **shard}],
+        "tablets": tablets,
+        "tables": [],
+        "moves": [],
+        "leases": [],
+        "scans": [],
+        "upkeep": {"running": []},
+    } | changes
+
+
+def test_a_tablet_that_moves_is_an_arrow_in_the_colour_of_its_target() -> None:
+    move = {"tablet": 1, "from": "a", "to": "b", "phase": "copying", "started_at": 0.0}
+    moving = status(moves=[move])
+    message = drawn(picture("[red]x", moving))
+    assert BLOCK + LEAVING + BLOCK in message
+    assert "copying" in message
+    assert message.startswith("[red]x")
+    (cell, *_) = shard_lines(moving).columns[3].cells
+    assert [str(span.style) for span in cell.spans][1] == f"bold {colours(moving)['b']}"
+
+
+def test_a_shard_that_is_emptied_and_more_tablets_than_fit_are_shown() -> None:
+    given = status(tablets=[{"id": 2 * n, "shard": "a"} for n in range(MAX_BLOCKS + 1_500)])
+    given["shards"][0]["draining"] = True
+    text = drawn(shard_lines(given))
+    assert "a leaving" in text
+    assert text.count(BLOCK) == MAX_BLOCKS
+    assert "and 1,500 more" in text
+    assert "2,460 ranges more" in text
+
+
+def test_scans_and_steps_in_flight_are_listed() -> None:
+    names = ("snapshot", "slots", "slots_done", "slots_moved", "rows", "rows_per_second", "pages")
+    scan = {"table": "trips", **dict.fromkeys(names, 1_234), "began_at": 0.0}
+    step = {"step": "merge [x]", "owner": "me", "started_at": 0.0}
+    message = drawn(picture("x", status(scans=[scan], upkeep={"running": [step]})))
+    assert "merge [x]" in message
+    assert "1,234" in message
+    assert "1970-01-01T00:00:00Z" in message
+
+
+def test_spans_have_the_largest_unit_that_fits() -> None:
+    texts = [span(seconds) for seconds in (0.9, 59, 60, 7_199, 86_400, 3 * 86_400 + 5)]
+    assert texts == ["0 s", "59 s", "1 min", "1 h", "1 d", "3 d"]
