@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.limits import MAX_NESTING
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform, hint_of_case
 from elasticscan.store.names import Named
-from elasticscan.store.rows.sources import table_type
 
 _MISSING = ("nan", "NaN", "np.float64(nan)", "<NA>", "NaT")  # where Python, NumPy and pandas have no value
 # What pandas calls an index without a name, where it has made Arrow of a frame.
@@ -155,6 +155,24 @@ def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hi
         return pa.table(arrays)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise SchemaMismatch(f"the columns do not go together: {error}") from None
+
+
+def table_type(kind: pa.DataType, depth: int = 0) -> pa.DataType:
+    """Return the type that a table has for values of a type; text for a column of nulls."""
+    t = pa.types
+    if depth > MAX_NESTING:  # the check of the definition raises
+        return kind
+    if t.is_null(kind) or t.is_string_view(kind) or t.is_large_string(kind):
+        return pa.string()
+    if t.is_binary_view(kind) or t.is_large_binary(kind):
+        return pa.binary()
+    if t.is_dictionary(kind):
+        return table_type(kind.value_type, depth)
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
+        return pa.list_(kind.value_field.with_type(table_type(kind.value_type, depth + 1)))
+    if t.is_struct(kind):
+        return pa.struct([part.with_type(table_type(part.type, depth + 1)) for part in kind])
+    return kind
 
 
 def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
