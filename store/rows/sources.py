@@ -1,8 +1,8 @@
 """Files to load rows from: found by path, pattern or URI, and read in batches.
 
-Parquet, Arrow and ORC are read through `pyarrow.dataset`, CSV and JSON by `elasticscan.store.rows.text`. The
-name of a directory such as `year=2024`, as Hive and Spark write it, is a column, below the directory or pattern
-that was given. It counts, also where the files have a column of the same name, as in Spark.
+Parquet, Arrow and ORC are read through `pyarrow.dataset`, CSV and JSON by `elasticscan.store.rows.text`. A
+directory named `year=2024`, as Hive and Spark name them, gives its files a column, if it lies below the
+directory or pattern that was given. Its name counts, also where a file has a column of the same name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,17 @@ from pyarrow import fs
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
-from elasticscan.base.user_files import naming_file
+from elasticscan.base.user_files import TO_UTF8, naming_file
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
-from elasticscan.store.rows.text import COMMA, TextRules, cast_text, guess_schema, guess_type, read_text
+from elasticscan.store.rows.text import (
+    COMMA,
+    TextRules,
+    cast_text,
+    check_names,
+    guess_schema,
+    guess_type,
+    read_text,
+)
 from elasticscan.store.rows.typed import table_type
 
 # A Parquet file of more bytes is committed in parts, where a load can be resumed.
@@ -48,7 +56,8 @@ _COMPRESSED = (".gz", ".bz2", ".zst")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])")
 _WILD_AS_REGEX = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_HINTS = {"": "; name a column's type (types={'v': 'string'}, --type v=string) or its nulls (--null NA)"}
+_CONVERT = f"; convert it ({TO_UTF8}), or keep the bytes: types={{'v': 'binary'}}, --type v=binary"
+_HINTS = {"UTF8": _CONVERT, "UTF-8": _CONVERT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ def _expand(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
             return system, path.rpartition("/")[0], [info]
         if info.type != fs.FileType.Directory:
             reason = (
-                "no such file or directory" if info.type == fs.FileType.NotFound else "not a regular file"
+                "No such file or directory" if info.type == fs.FileType.NotFound else "not a regular file"
             )
             raise InvalidOption(f"{shown(text)} cannot be read: {reason}", file=shown(text))
     below = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
@@ -243,7 +252,7 @@ def read_file(
         guessed: columns whose types were guessed, and may change no text.
     """
     own = pa.schema([each for each in schema if each.name not in file.partitions])
-    with naming_file(file.path, "read", _HINTS if file.kind in TEXT or file.partitions else {}):
+    with naming_file(file.path, "read", _HINTS):
         constants = {name: _constant(name, text, schema) for name, text in file.partitions.items()}
         if file.kind in TEXT:
             batches = read_text(file.system, file.path, file.kind, rules, own, guessed)
@@ -304,6 +313,7 @@ def _columns(file: SourceFile) -> pa.Schema:
     """Return the columns of a Parquet, Arrow or ORC file; an INT96 of Parquet is a time in UTC."""
     fragment = _fragment(file)
     schema = fragment.physical_schema.remove_metadata()
+    check_names(schema)
     if file.kind != "parquet":
         return schema
     parquet = fragment.metadata.schema

@@ -2,8 +2,8 @@
 
 The readers of Arrow turn `0x10` into 16, `+49151` into 49151.0, and 9007199254740993 into a float that ends
 in 992. An identifier must not change, so CSV is read as text, and `guess_type` gives a column the first type
-that holds all texts of the sample as they are written. `cast_text` applies the same rule to the rows after the
-sample. JSON itself marks its numbers; there only whole numbers that a float rounds are looked for.
+that holds all texts of the sample as they are written. `cast_text` applies the same rule to the rows after
+the sample. JSON itself marks its numbers; there only whole numbers that a float rounds are looked for.
 
 Arrow cannot read a JSON array, or a field whose values are of several kinds. DuckDB reads these, as text.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -34,9 +34,10 @@ BLOCK_BYTES = 4 << 20
 COMMA = ","
 TIMES = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 TYPES = (pa.int64(), pa.bool_(), pa.float64(), *TIMES)
+_OTHER_TYPE = "; name its type, as in types={{{0!r}: 'string'}} or --type {0}=string"
 _MAX_EXACT = 1 << 53  # of whole numbers in a float
 # Whole numbers that a column of floats would change: with a plus, leading zeros, or more than 15 digits.
-_NOT_FLOAT = r"^(?:\+|-?0[0-9]|-?[0-9]{16,}$)"
+_NOT_FLOAT = r"^(?:\+|-0$|-?0[0-9]|-?[0-9]{16,}$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +143,13 @@ def cast_text(name: str, texts: pa.Array, kind: pa.DataType, *, is_guessed: bool
     try:
         values = pc.cast(texts, kind)
     except pa.ArrowInvalid as error:
-        raise pa.ArrowInvalid(f"column {name!r}: {error}") from error
+        raise pa.ArrowInvalid(f"column {name!r}: {error}{_OTHER_TYPE.format(name)}") from error
     changed = texts.filter(_is_changed(texts, values, is_guessed))
     if len(changed):
-        raise pa.ArrowInvalid(f"column {name!r} has {changed[0].as_py()!r}, which {kind} would change")
+        text = changed[0].as_py()
+        raise pa.ArrowInvalid(
+            f"column {name!r} has {text!r}, which {kind} would change{_OTHER_TYPE.format(name)}"
+        )
     return values
 
 
@@ -178,6 +182,7 @@ def _open(
         return _open_csv(system, path, rules, types, block_bytes), TYPES
     try:
         names = _open_json(system, path, SAMPLE_BYTES, None, "infer").schema
+        check_names(names)
         wanted = [(each.name, types.get(each.name, each.type)) for each in names]
         explicit = pa.schema([(name, _times_as_text(kind)) for name, kind in wanted])
         return _open_json(system, path, block_bytes, explicit, "error"), TIMES
@@ -242,6 +247,13 @@ def _open_by_duckdb(system: fs.FileSystem, path: str) -> pa.RecordBatchReader:
         raise pa.ArrowInvalid(str(error)) from error
 
 
+def check_names(fields: Iterable[pa.Field]) -> None:
+    """Raise `UnicodeDecodeError` where a name, also of a field within another, is not UTF-8."""
+    for each in fields:
+        assert isinstance(each.name, str), "it is decoded here"
+        check_names(each.type.field(at) for at in range(each.type.num_fields))
+
+
 def _times_as_text(kind: pa.DataType, depth: int = 0) -> pa.DataType:
     """Return a type with text in place of dates and timestamps, of which Arrow's JSON drops the zone."""
     if pa.types.is_list(kind) and depth < MAX_NESTING:
@@ -275,7 +287,9 @@ def _check_rounded(system: fs.FileSystem, path: str, types: Mapping[str, pa.Data
                 raise pa.ArrowInvalid("large numbers are read if each line has one object") from error
             for name, kind in types.items():
                 if _rounds(row.get(name), kind):
-                    raise pa.ArrowInvalid(f"column {name!r} has a whole number that a float would round")
+                    raise pa.ArrowInvalid(
+                        f"column {name!r} has a whole number that a float rounds{_OTHER_TYPE.format(name)}"
+                    )
 
 
 def _rounds(value: Any, kind: pa.DataType) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -55,8 +56,10 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 
 
 def as_reader(data: Any) -> Any:
-    """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
-    text of them. Anything else as it is."""
+    """Return a reader of a scan, table or dataset, whose errors keep their types; other data as it is."""
+    datasets = sys.modules.get("pyarrow.dataset")  # which takes half a second to import
+    if datasets is not None and isinstance(data, datasets.Dataset):
+        return data.scanner().to_reader()
     return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
 
 
