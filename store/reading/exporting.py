@@ -62,7 +62,7 @@ def export_scan(
     schema = scan.schema.with_metadata({f"elasticscan.{name}": text for name, text in about.items()})
     with naming_file(path, "written"):
         system, place, kind = _destination(path)
-    output = _Output(system, place, kind, schema, file_bytes, compression)
+    output = _ExportedFiles(system, place, kind, schema, file_bytes, compression)
     rows = 0
     try:
         with naming_file(path, "written", _HINTS):
@@ -113,7 +113,7 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
 
 
 @dataclass(slots=True)
-class _Output:
+class _ExportedFiles:
     """One file, or Parquet files in a directory, one after another."""
 
     system: fs.FileSystem

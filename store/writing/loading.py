@@ -87,7 +87,7 @@ class Load:
             )
 
 
-class _Progress:
+class _LoadProgress:
     """The count of what was read, and the caller's function for it."""
 
     def __init__(self, files: Sequence[SourceFile], on_progress: OnLoaded | None) -> None:
@@ -107,7 +107,7 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
     files = find_files(load.sources, load.format)
     table, created = _table_of(context, load, files)
     guessed = [name for name in table.schema.names if created and name not in load.rules.types]
-    progress = _Progress(files, on_progress)
+    progress = _LoadProgress(files, on_progress)
 
     def commit(files: Iterable[SourceFile], once: IdempotencyKey | None) -> int:
         batches = pa.RecordBatchReader.from_batches(
@@ -170,7 +170,7 @@ def _batches(
     table: TableInfo,
     rules: TextRules,
     guessed: Sequence[str],
-    progress: _Progress,
+    progress: _LoadProgress,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files as the table has them; an error names the file."""
     for file in files:

@@ -348,7 +348,7 @@ def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> N
         table.export(tmp_path / "out", on_progress=fail)
     assert list((tmp_path / "out").iterdir()) == []
     (tmp_path / "out/part-00000.parquet").touch()
-    with pytest.raises(InvalidOption, match="holds .* but no _SUCCESS"):
+    with pytest.raises(InvalidOption, match=r"holds .* but no _SUCCESS"):
         table.export(tmp_path / "out")
     with pytest.raises(InvalidOption, match="is there already"):
         table.export(tmp_path / "out/part-00000.parquet")
