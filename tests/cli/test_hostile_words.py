@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from elasticscan.catalog import engine
-from elasticscan.store.writing import loading
 from tests.cli.conftest import Shell
 
 NINES = "9" * 5_000
@@ -70,27 +69,6 @@ def test_tablets_are_listed_with_the_ids_that_commands_take(shell: Shell, uri: s
     assert "`elasticscan status --tablets` lists them" in message
     assert "status --tablets" in shell.ok("split", "--help")
     assert shell.fails("status", uri, "--tablets", "--streams")[0] == 2
-
-
-def test_a_load_that_is_cut_off_leaves_no_table(
-    shell: Shell, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the process were killed: nothing may depend on what is done afterwards."""
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    rows = tmp_path / "rows.csv"
-    rows.write_text("id,v\n1,2\n")
-    monkeypatch.setattr(loading, "_write", killed)
-    with pytest.raises(Killed):
-        shell.run("load", uri, "fresh", rows, "--primary-key", "id")
-    assert [table["name"] for table in shell.json("tables", uri)] == ["t"]
-    monkeypatch.undo()
-    assert shell.json("load", uri, "fresh", rows, "--primary-key", "id")["created"]
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
