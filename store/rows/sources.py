@@ -34,7 +34,7 @@ from elasticscan.store.rows.text import (
     guess_type,
     read_text,
 )
-from elasticscan.store.rows.typed import table_type
+from elasticscan.store.rows.typed import map_leaves, table_type
 
 # A Parquet file of more bytes is committed in parts, where a load can be resumed.
 PART_BYTES = 256 << 20
@@ -57,7 +57,11 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])")
 _WILD_AS_REGEX = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _CONVERT = f"; convert it ({TO_UTF8}), or keep the bytes: types={{'v': 'binary'}}, --type v=binary"
-_HINTS = {"UTF8": _CONVERT, "UTF-8": _CONVERT}
+_HINTS = {
+    "UTF8": _CONVERT,
+    "UTF-8": _CONVERT,
+    "JSON to": "; name the column's type, as in types={'v': 'string'} or --type v=string",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +173,20 @@ def kind_of(path: str) -> str:
 def check_rules(files: Sequence[SourceFile], rules: TextRules, schema: pa.Schema) -> None:
     """Raise `InvalidOption` for a rule that no file would follow."""
     kinds = {file.kind for file in files}
-    for option, is_given in (
-        ("nulls", bool(rules.nulls)),
-        ("delimiter", rules.delimiter != COMMA),
-        ("column_names", rules.columns is not None),
-    ):
-        if is_given and "csv" not in kinds:
-            said = " and ".join(sorted(kinds))
-            raise InvalidOption(f"{option} is for CSV, and the files are {said}; leave it out", option=option)
+    given = {
+        "nulls": bool(rules.nulls),
+        "delimiter": rules.delimiter != COMMA,
+        "column_names": rules.columns is not None,
+    }
+    option = next((option for option, is_given in given.items() if is_given), None)
+    if option is not None and "csv" not in kinds:
+        formats = " and ".join(sorted(kinds))
+        raise InvalidOption(f"{option} is for CSV, but the files are {formats}; leave it out", option=option)
     partitions = {name for file in files for name in file.partitions}
     for name in rules.types:
         if name not in schema.names:
-            said = ", ".join(schema.names)
-            raise InvalidOption(f"types name {name!r}, but the columns are {said}", option="types")
+            columns = ", ".join(schema.names)
+            raise InvalidOption(f"types name {name!r}, but the columns are {columns}", option="types")
         if kinds.isdisjoint(TEXT) and name not in partitions:
             raise InvalidOption(
                 f"types name {name!r}, whose type the files give; create the table first (create_table)",
@@ -199,7 +204,8 @@ def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
     schema = pa.schema([])
     if first.kind in TEXT:
         with naming_file(first.path, "read", _HINTS):
-            schema = guess_schema(first.system, first.path, first.kind, rules)
+            own = {name: kind for name, kind in rules.types.items() if name not in first.partitions}
+            schema = guess_schema(first.system, first.path, first.kind, replace(rules, types=own))
     else:
         for file in files:
             if file.kind == first.kind:
@@ -317,22 +323,9 @@ def _columns(file: SourceFile) -> pa.Schema:
     if file.kind != "parquet":
         return schema
     parquet = fragment.metadata.schema
-    leaves = iter([parquet.column(at).physical_type for at in range(len(parquet))])
-    return pa.schema([each.with_type(_with_zones(each.type, leaves)) for each in schema])
+    stored = iter([parquet.column(at).physical_type for at in range(len(parquet))])  # of the leaves
 
+    def with_zone(leaf: pa.DataType) -> pa.DataType:
+        return pa.timestamp("us", "UTC") if next(stored, "") == "INT96" else leaf
 
-def _with_zones(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
-    """Return a type in which each leaf that Parquet holds as INT96 is a time in UTC."""
-    if pa.types.is_struct(kind):
-        return pa.struct([part.with_type(_with_zones(part.type, leaves)) for part in kind])
-    if pa.types.is_map(kind):
-        key, item = (
-            part.with_type(_with_zones(part.type, leaves)) for part in (kind.key_field, kind.item_field)
-        )
-        return pa.map_(key, item)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        inner = kind.value_field.with_type(_with_zones(kind.value_type, leaves))
-        if pa.types.is_large_list(kind):
-            return pa.large_list(inner)
-        return pa.list_(inner, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
-    return pa.timestamp("us", "UTC") if next(leaves, "") == "INT96" else kind
+    return pa.schema([each.with_type(map_leaves(each.type, with_zone)) for each in schema])

@@ -25,8 +25,9 @@ import pyarrow.json
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
+from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.store import arguments
+from elasticscan.store.rows.typed import map_leaves
 
 # The types of a new table's columns are guessed from this many bytes of the first file.
 SAMPLE_BYTES = 32 << 20
@@ -94,7 +95,9 @@ def read_text(
     """
     types = {each.name: each.type for each in schema}
     reader, candidates = _open(system, path, kind, rules, types, BLOCK_BYTES)
-    floats = [name for name in guessed if name in reader.schema.names and candidates is TIMES]
+    floats = [
+        name for name in guessed if name in types and name in reader.schema.names and candidates is TIMES
+    ]
     for batch in reader:
         batch.validate(full=True)
         names = batch.schema.names
@@ -118,7 +121,8 @@ def guess_type(texts: pa.Array, candidates: Sequence[pa.DataType]) -> pa.DataTyp
         return pa.struct([each.with_type(of) for each, of in zip(kind, inner, strict=True)])
     if not pa.types.is_string(kind) or texts.null_count == len(texts):
         return kind
-    return next((each for each in candidates if _holds(texts, each)), kind)
+    begin = texts.drop_null().slice(0, 1_000)  # a cast that fails takes as long as one that does not
+    return next((each for each in candidates if _holds(begin, each) and _holds(texts, each)), kind)
 
 
 def _holds(texts: pa.Array, kind: pa.DataType) -> bool:
@@ -184,7 +188,7 @@ def _open(
         names = _open_json(system, path, SAMPLE_BYTES, None, "infer").schema
         check_names(names)
         wanted = [(each.name, types.get(each.name, each.type)) for each in names]
-        explicit = pa.schema([(name, _times_as_text(kind)) for name, kind in wanted])
+        explicit = pa.schema([(name, map_leaves(kind, _time_as_text)) for name, kind in wanted])
         return _open_json(system, path, block_bytes, explicit, "error"), TIMES
     except pa.ArrowInvalid as error:
         if "changed from" not in str(error):
@@ -254,13 +258,9 @@ def check_names(fields: Iterable[pa.Field]) -> None:
         check_names(each.type.field(at) for at in range(each.type.num_fields))
 
 
-def _times_as_text(kind: pa.DataType, depth: int = 0) -> pa.DataType:
-    """Return a type with text in place of dates and timestamps, of which Arrow's JSON drops the zone."""
-    if pa.types.is_list(kind) and depth < MAX_NESTING:
-        return pa.list_(kind.value_field.with_type(_times_as_text(kind.value_type, depth + 1)))
-    if pa.types.is_struct(kind) and depth < MAX_NESTING:
-        return pa.struct([part.with_type(_times_as_text(part.type, depth + 1)) for part in kind])
-    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else kind
+def _time_as_text(leaf: pa.DataType) -> pa.DataType:
+    """Return text in place of a date or time, of which Arrow's JSON drops the zone."""
+    return pa.string() if pa.types.is_timestamp(leaf) or pa.types.is_date(leaf) else leaf
 
 
 # Whole numbers of JSON that are read as floats

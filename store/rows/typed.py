@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -160,22 +160,38 @@ def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hi
         raise SchemaMismatch(f"the columns do not go together: {error}") from None
 
 
-def table_type(kind: pa.DataType, depth: int = 0) -> pa.DataType:
+def table_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that a table has for values of a type; text for a column of nulls."""
     t = pa.types
-    if depth > MAX_NESTING:  # the check of the definition raises
-        return kind
+    if t.is_dictionary(kind):
+        return table_type(kind.value_type)
     if t.is_null(kind) or t.is_string_view(kind) or t.is_large_string(kind):
         return pa.string()
     if t.is_binary_view(kind) or t.is_large_binary(kind):
         return pa.binary()
-    if t.is_dictionary(kind):
-        return table_type(kind.value_type, depth)
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
-        return pa.list_(kind.value_field.with_type(table_type(kind.value_type, depth + 1)))
+    return map_leaves(kind, table_type) if kind.num_fields else kind
+
+
+def map_leaves(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType], depth: int = 0
+) -> pa.DataType:
+    """Return a type with its leaves changed, the first one first; large lists and views become lists."""
+    t = pa.types
+
+    def changed(part: pa.Field) -> pa.Field:
+        return part.with_type(map_leaves(part.type, change, depth + 1))
+
+    if depth > MAX_NESTING:  # the check of the definition raises
+        return kind
     if t.is_struct(kind):
-        return pa.struct([part.with_type(table_type(part.type, depth + 1)) for part in kind])
-    return kind
+        return pa.struct([changed(part) for part in kind])
+    if t.is_map(kind):
+        return pa.map_(changed(kind.key_field), changed(kind.item_field))
+    if t.is_fixed_size_list(kind):
+        return pa.list_(changed(kind.value_field), kind.list_size)
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
+        return pa.list_(changed(kind.value_field))
+    return change(kind)
 
 
 def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:

@@ -84,7 +84,7 @@ def test_rules_that_nothing_would_follow_are_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidOption, match="types name 'km', whose type the files give"):
                 store.load("t", tmp_path / "parquet", primary_key="id", types={"km": "int64"})
             for form in ("json", "parquet"):
-                with pytest.raises(InvalidOption, match=f"nulls is for CSV, and the files are {form}"):
+                with pytest.raises(InvalidOption, match=f"nulls is for CSV, but the files are {form}"):
                     store.load("t", tmp_path / form, primary_key="id", nulls=["NA"])
             store.load("t", tmp_path / "csv", primary_key="id", types={"km": "int64"}, nulls=["NA"])
 

@@ -274,6 +274,15 @@ def test_text_that_is_not_utf_8_is_an_error_with_a_way_to_convert_it(
     assert there.scan().count() == 0
 
 
+def test_a_field_of_json_may_have_the_name_of_a_directory(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "in/k=2").mkdir(parents=True)
+    json_of(tmp_path / "in/k=2/a.jsonl", "18446744073709551615")
+    text = (tmp_path / "in/k=2/a.jsonl").read_text().replace('"v"', '"k"')
+    (tmp_path / "in/k=2/a.jsonl").write_text(text)
+    store.load("t", tmp_path / "in", primary_key="id", types={"k": "int64"})
+    assert store.table("t").to_arrow().to_pylist() == [{"id": 0, "k": 2}]
+
+
 def test_bytes_of_csv_are_kept_where_the_type_is_binary(store: Store, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes("id,v\n1,å\n".encode("latin-1"))
     assert loaded(store, tmp_path / "rows.csv", types={"v": "binary"}) == (pa.binary(), [b"\xe5"])

@@ -184,7 +184,7 @@ def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_p
         with pytest.raises(InvalidOption, match="delimiter="):
             store.load("t", path, delimiter=wrong)  # type: ignore[arg-type]
     (tmp_path / "rows.jsonl").write_text('{"id": 1}\n')
-    with pytest.raises(InvalidOption, match="delimiter is for CSV, and the files are json"):
+    with pytest.raises(InvalidOption, match="delimiter is for CSV, but the files are json"):
         store.load("t", tmp_path / "rows.jsonl", primary_key="id", delimiter=";")
 
 
