@@ -13,11 +13,12 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ElasticScanError, InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.base.resources import lack_in
 
 NO_HINTS: Mapping[str, str] = MappingProxyType({})
+TO_UTF8 = "iconv -f latin1 -t utf-8"
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
 
@@ -40,29 +41,12 @@ def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> It
             raise lack from error
         reason = os.strerror(error.errno) if error.errno else without(error, path)
         raise InvalidOption(f"{place} cannot be {verb}: {reason}", file=place) from as_cause(error, path)
+    except UnicodeError:  # in a column's name, or that of a directory
+        raise SchemaMismatch(
+            f"{place} cannot be {verb}: its names or its text are not UTF-8; convert them ({TO_UTF8})",
+            file=place,
+        ) from None
     except _REFUSALS as error:
         hint = next((hint for said, hint in hints.items() if said in str(error)), "")
         why = f"{without(error, path)}{hint}"
         raise SchemaMismatch(f"{place} cannot be {verb}: {why}", file=place) from as_cause(error, path)
-
-
-@contextmanager
-def naming_source(path: str, verb: str, secrets: str | None = None) -> Iterator[None]:
-    """Translate whatever else a library raises that reads users' data: which kinds these are is no promise.
-
-    Args:
-        path, verb: as of `naming_file`.
-        secrets: a URI whose secrets are shown neither; the path by default.
-    """
-    place, uri = shown(path), secrets or path
-    try:
-        yield
-    except ElasticScanError:
-        raise
-    except Exception as error:
-        if (lack := lack_in(error)) is not None:
-            raise lack from error
-        # The driver's error instead of SQLAlchemy's, which quotes a statement and its values.
-        said = getattr(error, "orig", None) or error
-        why = without(f"{type(said).__name__}: {said}", uri)
-        raise InvalidOption(f"{place} cannot be {verb}: {why}", file=place) from as_cause(said, uri)

@@ -24,12 +24,12 @@ Job = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="A commit for each file; stopped and started again under the same name, it goes on.",
+        help="A commit for each file; started again under the same name, it goes on.",
     ),
 ]
 Null = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="CSV: what is null, alongside empty fields without quotes."),
+    typer.Option(metavar="TEXT", help="CSV: a text for null, besides empty fields without quotes."),
 ]
 Types = Annotated[
     list[str] | None,
@@ -37,11 +37,9 @@ Types = Annotated[
         "--type", metavar="NAME=TYPE", help="CSV, JSON, names of directories: a column's Arrow type."
     ),
 ]
-Delimiter = Annotated[
-    str, typer.Option(metavar="CHARACTER", help=r"CSV: what is between fields; \t for a tab.")
-]
+Delimiter = Annotated[str, typer.Option(metavar="CHARACTER", help=r"CSV: between fields; \t for a tab.")]
 ColumnNames = Annotated[
-    list[str] | None, typer.Option(metavar="A,B", help="CSV without a first line of names: its columns.")
+    list[str] | None, typer.Option(metavar="A,B", help="CSV without a header: its columns.")
 ]
 
 
@@ -69,9 +67,8 @@ def load(
     job: Job = None,
     format_: Annotated[
         str | None,
-        typer.Option("--format", help="csv, json, parquet, arrow, orc, delta or iceberg."),
+        typer.Option("--format", help="csv, json, parquet, arrow or orc."),
     ] = None,
-    version: Annotated[int | None, typer.Option(help="Of a Delta or Iceberg table; else the newest.")] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
     json: Json = False,
@@ -95,7 +92,6 @@ def load(
             compression=compression,
             mode="overwrite" if overwrite else "insert" if insert else "upsert",
             format=format_,
-            version=version,
             nulls=null or (),
             types=types,
             delimiter="\t" if delimiter == r"\t" else delimiter,

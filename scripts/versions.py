@@ -34,7 +34,7 @@ TESTED_WITH = (
     "flask",
     "flask-cors",
 )
-EXTRAS = ("cli", "postgres", "s3", "delta", "iceberg", "sql", "ui")
+EXTRAS = ("cli", "postgres", "s3", "sql", "ui")
 SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology"),
@@ -49,7 +49,6 @@ TESTS_OF_TRUST = (
     *("tests/store/test_damage.py", "tests/store/test_torn_catalog.py", "tests/store/test_verifying.py"),
     *("tests/store/test_repair.py", "tests/store/test_repairs.py", "tests/store/upkeep/test_garbage.py"),
     *("tests/store/test_permissions.py", "tests/store/test_access.py", "tests/store/test_readonly.py"),
-    "tests/store/rows/test_iceberg.py",
 )
 NOT_WITHOUT_SPARK = ("tests/base/test_hashing.py",)
 

@@ -74,7 +74,6 @@ def _of_pandas(frame: Any) -> pa.Table:
 _MADE_ROWS = {
     "LazyFrame": "collect() makes a frame of it",
     "DataFrame": "its toArrow() is a pyarrow Table; in Spark, frame.write.format('elasticscan') writes it",
-    "Dataset": "its scanner().to_reader() is a stream of its rows",
     "generator": "list(…) is a list of dicts",
     "ndarray": "a dict gives its columns names: {'id': array}",
     "Series": "a dict gives it a name: {'id': series}",

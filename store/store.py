@@ -40,8 +40,8 @@ from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.names import Named
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
-from elasticscan.store.rows.kinds import FORMATS
-from elasticscan.store.rows.sources import COMMA, TextRules
+from elasticscan.store.rows.sources import FORMATS
+from elasticscan.store.rows.text import COMMA, TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
@@ -263,7 +263,6 @@ class Store(Named):
         compression: str | None = None,
         mode: str = "upsert",
         format: str | None = None,  # noqa: A002 - the word users know
-        version: int | None = None,
         nulls: Sequence[str] = (),
         types: Mapping[str, pa.DataType | str] | None = None,
         delimiter: str = COMMA,
@@ -282,9 +281,8 @@ class Store(Named):
                 pattern such as `in/**/*.parquet`, or an address as `s3://bucket/in/`; or a list of these.
             primary_key, shard_key, compression: as in `create_table`.
             mode: "upsert", "insert" (refuse keys that are there), or "overwrite" (replace all rows).
-            format: "csv", "json" (an object a line), "parquet", "arrow", "orc", or "delta" or "iceberg" for
-                such a table (an extra each); by the names of files if left out.
-            version: of a Delta table, or an Iceberg snapshot's id; the newest by default.
+            format: "csv", "json" (an object a line), "parquet", "arrow" or "orc"; by the names of files if
+                left out.
             nulls: what stands for null in CSV alongside a field with nothing in it.
             types: Arrow's types of columns in CSV, JSON and names of directories, instead of guessed ones.
             delimiter: the character between fields of CSV.
@@ -311,7 +309,6 @@ class Store(Named):
             compression,
             arguments.choice("mode", mode, MODES),
             None if format is None else arguments.choice("format", format, FORMATS),
-            arguments.or_none(arguments.whole_number, "version", version, 0, MAX_NUMBER),
             TextRules.of(nulls, types, delimiter, column_names),
             arguments.or_none(arguments.application, "job", job),
             arguments.or_none(

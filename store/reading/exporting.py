@@ -1,4 +1,8 @@
-"""Rows of a scan as files, written page by page: one, or Parquet in a directory, complete with `_SUCCESS`."""
+"""Rows of a scan as files, written page by page: one file, or a directory of Parquet with `_SUCCESS`.
+
+`pyarrow.dataset.write_dataset` is not used, since it queues up to eight million rows before it waits for the
+disk: of a stream of 960 MB it held 740. Here memory holds a page.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +27,10 @@ from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 FILE_BYTES = 256 << 20
 COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 COMPLETE = "_SUCCESS"
-_LIKE_A_FILE = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
+_FILE_NAME = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
+_HINTS = {"": "; choose other columns"}
 
-# Called with the rows that were written until now.
+# Called with the rows that were written so far.
 OnExported = Callable[[int], None]
 
 
@@ -49,8 +53,7 @@ def export_scan(
     compression: str,
     on_progress: OnExported | None = None,
 ) -> Exported:
-    """Write all remaining rows of a scan; where that fails, the files go again."""
-    translated = partial(naming_file, path, "written", {"": "; choose other columns"})
+    """Write all remaining rows of a scan; where that fails, the files are removed."""
     about = {
         "table": table.name,
         "snapshot": str(scan.snapshot),
@@ -58,148 +61,111 @@ def export_scan(
     }
     schema = scan.schema.with_metadata({f"elasticscan.{name}": text for name, text in about.items()})
     with naming_file(path, "written"):
-        files = _files_at(path, schema, file_bytes, compression)
+        system, place, kind = _destination(path)
+    output = _ExportedFiles(system, place, kind, schema, file_bytes, compression)
     rows = 0
     try:
-        with translated():
-            files.begin()
+        with naming_file(path, "written", _HINTS):
+            output.begin()
         for batch in scan.batches():
-            with translated():
-                files.write(batch)
+            with naming_file(path, "written", _HINTS):
+                output.write(batch)
             rows += batch.num_rows
             if on_progress is not None:
                 on_progress(rows)
-        with translated():
-            files.finish()
+        with naming_file(path, "written", _HINTS):
+            output.finish()
     except BaseException:
-        files.remove()
+        output.remove()
         raise
-    return Exported(shown(path), table.name, rows, files.count, scan.snapshot)
+    return Exported(shown(path), table.name, rows, output.count, scan.snapshot)
 
 
-def _files_at(path: str, schema: pa.Schema, file_bytes: int, compression: str) -> _OneFile | _ParquetFiles:
-    """One file, if a place is named like one, or a directory of them, which is empty or made now."""
+def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
+    """Return the file system, the path on it, and the kind of a single file; None for a directory.
+
+    Raises:
+        InvalidOption: the file is there, the directory holds something, or the name is of another kind.
+    """
     system, place = file_system_at(with_home(whole_uri(path)))
     (info,) = system.get_file_info([place])
     is_directory = info.type == fs.FileType.Directory or path.endswith("/")
     kind = None if is_directory else kind_of(place)
-    if kind is None and not is_directory and _LIKE_A_FILE.search(place):
+    if kind is None and not is_directory and _FILE_NAME.search(place):
         raise InvalidOption(
-            f"{shown(path)} is named like a file of a kind that is not written: {', '.join(ENDINGS)} are; or "
-            "Parquet files in a directory, with a / behind its name",
+            f"{shown(path)} names no known format; use {', '.join(ENDINGS)}, or end a directory with /",
             option="path",
         )
     if info.type == fs.FileType.File:
         raise InvalidOption(
-            f"{shown(path)} is a file that is there already; name another, or a directory, or remove it",
-            option="path",
+            f"{shown(path)} is there already; choose another name, or remove it", option="path"
         )
-    if kind is not None:
-        return _OneFile(system, place, kind, schema, compression)
-    held = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
-    if held:
-        is_whole = any(each.base_name == COMPLETE for each in held)
-        cut = "" if is_whole else f" (without {COMPLETE}: not a whole export)"
-        raise InvalidOption(
-            f"{shown(path)} holds {held[0].base_name!r}{cut}; name a directory that is empty, or not "
-            "there yet, or remove what it holds",
-            option="path",
-        )
-    system.create_dir(place, recursive=True)
-    return _ParquetFiles(system, place, schema, file_bytes, compression)
+    if kind is None:
+        held = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
+        if held:
+            is_whole = any(each.base_name == COMPLETE for each in held)
+            cut = "" if is_whole else f" but no {COMPLETE}, as an export that was cut off"
+            raise InvalidOption(
+                f"{shown(path)} holds {held[0].base_name!r}{cut}; choose an empty directory", option="path"
+            )
+        system.create_dir(place, recursive=True)
+    return system, place, kind
 
 
-class _OneFile:
-    """One file, which has its name once it is complete."""
+@dataclass(slots=True)
+class _ExportedFiles:
+    """One file, or Parquet files in a directory, one after another."""
 
-    count = 1
-
-    def __init__(
-        self, system: fs.FileSystem, path: str, kind: str, schema: pa.Schema, compression: str
-    ) -> None:
-        self._system, self._path, self._kind = system, path, kind
-        self._schema, self._compression = schema, compression
-        folder, slash, name = path.rpartition("/")
-        # In object storage a file is there when it is closed, and a rename would be a copy.
-        is_local = isinstance(system, fs.LocalFileSystem)
-        self._partial = f"{folder}{slash}.{name}.partial" if is_local else path
-        self._opened: list[Any] = []
-        if is_local:
-            system.create_dir(folder or slash, recursive=True)
+    system: fs.FileSystem
+    path: str
+    kind: str | None
+    schema: pa.Schema
+    file_bytes: int
+    compression: str
+    count: int = 0
+    written: list[str] = field(default_factory=list)
+    opened: list[Any] = field(default_factory=list)
 
     def begin(self) -> None:
-        self._opened.append(self._system.open_output_stream(self._partial))
-        self._opened.append(open_file(self._kind, self._opened[0], self._schema, self._compression))
+        """Open the next file."""
+        self.count += 1
+        if self.kind is None:
+            path = f"{self.path}/part-{self.count - 1:05}.parquet"
+        elif isinstance(self.system, fs.LocalFileSystem):
+            folder, slash, name = self.path.rpartition("/")
+            self.system.create_dir(folder or slash, recursive=True)
+            path = f"{folder}{slash}.{name}.partial"
+        else:  # an object is visible when it is closed, and a rename would copy it
+            path = self.path
+        self.written.append(path)
+        self.opened.append(self.system.open_output_stream(path))
+        self.opened.append(open_file(self.kind or PARQUET, self.opened[0], self.schema, self.compression))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._opened[1].write_batch(batch.cast(self._schema))
-
-    def finish(self) -> None:
-        for opened in reversed(self._opened):
-            opened.close()
-        if self._partial != self._path:
-            self._system.move(self._partial, self._path)
-
-    def remove(self) -> None:
-        """Remove what was written, as far as that can be done."""
-        for opened in reversed(self._opened):
-            with suppress(OSError, pa.ArrowException):
-                opened.close()
-        with suppress(OSError):
-            self._system.delete_file(self._partial)
-
-
-class _ParquetFiles:
-    """Parquet files in a directory, one after another, each after a `begin`."""
-
-    def __init__(
-        self, system: fs.FileSystem, path: str, schema: pa.Schema, file_bytes: int, compression: str
-    ) -> None:
-        self._system, self._path, self._schema = system, path, schema
-        self._most, self._compression = file_bytes, compression
-        self.names: list[str] = []
-        self._is_marked = False
-        self._sink: Any = None
-        self._writer: Any = None
-
-    @property
-    def count(self) -> int:
-        return len(self.names)
-
-    def begin(self) -> None:
-        """Begin the next file."""
-        self.names.append(f"{self._path}/part-{len(self.names):05}.parquet")
-        self._sink = self._system.open_output_stream(self.names[-1])
-        self._writer = open_file(PARQUET, self._sink, self._schema, self._compression)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self._sink.tell() >= self._most:
-            self._end()
+        if self.kind is None and self.opened[0].tell() >= self.file_bytes:
+            self._close()
             self.begin()
-        self._writer.write_batch(batch.cast(self._schema))
+        self.opened[1].write_batch(batch.cast(self.schema))
 
-    def _end(self) -> None:
-        self._writer.close()
-        self._sink.close()
+    def _close(self) -> None:
+        for opened in reversed(self.opened):
+            opened.close()
+        self.opened.clear()
 
     def finish(self) -> None:
-        self._end()
-        self._is_marked = True  # perhaps, from here on
-        with self._system.open_output_stream(f"{self._path}/{COMPLETE}"):
-            pass
+        """Complete the last file, and say so."""
+        self._close()
+        if self.kind is None:
+            self.written.clear()  # they are complete, and stay, whether the mark can be made or not
+            self.system.open_output_stream(f"{self.path}/{COMPLETE}").close()
+        elif self.written[0] != self.path:
+            self.system.move(self.written[0], self.path)
 
     def remove(self) -> None:
-        """Remove what was written, where possible; never files next to a `_SUCCESS` that stays."""
-        for opened in filter(None, (self._writer, self._sink)):
+        """Remove the files, where possible."""
+        for opened in reversed(self.opened):
             with suppress(OSError, pa.ArrowException):
                 opened.close()
-        if self._is_marked:
-            try:
-                self._system.delete_file(f"{self._path}/{COMPLETE}")
-            except FileNotFoundError:
-                pass
-            except OSError:
-                return
-        for name in self.names:
+        for path in self.written:
             with suppress(OSError):
-                self._system.delete_file(name)
+                self.system.delete_file(path)

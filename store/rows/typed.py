@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.limits import MAX_NESTING
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform, hint_of_case
 from elasticscan.store.names import Named
-from elasticscan.store.rows.sources import table_type
 
 _MISSING = ("nan", "NaN", "np.float64(nan)", "<NA>", "NaT")  # where Python, NumPy and pandas have no value
 # What pandas calls an index without a name, where it has made Arrow of a frame.
@@ -55,8 +56,10 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 
 
 def as_reader(data: Any) -> Any:
-    """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
-    text of them. Anything else as it is."""
+    """Return a reader of a scan, table or dataset, whose errors keep their types; other data as it is."""
+    datasets = sys.modules.get("pyarrow.dataset")  # which takes half a second to import
+    if datasets is not None and isinstance(data, datasets.Dataset):
+        return data.scanner().to_reader()
     return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
 
 
@@ -155,6 +158,40 @@ def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hi
         return pa.table(arrays)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise SchemaMismatch(f"the columns do not go together: {error}") from None
+
+
+def table_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a table has for values of a type; text for a column of nulls."""
+    t = pa.types
+    if t.is_dictionary(kind):
+        return table_type(kind.value_type)
+    if t.is_null(kind) or t.is_string_view(kind) or t.is_large_string(kind):
+        return pa.string()
+    if t.is_binary_view(kind) or t.is_large_binary(kind):
+        return pa.binary()
+    return map_leaves(kind, table_type) if kind.num_fields else kind
+
+
+def map_leaves(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType], depth: int = 0
+) -> pa.DataType:
+    """Return a type with its leaves changed, the first one first; large lists and views become lists."""
+    t = pa.types
+
+    def changed(part: pa.Field) -> pa.Field:
+        return part.with_type(map_leaves(part.type, change, depth + 1))
+
+    if depth > MAX_NESTING:  # the check of the definition raises
+        return kind
+    if t.is_struct(kind):
+        return pa.struct([changed(part) for part in kind])
+    if t.is_map(kind):
+        return pa.map_(changed(kind.key_field), changed(kind.item_field))
+    if t.is_fixed_size_list(kind):
+        return pa.list_(changed(kind.value_field), kind.list_size)
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
+        return pa.list_(changed(kind.value_field))
+    return change(kind)
 
 
 def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:

@@ -1,8 +1,8 @@
-"""Files into a table: as one commit, or piece by piece under the name of a job, which can be started again.
+"""Files into a table: as one commit, or file by file under the name of a job, which can be started again.
 
-A piece is committed under an idempotency key that is made of the job's name and of what tells the piece from
-others. So a job that was killed, and is started again, skips what was committed and goes on: no row is lost,
-and none is written twice, also where others wrote meanwhile.
+A file is committed under an idempotency key made of the job's name and of the file's path, size and time. A
+job that was killed and is started again skips the files that it committed: no row is lost, none is written
+twice, and rows that were changed meanwhile stay changed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from elasticscan.metadata import TableInfo
 from elasticscan.storage import conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.sources import (
-    VERSIONED,
-    Files,
-    SourcePart,
-    TextRules,
+    SourceFile,
     check_rules,
     find_files,
-    pieces_of,
-    read_piece,
-    rows_of,
+    read_file,
     schema_of,
+    split_file,
 )
+from elasticscan.store.rows.text import TextRules
 from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.writing.publishing import is_committed
@@ -38,7 +35,7 @@ from elasticscan.store.writing.writer import write
 
 UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
 
-# Called with the bytes that were read, those there are, and the rows.
+# Called with the bytes of the files that were read, the bytes of all files, and the rows.
 OnLoaded = Callable[[int, int, int], None]
 
 
@@ -47,9 +44,9 @@ class Loaded:
     """The outcome of a load.
 
     Attributes:
-        rows: those that were read from files, and written.
+        rows: the rows that were read and written.
         commit: the last commit; None where all was loaded before.
-        created: the table was made.
+        created: whether the table was made.
         skipped: files, and parts of files, that the same job had loaded before.
     """
 
@@ -62,7 +59,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load as it was asked for, its arguments checked; `Store.load` says what they mean."""
+    """The checked arguments of `Store.load`."""
 
     table: str
     sources: tuple[Any, ...]
@@ -71,14 +68,13 @@ class Load:
     compression: str | None = None
     mode: str = UPSERT
     format: str | None = None
-    version: int | None = None
     rules: TextRules = field(default_factory=TextRules)
     job: str | None = None
     if_unchanged_since: int | None = None
     user_metadata: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise `InvalidOption` where two of them do not go together."""
+        """Raise `InvalidOption` where two of them exclude each other."""
         given = {
             "if_unchanged_since": self.if_unchanged_since is not None,
             f"mode {self.mode!r}": self.mode != UPSERT,
@@ -89,129 +85,13 @@ class Load:
             raise InvalidOption(
                 f"{' and '.join(chosen[:2])} do not go together; give one of them", option=chosen[1]
             )
-        if self.version is not None and self.format not in VERSIONED:
-            raise InvalidOption(
-                "a version is that of a Delta table (format='delta') or an Iceberg table (format='iceberg')",
-                option="version",
-            )
 
 
-def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None) -> Loaded:
-    """Carry a load out."""
-    load.check()
-    found = find_files(load.sources, load.format, load.version)
-    table, created = _table_of(context, load, found)
-    message = _Told(sum(files.bytes for files in found), on_progress)
-    pieces = (
-        piece
-        for files in found
-        for piece in pieces_of(files, table.schema, load.rules, split=load.job is not None)
-    )
-    if load.job is None:
-        return replace(_write(context, load, table, pieces, message, None), created=created)
-    done = Loaded(load.table, 0, None, created, 0)
-    for piece in pieces:
-        once = IdempotencyKey(f"load:{load.job}:{piece.identity}", 0)
-        if is_committed(context, table.id, once):
-            message.add(piece.bytes, 0)
-            done = replace(done, skipped=done.skipped + 1)
-        else:
-            wrote = _write(context, load, table, [piece], message, once)
-            done = replace(done, rows=done.rows + wrote.rows, commit=wrote.commit)
-    if created and done.commit is None and not done.skipped:  # there were no files whose rows would enter it
-        return replace(_write(context, load, table, [], message, None), created=True)
-    return done
+class _LoadProgress:
+    """The count of what was read, and the caller's function for it."""
 
-
-def _table_of(context: Context, load: Load, found: Sequence[Files]) -> tuple[TableInfo, bool]:
-    """The table, and whether it has still to be entered with its first rows."""
-    there = next((table for table in context.tables()[0] if table.name == load.table), None)
-    if there is not None:
-        _check_keys(there, load)
-        check_rules(found, load.rules, there.schema)
-        return there, False
-    schema = schema_of(found[0], load.rules)
-    check_rules(found, load.rules, schema)
-    if not load.primary_key:
-        context.compare_with_shards()  # it may be there, and only an older catalog not know it
-        first = found[0].infos[0].path if found[0].infos else found[0].base  # a table may have no files
-        raise TableNotFound(
-            f"the store has no table {load.table!r}; pass a primary key, primary_key=[…] or --primary-key, "
-            f"to make it with the columns of {first} ({', '.join(schema.names)})",
-            table=load.table,
-        )
-    made = reserve_table(context, load.table, schema, load.primary_key, load.shard_key, load.compression)
-    return made, True
-
-
-def _check_keys(table: TableInfo, load: Load) -> None:
-    """Raises `InvalidOption` when a table that is there already has other keys than those that were named."""
-    for option, asked, actual in (
-        ("primary_key", load.primary_key, table.primary_key),
-        ("shard_key", load.shard_key, table.shard_key),
-    ):
-        if asked is not None and asked != list(actual):
-            raise InvalidOption(
-                f"{option} {','.join(asked)!r}, but table {table.name!r} has {','.join(actual)!r}; leave "
-                "it out, or load into another table",
-                option=option,
-            )
-
-
-def _write(
-    context: Context,
-    load: Load,
-    table: TableInfo,
-    pieces: Iterable[SourcePart],
-    message: _Told,
-    once: IdempotencyKey | None,
-) -> Loaded:
-    """Write pieces as one commit."""
-    before = message.rows
-    batches = pa.RecordBatchReader.from_batches(table.schema, _batches(pieces, table, message))
-    kind = "overwrite" if load.mode == OVERWRITE else "write"
-    with _check_of(context, load, table, once) as check:
-        said = load.user_metadata
-        commit = write(context, table, batches, kind, once, check=check, user_metadata=said)
-    return Loaded(table.name, message.rows - before, commit, False, 0)
-
-
-def _batches(pieces: Iterable[SourcePart], table: TableInfo, message: _Told) -> Iterator[pa.RecordBatch]:
-    for piece in pieces:
-        read, rows = 0, rows_of(piece)
-        unit = 0.0 if rows is None else piece.bytes / max(1, rows)
-        for batch in read_piece(piece, table.schema):
-            yield _conform(batch, table, piece)
-            size = round(batch.num_rows * unit)
-            read += size
-            message.add(size, batch.num_rows)
-        message.add(piece.bytes - read, 0)
-
-
-def _conform(batch: pa.RecordBatch, table: TableInfo, piece: SourcePart) -> pa.RecordBatch:
-    try:
-        return conform(batch, table.schema)
-    except SchemaMismatch as error:
-        raise SchemaMismatch(f"{piece.path}: {error.message}", **error.fields) from error
-
-
-@contextmanager
-def _check_of(
-    context: Context, load: Load, table: TableInfo, once: IdempotencyKey | None
-) -> Iterator[KeyCheck | None]:
-    """The requirements of the write on its keys, if there are any."""
-    if load.if_unchanged_since is not None:
-        with unchanged(context, table, load.if_unchanged_since) as check:
-            yield check
-    else:
-        yield absent(context, table, once) if load.mode == INSERT else None
-
-
-class _Told:
-    """The count of what was read, told to whoever wants to know."""
-
-    def __init__(self, total: int, on_progress: OnLoaded | None) -> None:
-        self._total, self._on_progress = total, on_progress
+    def __init__(self, files: Sequence[SourceFile], on_progress: OnLoaded | None) -> None:
+        self._total, self._on_progress = sum(file.bytes for file in files), on_progress
         self._bytes = self.rows = 0
 
     def add(self, size: int, rows: int) -> None:
@@ -219,3 +99,97 @@ class _Told:
         self.rows += rows
         if self._on_progress is not None:
             self._on_progress(self._bytes, self._total, self.rows)
+
+
+def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None) -> Loaded:
+    """Load files into a table, which is made if it is missing."""
+    load.check()
+    files = find_files(load.sources, load.format)
+    table, created = _table_of(context, load, files)
+    guessed = [name for name in table.schema.names if created and name not in load.rules.types]
+    progress = _LoadProgress(files, on_progress)
+
+    def commit(files: Iterable[SourceFile], once: IdempotencyKey | None) -> int:
+        batches = pa.RecordBatchReader.from_batches(
+            table.schema, _batches(files, table, load.rules, guessed, progress)
+        )
+        kind = "overwrite" if load.mode == OVERWRITE else "write"
+        with _check_of(context, load, table, once) as check:
+            return write(context, table, batches, kind, once, check=check, user_metadata=load.user_metadata)
+
+    if load.job is None:
+        number = commit(files, None)
+        return Loaded(load.table, progress.rows, number, created, 0)
+    done = Loaded(load.table, 0, None, created, 0)
+    for part in (part for file in files for part in split_file(file)):
+        once = IdempotencyKey(f"load:{load.job}:{part.identity}", 0)
+        if is_committed(context, table.id, once):
+            progress.add(part.bytes, 0)
+            done = replace(done, skipped=done.skipped + 1)
+        else:
+            done = replace(done, commit=commit([part], once), rows=progress.rows)
+    return done
+
+
+def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tuple[TableInfo, bool]:
+    """Return the table, and whether its first rows have still to enter it."""
+    there = next((table for table in context.tables()[0] if table.name == load.table), None)
+    if there is not None:
+        _check_keys(there, load)
+        check_rules(files, load.rules, there.schema)
+        return there, False
+    schema = schema_of(files, load.rules)
+    check_rules(files, load.rules, schema)
+    if not load.primary_key:
+        context.compare_with_shards()  # it may be there, and only an older catalog not know it
+        columns = ", ".join(schema.names)
+        raise TableNotFound(
+            f"the store has no table {load.table!r}; make it with primary_key=, --primary-key of {columns}",
+            table=load.table,
+        )
+    made = reserve_table(context, load.table, schema, load.primary_key, load.shard_key, load.compression)
+    return made, True
+
+
+def _check_keys(table: TableInfo, load: Load) -> None:
+    """Raise `InvalidOption` when the table has other keys than those that were named."""
+    for option, asked, actual in (
+        ("primary_key", load.primary_key, table.primary_key),
+        ("shard_key", load.shard_key, table.shard_key),
+    ):
+        if asked is not None and asked != list(actual):
+            raise InvalidOption(
+                f"{option} {','.join(asked)!r}, but table {table.name!r} has {','.join(actual)!r}; "
+                "leave it out",
+                option=option,
+            )
+
+
+def _batches(
+    files: Iterable[SourceFile],
+    table: TableInfo,
+    rules: TextRules,
+    guessed: Sequence[str],
+    progress: _LoadProgress,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files as the table has them; an error names the file."""
+    for file in files:
+        for batch in read_file(file, table.schema, rules, guessed):
+            try:
+                yield conform(batch, table.schema)
+            except SchemaMismatch as error:
+                raise SchemaMismatch(f"{file.path}: {error.message}", **error.fields) from error
+            progress.add(0, batch.num_rows)
+        progress.add(file.bytes, 0)
+
+
+@contextmanager
+def _check_of(
+    context: Context, load: Load, table: TableInfo, once: IdempotencyKey | None
+) -> Iterator[KeyCheck | None]:
+    """Yield the requirement of the write on its keys, or None."""
+    if load.if_unchanged_since is not None:
+        with unchanged(context, table, load.if_unchanged_since) as check:
+            yield check
+    else:
+        yield absent(context, table, once) if load.mode == INSERT else None

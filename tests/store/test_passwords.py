@@ -224,7 +224,6 @@ def test_no_error_of_files_elsewhere_shows_a_password(
         assert SECRET not in message(lambda: store.load("x", place, primary_key="id"))
         assert SECRET not in message(lambda: store.load("x", f"{place}/*.csv", primary_key="id"))
         assert SECRET not in message(lambda: store.load("x", place, primary_key="id", format="parquet"))
-        assert SECRET not in message(lambda: store.load("x", place, primary_key="id", format="delta"))
         assert SECRET not in message(lambda: table.export(place))
         assert SECRET not in message(lambda: store.backup(place))
         assert SECRET not in message(lambda: Store.from_backup(place, tmp_path / "back"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow.orc
 import pyarrow.parquet
 import pytest
 
-from elasticscan.base.errors import InvalidOption, KeysExist, SchemaMismatch, TableNotFound
+from elasticscan.base.errors import InvalidOption, KeysExist, SchemaMismatch
 from elasticscan.store import Store
 from elasticscan.store.rows import sources
 from tests.base.s3 import S3Server
@@ -63,7 +62,7 @@ def test_a_pattern_stands_for_the_files_that_it_matches(store: Store, tmp_path: 
     assert store.load("t", f"{tmp_path}/a[!2].csv", primary_key="id").rows == 10
     assert store.load("t", [f"{tmp_path}/a?.csv"]).rows == 20
     assert store.load("t", f"{tmp_path}/**/a*.csv").rows == 30
-    with pytest.raises(InvalidOption, match="stands for no files"):
+    with pytest.raises(InvalidOption, match="matches no files"):
         store.load("t", f"{tmp_path}/c*.csv")
 
 
@@ -82,7 +81,7 @@ def test_names_of_directories_are_columns_of_the_types_of_the_table(store: Store
     # The directories above what was named are no columns.
     store.load("v", tmp_path / "in/year=2023/city=01", primary_key="id")
     assert read(store, "v") == [{"id": 2023}]
-    with pytest.raises(SchemaMismatch, match="named year="):
+    with pytest.raises(SchemaMismatch, match=r"0\.parquet: .*unknown: year, city"):
         store.load("v", tmp_path / "in")
 
 
@@ -105,6 +104,7 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
     load = {"primary_key": "id", "job": "june", "nulls": [""], "mode": "insert"}
     with pytest.raises(_Killed):
         store.load("t", f"{tmp_path}/*.csv", on_progress=kill, **load)
+    assert len(store.tables()) == bool(killed_at), "a load that was killed leaves no table without rows"
     if killed_at:
         store.table("t").update({"name": "'changed'"}, where="id = 3")
     again = store.load("t", f"{tmp_path}/*.csv", **load)
@@ -122,7 +122,7 @@ def test_a_large_parquet_file_is_loaded_in_pieces_of_row_groups(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pyarrow.parquet.write_table(ROWS, tmp_path / "a.parquet", row_group_size=10)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 1)
+    monkeypatch.setattr(sources, "PART_BYTES", 1)
     loaded = store.load("t", tmp_path / "a.parquet", primary_key="id", job="j")
     assert loaded.rows == 100
     assert len(store.table("t").history()) == 1 + 10
@@ -135,27 +135,21 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 1, "name": "x"}\n{"id": 2}\n')
     (tmp_path / "b.jsonl").write_text('{"id": 3, "nmae": "y"}\n')
-    (tmp_path / "c.json").write_text('[{"id": 3, "name": "y"}]\n')
     store.load("t", tmp_path / "a.jsonl", primary_key="id")
     assert read(store) == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
     with pytest.raises(SchemaMismatch, match="nmae"):
         store.load("t", tmp_path / "b.jsonl")
-    with pytest.raises(SchemaMismatch, match="one JSON object a line"):
-        store.load("t", tmp_path / "c.json")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "its first line has the names of columns"),
-        (b"id,v\n1,a,3\n", "each line has as many fields as the first"),
-        (b"id,id\n1,2\n", "give each column a name of its own"),
-        (b"id;v\n1;a\n", r"no ',': say delimiter=';' or `--delimiter ';'`"),
-        (b"id\tv\n1\ta\n", r"delimiter='\\t'"),
-        ("id,v\n1,å\n".encode("latin-1"), "'v' that is not UTF-8: .*iconv .*types={'v': 'binary'}"),
-        (b"id,v\n1,NA\n2,3\n", "say what stands for null"),
+        (b"", r"rows\.csv cannot be read: Empty CSV file"),
+        (b"id,v\n1,a,3\n", r"rows\.csv cannot be read: .*Expected 2 columns, got 3"),
+        (b"id,id\n1,2\n", "rename one"),
+        (b"id;v\n1;a\n", "primary key column 'id' is not in the schema"),
     ],
-    ids=["nothing", "a field too many", "a name twice", "semicolons", "tabs", "not UTF-8", "NA"],
+    ids=["nothing", "a field too many", "a name twice", "semicolons"],
 )
 def test_csv_of_another_kind_is_reported_with_what_to_do(
     store: Store, tmp_path: Path, text: bytes, message: str
@@ -184,29 +178,14 @@ def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_p
         assert read(store) == rows
         store.table("t").drop()
     path.write_text("1;2;3\n")
-    with pytest.raises(SchemaMismatch, match="as many fields"):
+    with pytest.raises(SchemaMismatch, match="Expected 2 columns, got 3"):
         store.load("t", path, primary_key="id", delimiter=";", column_names=["id", "v"])
     for wrong in ("", ";;", "\n", '"', 1):
         with pytest.raises(InvalidOption, match="delimiter="):
             store.load("t", path, delimiter=wrong)  # type: ignore[arg-type]
     (tmp_path / "rows.jsonl").write_text('{"id": 1}\n')
-    with pytest.raises(InvalidOption, match="are for CSV, and the files are json"):
+    with pytest.raises(InvalidOption, match="delimiter is for CSV, but the files are json"):
         store.load("t", tmp_path / "rows.jsonl", primary_key="id", delimiter=";")
-
-
-def test_numbers_of_csv_that_would_lose_digits_are_text(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("id,zip,km,order,n\n1,01234,00.5,12345678901234567890,0\n2,,0.5,1,-10\n")
-    store.load("t", path, primary_key="id")
-    assert [str(field.type) for field in store.table("t").schema] == [
-        *["int64", "string", "string", "string", "int64"]
-    ]
-    assert read(store)[0] == {"id": 1, "zip": "01234", "km": "00.5", "order": "12345678901234567890", "n": 0}
-    store.table("t").drop()
-    store.load("t", path, primary_key="id", types={"zip": "int32", "km": "double"})
-    assert read(store)[0]["zip"] == 1234 and store.table("t").schema.field("order").type == pa.string()
-    store.load("t", path)  # the types of a table that is there count
-    assert read(store)[0]["zip"] == 1234
 
 
 def test_files_that_have_a_column_in_other_types_are_reported_with_both(store: Store, tmp_path: Path) -> None:
@@ -215,64 +194,14 @@ def test_files_that_have_a_column_in_other_types_are_reported_with_both(store: S
     store.load("t", f"{tmp_path}/*.csv", primary_key="id")  # times with fractions, and without
     assert [row["at"].microsecond for row in read(store)] == [0, 250_000]
     (tmp_path / "b.csv").write_text("id,v,at,n\n2,x,2024-01-01,7\n")
-    with pytest.raises(SchemaMismatch, match=r"'v' is int64 in .*a.csv and string in .*b.csv; name .*--type"):
+    with pytest.raises(
+        SchemaMismatch, match=r"b\.csv .*column 'v'.*'x' as a scalar of type int64; name .*--type"
+    ):
         store.load("u", f"{tmp_path}/*.csv", primary_key="id")
     for name, kind in (("a", pa.int64()), ("b", pa.string())):
         pyarrow.parquet.write_table(pa.table({"id": pa.array([1]).cast(kind)}), tmp_path / f"{name}.parquet")
-    with pytest.raises(SchemaMismatch, match=r"'id' is int64 in .*a.parquet and string in .*b.parquet: load"):
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet .*: Field id has .*: int64 vs string"):
         store.load("u", f"{tmp_path}/*.parquet", primary_key="id")
-
-
-def test_moments_of_json_keep_their_zone(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    zoned, bare = "2024-03-01T12:00:00+02:00", "2024-03-01T10:00"
-    rows = [
-        {
-            "id": 1,
-            "at": zoned,
-            "local": bare,
-            "mixed": zoned,
-            "day": "2024-03-05",
-            "in": {"at": [None, zoned]},
-        },
-        {
-            "id": 2,
-            "at": "2024-03-01 10:00:00Z",
-            "local": bare,
-            "mixed": bare,
-            "day": "2024-03-05",
-            "in": None,
-        },
-    ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    store.load("t", path, primary_key="id")
-    moment = "timestamp[us, tz=UTC]"
-    assert [str(field.type) for field in store.table("t").schema][1:] == [
-        *[moment, "timestamp[us]", "string", "date32[day]", f"struct<at: list<item: {moment}>>"]
-    ]
-    first, second = read(store)
-    at = datetime(2024, 3, 1, 10, tzinfo=UTC)
-    assert (first["at"], second["at"], first["in"]) == (at, at, {"at": [None, at]})
-    assert (first["local"], first["mixed"]) == (at.replace(tzinfo=None), zoned)
-    store.table("t").drop()
-    store.load("t", path, primary_key="id", types={"at": "string"})
-    assert read(store)[0]["at"] == zoned
-
-
-def test_a_time_of_csv_beyond_microseconds_is_reported_with_its_type(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("id,at\n1,2024-03-01T12:00:00.123456789Z\n")
-    with pytest.raises(SchemaMismatch, match=r"as in types={'a': pyarrow\.timestamp\('ns', 'UTC'\)}"):
-        store.load("t", path, primary_key="id")
-    store.load("t", path, primary_key="id", types={"at": pa.timestamp("ns", "UTC")})
-    assert store.table("t").schema.field("at").type == pa.timestamp("ns", "UTC")
-
-
-def test_bytes_are_kept_of_csv_where_that_is_said(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_bytes("id,v\n1,å\n".encode("latin-1"))
-    store.load("t", path, primary_key="id", types={"v": "binary"})
-    assert read(store) == [{"id": 1, "v": b"\xe5"}]
 
 
 def test_rows_in_memory_are_no_files(store: Store) -> None:
@@ -290,7 +219,6 @@ def test_rows_in_memory_are_no_files(store: Store) -> None:
         ({"types": {"id": "colour"}}, "one of Arrow's types"),
         ({"mode": "overwrite", "job": "j"}, "do not go together"),
         ({"job": "j", "if_unchanged_since": 1}, "do not go together"),
-        ({"version": 1}, "Delta"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(
@@ -326,38 +254,35 @@ def test_a_home_is_written_out_where_files_come_from_and_go_to(
     assert store.load("copy", "~/out/*.parquet", primary_key="id").rows == len(ROWS)
 
 
-def test_a_delta_table_is_loaded_at_a_version(store: Store, tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake", reason="pip install 'elasticscan[delta]'")
+def test_a_delta_table_is_a_dataset(store: Store, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="pip install deltalake")
     path = str(tmp_path / "delta")
     rows = ROWS.append_column("year", pa.array([2023, 2024] * 50))
     deltalake.write_deltalake(path, rows, partition_by=["year"])
     deltalake.DeltaTable(path).delete("id >= 10")
-    more = pa.table({"id": [500], "name": ["new"], "year": [2025], "km": [0.5]})
-    deltalake.write_deltalake(path, more, mode="append", schema_mode="merge")
-    store.load("t", path, format="delta", version=0, primary_key="id")
+    store.create_table("t", deltalake.DeltaTable(path, version=0).to_pyarrow_dataset(), "id")
     assert read(store) == rows.to_pylist()
-    store.load("u", path, format="delta", primary_key="id", job="j")
-    assert read(store, "u") == [
-        *(row | {"km": None} for row in rows.slice(0, 10).to_pylist()),
-        *more.to_pylist(),
-    ]
-    assert store.load("u", path, format="delta", job="j").rows == 0
-    with pytest.raises(InvalidOption, match="cannot be read as a Delta table"):
-        store.load("u", path, format="delta", version=77)
+    store.table("t").overwrite(deltalake.DeltaTable(path).to_pyarrow_dataset())
+    assert read(store) == rows.slice(0, 10).to_pylist()
+    store.table("t").upsert(deltalake.DeltaTable(path, version=0).to_pyarrow_dataset())
+    assert read(store) == rows.to_pylist()
 
 
-def test_a_delta_table_without_rows_gives_its_columns(store: Store, tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake", reason="pip install 'elasticscan[delta]'")
-    path = str(tmp_path / "delta")
-    deltalake.DeltaTable.create(path, ROWS.schema)
-    with pytest.raises(TableNotFound, match=rf"the columns of {path} \(id, name\)"):
-        store.load("t", path, format="delta")
-    loaded = store.load("t", path, format="delta", primary_key="id", job="j")
-    assert (loaded.rows, loaded.created) == (0, True)
-    assert store.table("t").history()[-1].number == loaded.commit
-    assert store.table("t").scan().to_table().schema.names == ["id", "name"]
-    again = store.load("t", path, format="delta", job="j")
-    assert (again.commit, again.created) == (None, False)
+def test_an_iceberg_table_is_a_reader(store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("pyiceberg", reason="pip install 'pyiceberg[sql-sqlite]'")
+    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - skipped where it is not
+
+    place = {"uri": f"sqlite:///{tmp_path}/iceberg.db", "warehouse": f"file://{tmp_path}"}
+    catalog = SqlCatalog("local", **place)
+    catalog.create_namespace("air")
+    trips = catalog.create_table("air.trips", schema=ROWS.schema)
+    trips.append(ROWS.slice(0, 60))
+    store.create_table("t", trips.scan().to_arrow_batch_reader(), "id")
+    assert read(store) == ROWS.slice(0, 60).to_pylist()
+    trips.append(ROWS.slice(60))
+    store.table("t").upsert(trips.scan().to_arrow_batch_reader())
+    assert read(store) == ROWS.to_pylist()
+    catalog.engine.dispose()
 
 
 def test_files_in_object_storage_are_loaded_by_their_address(
