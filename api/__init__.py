@@ -28,8 +28,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from elasticscan.base.nearness import nearest
-
 if TYPE_CHECKING:
     from elasticscan import errors
     from elasticscan.store import Page, Scan, Store, Table
@@ -41,51 +39,18 @@ __version__ = "0.1.0"
 __all__ = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", "open"]
 
 
-# Names that people try here, each with what to write instead.
-_INSTEAD = {
-    **dict.fromkeys(("Cluster", "Client", "MongoClient", "Session"), "elasticscan.open(uri)"),
-    "DeltaTable": "elasticscan.open(uri).table(name)",
-    "KafkaConsumer": "elasticscan.open(uri).table(name).changes(after=commit)",
-    "KafkaProducer": "elasticscan.open(uri).table(name).upsert(rows)",
-    "attach": "elasticscan.connector.attach(spark, uri)",
-    "connect": "elasticscan.open(uri)",
-    "connector": "`import elasticscan.connector`, and elasticscan.connector.attach(spark, uri)",
-    "create_table": "elasticscan.open(uri).create_table(name, schema, primary_key)",
-    "from_backup": "elasticscan.Store.from_backup(backup, uri)",
-    "load": "elasticscan.open(uri).load(table, files)",
-    "load_catalog": "elasticscan.open(uri)",
-    "load_table": "elasticscan.open(uri).table(name)",
-    "open_table": "elasticscan.open(uri).table(name)",
-    **dict.fromkeys(("read", "read_table"), "elasticscan.open(uri).table(name).to_arrow()"),
-    "restore": "elasticscan.Store.from_backup(backup, uri)",
-    "scan": "elasticscan.open(uri).table(name).scan()",
-    "sql": "elasticscan.connector.attach(spark, uri).sql(query)",
-    "table": "elasticscan.open(uri).table(name)",
-    "write_table": "elasticscan.open(uri).table(name).upsert(rows)",
-}
-
-
 if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
-            hint = "" if name.startswith("__") else f"; {_hint(name)}"
-            raise AttributeError(f"module 'elasticscan' has no attribute {name!r}{hint}", name=name)
+            module = import_module(__name__)  # of which Python suggests a name
+            raise AttributeError(f"module 'elasticscan' has no attribute {name!r}", name=name, obj=module)
         if name == "errors":
             return import_module("elasticscan.errors")
         store = import_module("elasticscan.store")
         value = getattr(store.Store if name in ("create", "open") else store, name)
         globals()[name] = value
         return value
-
-
-def _hint(name: str) -> str:
-    if name in _INSTEAD:
-        return f"write {_INSTEAD[name]}"
-    if hasattr(import_module("elasticscan.errors"), name):
-        return f"write elasticscan.errors.{name}"
-    near = nearest(name, __all__)
-    return f"did you mean {near!r}?" if near else f"it has {', '.join(__all__)}"
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
-from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import is_whole
+from elasticscan.base.suggestions import suggest
 from elasticscan.connector.option_values import (
     LATEST,
     PartialAggregates,
@@ -144,7 +144,7 @@ class Options:
         "SQL condition, evaluated at the source with Arrow kernels, three-valued like Spark's")
     index: str = _option("index", index_name, AUTO, (READ,),
         "`auto` (the cheapest access path), `none` (a direct scan), `key` (by primary key) or an index's "
-        "name; another name is an error that tells the nearest")
+        "name; an unknown name is an error with a suggestion")
     explain: bool = _option("explain", flag, False, (READ,),
         "`load()` gives one row for each access path, with its cost and why not, in place of the rows")
     version: int | str | None = _option("versionAsOf", snapshot, None, (READ,),
@@ -238,7 +238,7 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     change any rows: a temporary view has one set of options for reading and for INSERT INTO.
 
     Raises:
-        InvalidOption: one is unknown (the nearest right one is named), has an impossible value,
+        InvalidOption: one is unknown (with a suggestion), has an impossible value,
             or contradicts another.
     """
     texts = _by_name(spark_options)
@@ -293,9 +293,10 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
             message = told_instead(lower) if same is None else None
             if message is not None:
                 raise InvalidOption(f"there is no option {key!r}; {message}", option=key)
-            near = same or nearest(plain(lower), names, 0.65)
-            hint = f"did you mean {names[near]!r}?" if near else f"there are {', '.join(names.values())}"
-            raise InvalidOption(f"there is no option {key!r}; {hint}", option=key)
+            hint = suggest(plain(lower), [names[same]] if same else names.values())
+            raise InvalidOption(
+                f"there is no option {key!r}{hint or '; docs/options.md lists them'}", option=key
+            )
     return texts
 
 

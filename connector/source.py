@@ -35,7 +35,6 @@ from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.workers import check_python_of
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
-from elasticscan.store import telling_words
 
 if TYPE_CHECKING:  # tasks need none of it
     from elasticscan.connector.sql.attached import AttachedStore
@@ -84,7 +83,6 @@ class ElasticScanSource(DataSource):
         return with_location(parse_options(self.options))
 
 
-@telling_words
 def register(spark: SparkSession) -> None:
     """Make `format("elasticscan")` known to a session.
 
@@ -99,7 +97,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
-@telling_words
 def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | None = None) -> AttachedStore:
     """Make a temporary view of every table of a store.
 

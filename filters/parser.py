@@ -17,8 +17,8 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
-from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import is_whole
+from elasticscan.base.suggestions import suggest
 from elasticscan.filters import hints, typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
@@ -266,7 +266,6 @@ class _TreeBuilder:
                 f"there is no column {quote_name(names[0])}; a filter is about one table: write "
                 f"{quote_name(names[-1])}, without the table's name",
                 column=".".join(names),
-                nearest=[names[-1]],
             )
         for name in names:
             fields = list(self.schema) if kind is None else list(kind.fields) if pt.is_struct(kind) else []
@@ -480,17 +479,14 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     if matches:
         names = " and ".join(field.name for field in matches)
         raise ColumnNotFound(f"the filter's column {full} is ambiguous: there are {names}", column=full)
-    by_lower = {field.name.lower(): field.name for field in fields}
-    match = nearest(name.lower(), by_lower)
-    near = [] if match is None else [by_lower[match]]
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
     text = "" if parents else f" (a text stands in quotes: '{name}')"
     message = None if parents else hints.of_name(name)
     if message is not None:
-        raise ColumnNotFound(f"there is no column {quote_name(name)}, and {message}", column=full, nearest=[])
-    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}{text}"
-    raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)
+        raise ColumnNotFound(f"there is no column {quote_name(name)}, and {message}", column=full)
+    hint = suggest(name, [field.name for field in fields]) or f"; there are: {listed}{text}"
+    raise ColumnNotFound(f"{owner} {quote_name(name)}{hint}", column=full)
 
 
 _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]

@@ -28,8 +28,6 @@ from elasticscan.metadata.fragments import (
     Fragment,
     StagedFragment,
     TableInfo,
-    hint_of_form,
-    nearest_column,
     no_such_column,
 )
 from elasticscan.metadata.indexes import (
@@ -94,10 +92,8 @@ __all__ = [
     "TableColumn",
     "TableInfo",
     "floor_at",
-    "hint_of_form",
     "intervals_of",
     "is_widening",
-    "nearest_column",
     "new_column",
     "no_such_column",
     "pack_histogram",

@@ -31,14 +31,13 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
+from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import (
     CHANGE_COLUMNS,
     Bounds,
     Origin,
     StagedFragment,
     TableInfo,
-    hint_of_form,
-    nearest_column,
 )
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
@@ -196,13 +195,8 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
         raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
     for name in primary_key:
         if name not in schema.names:
-            near = nearest_column(name, schema.names)
-            message = hint_of_form(name) or (near and f"did you mean {near!r}?")
-            raise SchemaMismatch(
-                f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})"
-                f"{(message and f'; {message}') or ''}",
-                column=name,
-            )
+            hint = suggest(name, schema.names) or f"; it has {', '.join(schema.names)}"
+            raise SchemaMismatch(f"primary key column {name!r} is not in the schema{hint}", column=name)
         check_key_type(name, schema.field(name).type)
     _check_most("columns in its primary key", len(primary_key), MAX_KEY_COLUMNS, "use fewer")
     fixed = sum(_fixed_bytes(schema.field(name).type) for name in primary_key)

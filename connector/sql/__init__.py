@@ -10,7 +10,6 @@ maintaining  statements about a table as a whole, in words of other formats; des
 parameters   values of a query's parameters, written into its text as literals
 statements   statements about tables of the store that are no query, recognised by their first words
 foreign      statements of other databases, which were refused: what to write in their place
-methods      names that an attached store does not have, and that people type
 quiet        Spark's log of errors that are told anyway, left out
 query        a query's text, tree and references; what cannot be read for certain is left alone
 joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be

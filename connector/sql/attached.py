@@ -14,14 +14,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import InvalidOption, TableNotFound, UnknownName
+from elasticscan.base.errors import InvalidOption, TableNotFound
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
@@ -34,7 +34,6 @@ from elasticscan.connector.sql.foreign import foreign_statement, words_of_others
 from elasticscan.connector.sql.inserting import insert, insertions
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
-from elasticscan.connector.sql.methods import TableNames, no_such_name
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
@@ -55,7 +54,6 @@ from elasticscan.connector.sql.statements import (
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
-from elasticscan.store import telling_words_of
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
@@ -71,7 +69,6 @@ _USUAL = {
 _UTC = ("UTC", "Etc/UTC")
 
 
-@telling_words_of
 class AttachedStore(Sequence[str]):
     """The views that `attach` made, in a session; as a sequence, their names.
 
@@ -96,16 +93,8 @@ class AttachedStore(Sequence[str]):
     @overload
     def __getitem__(self, at: slice) -> list[str]: ...
     def __getitem__(self, at: Any) -> str | list[str]:
-        if isinstance(at, str):
-            raise UnknownName(f"[{at!r}] is no table; write catalog.table({at!r})", name="__getitem__")
         found: str | list[str] = list(self._tables)[at]
         return found
-
-    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
-
-        def __getattr__(self, name: str) -> object:
-            own = [each for each in dir(type(self)) if each[0] != "_"]
-            raise no_such_name(name, own, self._tables if "_views" in vars(self) else ())
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -121,15 +110,15 @@ class AttachedStore(Sequence[str]):
         return repr(list(self))
 
     @property
-    def tables(self) -> TableNames:
+    def tables(self) -> tuple[str, ...]:
         """The store's tables as the last statement found them, without a prefix; a tuple."""
-        return TableNames(self._tables.values())
+        return tuple(self._tables.values())
 
     def table(self, name: str) -> TableRead:
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
 
         Raises:
-            TableNotFound: the store has no such table; the nearest is named.
+            TableNotFound: the store has no such table; with a suggestion.
         """
         info = open_store(self._uri).table(name)
         return TableRead(self._spark, self._uri, info.name, info.schema)

@@ -42,7 +42,7 @@ from elasticscan.base.errors import (
     UnsupportedType,
     WriteConflict,
 )
-from elasticscan.base.nearness import by_nearness
+from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
@@ -182,21 +182,20 @@ def _no_such_column(
     parts = _NAME_PART.findall(reported.get("objectName", ""))
     is_qualified = len(parts) > 1 or kind == "MERGE"
     own = [f"{change.alias}.{column}" if is_qualified else column for column in columns]
-    # Those of other tables, of which Spark tells the nearest; of the table it has those alone that are read.
+    # Those of other tables, which Spark suggests; of the table it has those alone that are read.
     others = [_NAME_PART.findall(name) for name in reported.get("proposal", "").split(", ")]
     theirs = [
         ".".join(name[-2:] if is_qualified else name[-1:]) for name in others if name and OWN not in name[-1]
     ]
-    known = by_nearness(".".join(parts), dict.fromkeys([*theirs, *own]))
+    known = list(dict.fromkeys([*theirs, *own]))
     more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
-    hint = ""
+    hint = suggest(".".join(parts), known)
     if kind == "MERGE" and parts and parts[-1] in columns:
         hint = "; SET * and INSERT * take all columns of the table from the source: name those that it has"
     return ColumnNotFound(
         f"{kind} finds no column {'.'.join(parts)}; there are {', '.join(known[:_MOST_NAMED])}{more}{hint}. "
         "Nothing was done",
         column=".".join(parts),
-        nearest=known[0] if known else None,
     )
 
 

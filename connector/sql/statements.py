@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from elasticscan.base.errors import TableNotFound, UnsupportedStatement
-from elasticscan.base.nearness import nearest
+from elasticscan.base.suggestions import suggest
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
@@ -317,10 +317,9 @@ def tables_there(condition: str, relation: str, views: Iterable[str]) -> str | N
     name, there = _name(tokens_of(relation))[0], sorted(views)
     if condition != _NO_RELATION or not (len(name) == 1 or name[:-1] == _BY_DEFAULT):
         return None
-    near = nearest(name[-1].lower(), [view.lower() for view in there])
-    hint = "".join(f"did you mean {view!r}? " for view in there if view.lower() == near)
     listed = ", ".join(there[:_MOST_NAMED]) + (", …" if len(there) > _MOST_NAMED else "")
-    return f"{hint}The store has the tables {listed}" if there else "The store has no tables yet"
+    hint = suggest(name[-1], there)
+    return f"The store has the tables {listed}{hint}" if there else "The store has no tables yet"
 
 
 def check_no_times_past(text: str, views: Iterable[str], session: Session, why: str = "") -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.clock import zoned
-from elasticscan.base.errors import InvalidOption, UnknownName
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import is_iso_time
@@ -24,12 +24,10 @@ from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
-from elasticscan.store import telling_words_of
 
 _SNAPSHOTS = ("versionasof", "timestampasof")
 
 
-@telling_words_of
 @dataclass(frozen=True, slots=True)
 class TableRead:
     """A read of one table, put together step by step. Every step returns a new one.
@@ -45,14 +43,6 @@ class TableRead:
     _conditions: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     _most: int | None = None
-
-    if not TYPE_CHECKING:  # else type checkers take every name for one that exists
-
-        def __getattr__(self, name: str) -> object:
-            if name.startswith("_") or not hasattr(DataFrame, name):
-                raise AttributeError(f"'TableRead' object has no attribute {name!r}", name=name, obj=self)
-            instead = f"where(condition), or load().{name}" if name == "filter" else f"load().{name}"
-            raise UnknownName(f"a read is no DataFrame yet, and has no {name}; write {instead}", name=name)
 
     def where(self, condition: str) -> TableRead:
         """Keep rows that meet a condition (and all that were given before).

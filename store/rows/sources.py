@@ -25,8 +25,8 @@ from pyarrow import fs
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS, MAX_NESTING
 from elasticscan.base.redaction import shown
+from elasticscan.base.suggestions import suggest
 from elasticscan.base.user_files import NO_HINTS, naming_file, naming_source
-from elasticscan.metadata import nearest_column
 from elasticscan.store import arguments
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.rows import directories, json_lines
@@ -461,12 +461,8 @@ def check_rules(found: Sequence[Files], rules: TextRules, schema: pa.Schema) -> 
     named = {name for files in found for name in files.named_columns()}
     for name in rules.types:
         if name not in schema.names:
-            near = nearest_column(name, schema.names)
-            meant = f"; did you mean {near!r}?" if near else ""
-            raise InvalidOption(
-                f"types name a column {name!r}, and there are {', '.join(schema.names)}{meant}",
-                option="types",
-            )
+            hint = suggest(name, schema.names) or f"; there are {', '.join(schema.names)}"
+            raise InvalidOption(f"types name a column {name!r} that is not there{hint}", option="types")
         if kinds.isdisjoint(TEXT) and name not in named:
             raise InvalidOption(
                 f"types are for CSV, JSON and the names of directories, and column {name!r} comes of "

@@ -17,7 +17,6 @@ from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform, hint_of_case
-from elasticscan.store.names import Named
 from elasticscan.store.rows.sources import table_type
 
 _MISSING = ("nan", "NaN", "np.float64(nan)", "<NA>", "NaT")  # where Python, NumPy and pandas have no value
@@ -55,9 +54,11 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
 
 
 def as_reader(data: Any) -> Any:
-    """The rows of a scan, or of a table, as a reader, whose errors stay what they are: a C stream would make
-    text of them. Anything else as it is."""
-    return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
+    """Return the rows of a scan or a table as a reader: a C stream would turn its errors into text.
+
+    Anything else is returned as it is. A pyarrow Table has such a method, too, but can be read again.
+    """
+    return data.to_reader() if hasattr(data, "to_reader") and not isinstance(data, pa.Table) else data
 
 
 def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:
