@@ -48,7 +48,7 @@ class FragmentFile:
         return Seal(self.bytes, self.tail, self.digest)
 
     def is_needed_at(self, snapshot: int) -> bool:
-        """False for history that no snapshot from this one on reads."""
+        """Return False for history that no snapshot from this one on reads."""
         return self.superseded_at is None or snapshot < self.superseded_at
 
 
@@ -72,11 +72,11 @@ class StagedFragment(FragmentFile):
         return len(self.slots) + self.slots_left
 
     def serving(self, slots: SlotSet) -> StagedFragment:
-        """The same file, serving these slots: some of its own, or others, too, of which it has no rows."""
+        """Return the same file, serving these slots: some of its own, or others of which it has no rows."""
         return replace(self, slots=slots, slots_left=self.slots_left + len(self.slots - slots))
 
     def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
-        """The fragment, once a catalog knows it."""
+        """Return the fragment, once a catalog knows it."""
         file = {field.name: getattr(self, field.name) for field in fields(FragmentFile)}
         return Fragment(
             id=id,
@@ -140,12 +140,12 @@ class TableInfo:
         return self.columns or columns_of_schema(self.schema)
 
     def redefined(self, columns: tuple[TableColumn, ...]) -> TableInfo:
-        """The next definition."""
+        """Return the next definition."""
         definition = self.definition + 1
         return replace(self, definition=definition, columns=columns, schema=schema_at(columns, definition))
 
     def at(self, definition: int) -> TableInfo:
-        """The table as a definition of it has it: its names and its types.
+        """Return the table as a definition of it has it: its names and its types.
 
         Raises:
             TableChanged: there is no such definition.
@@ -163,7 +163,7 @@ class TableInfo:
         return replace(self, definition=definition, columns=() if definition == 1 else then, schema=schema)
 
     def named_as(self, definition: int) -> TableInfo:
-        """The table with the columns that a definition names, in the types of this one."""
+        """Return the table with the columns that a definition names, in the types of this one."""
         if definition == self.definition:
             return self
         fields = schema_at(self.columns, definition)
@@ -174,13 +174,13 @@ class TableInfo:
         return replace(self, schema=pa.schema(named), names_of=definition)
 
     def with_dropped(self, oldest: int) -> TableInfo:
-        """The table with the columns, too, that scans of a snapshot, or of later ones, may still read."""
+        """Return the table including the columns that scans of this or a later snapshot may still read."""
         gone = [c for c in self.columns if c.until is not None and c.last_commit >= oldest]
         fields = [pa.field(column.dropped_name, column.type) for column in gone]
         return replace(self, schema=pa.schema([*self.schema, *fields])) if gone else self
 
     def by_name(self, definition: int | None = None) -> dict[str, TableColumn]:
-        """The columns by the names that a definition, or `schema`, gives them, and dropped ones."""
+        """Return the columns by the names that a definition, or `schema`, gives them, and dropped ones."""
         at = definition or self.names_of or self.definition
         named = {column.dropped_name: column for column in self.columns if column.until is not None}
         return named | {name: c for c in self.all_columns if (name := c.name_at(at)) is not None}
