@@ -190,6 +190,9 @@ class TableInfo:
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
+# The columns that a read in Spark adds with `includeMetadata`, and the prefix of those that SQL adds.
+SHARD_COLUMN, SLOT_COLUMN, QUERY_PREFIX = "_shard", "_slot", "_elasticscan_"
+
 
 def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
     """Return the error about a column that a table does not have, with a suggestion."""

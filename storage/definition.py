@@ -34,6 +34,8 @@ from elasticscan.base.order_keys import check_key_type
 from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import (
     CHANGE_COLUMNS,
+    QUERY_PREFIX,
+    SHARD_COLUMN,
     Bounds,
     Origin,
     StagedFragment,
@@ -46,7 +48,7 @@ from elasticscan.storage.fragment import DELETED, SYSTEM_COLUMNS, fragment_schem
 from elasticscan.storage.ingest import Hashing, Ingest, staged_source
 from elasticscan.topology import Placement, SlotSet, initial_placement
 
-RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS))
+RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS, SHARD_COLUMN))
 
 # The errors that Arrow raises for operations that it cannot do, and their subclasses.
 _FAILURES = (pa.ArrowException, ValueError, TypeError, KeyError, NotImplementedError, OverflowError)
@@ -164,10 +166,10 @@ def _fixed_bytes(kind: pa.DataType) -> int:
 def _check_names(schema: pa.Schema) -> None:
     lowered: dict[str, str] = {}
     for field in schema:
-        if field.name in RESERVED:
+        if field.name.lower() in RESERVED or field.name.lower().startswith(QUERY_PREFIX):
             raise SchemaMismatch(
-                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))}; "
-                "rename it",
+                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))} and "
+                f"{QUERY_PREFIX}…; rename the column",
                 column=field.name,
             )
         if field.name.lower() in lowered:

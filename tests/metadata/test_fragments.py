@@ -29,5 +29,7 @@ def test_a_file_knows_of_how_many_slots_it_may_have_rows(
 
 
 def test_a_column_that_does_not_exist_is_reported_with_a_suggestion() -> None:
-    assert no_such_column("t", "KMM", ["id", "km"]).message.endswith("has no column 'KMM'; did you mean 'km'?")
+    assert no_such_column("t", "KMM", ["id", "km"]).message.endswith(
+        "has no column 'KMM'; did you mean 'km'?"
+    )
     assert no_such_column("t", "zip", ["id", "km"]).message.endswith("has no column 'zip'; it has id, km")
