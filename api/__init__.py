@@ -5,7 +5,7 @@
     store = elasticscan.create("tour.store", shards=["s1", "s2"])
     trips = store.create_table("trips", pa.schema([("id", pa.int64()), ("km", pa.float64())]), ["id"])
     trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 7.25]}))   # 2: the commit, a snapshot to read at
-    store.expand(["s3"])                                        # tablets move, whoever reads or writes
+    store.expand(["s3"])                                        # tablets move while others read
     trips.scan(filter="km > 1").to_table()                      # one row
 
 This is all there is to import:
@@ -14,13 +14,13 @@ create, open  make a store, open one: `Store.create` and `Store.open`.
 Store         tables by name, shards and tablets (`expand`, `move`, …), and `resume(key)`.
 Table         `upsert`, `merge`, `delete`, `overwrite`, `scan`, `changes`, indexes, columns.
 Scan          pages with keys, an Arrow table, or an Arrow stream that DuckDB, Polars and pandas read.
-Page          what a scan gives: `rows`, and the `key` from which `Store.resume` goes on.
-errors        every error, sorted by what to do about it: `from elasticscan.errors import TryAgain`.
+Page          a part of a scan: `rows`, and the `key` from which `Store.resume` continues.
+errors        every error, sorted by the action to take: `from elasticscan.errors import TryAgain`.
 
 For Spark there is nothing to import: `spark.read.format("elasticscan").load("tour.store/trips")`; for SQL
 over a store's tables, `elasticscan.connector.attach`. What else lies below `elasticscan` is not for users.
 
-Names come when they are first asked for, since most of the time that they take goes into Arrow and SQL.
+Names are imported at first use: Arrow and SQL take most of the time.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def list_indexes(
 
 def _indexes(store: Store, table: str | None) -> list[dict[str, Any]]:
     if table is not None:
-        store.table(table)  # raises for a wrong name, with a suggestion
+        store.table(table)  # raises for a wrong name, with the nearest one
     return [
         {"table": of_table["name"], **index}
         for of_table in store.status()["tables"]

@@ -31,7 +31,8 @@ The facade stands on all of them but `repair`, which stands on it:
 
 store           a store as users hold it; status: what `Store.status` returns
 table           a table as users hold it
-verifying       the look at every file and row
+schema_changes  columns added, dropped, renamed and widened
+verifying       checks of every file and row
 adoption        copies of a store, and older catalogs that were put back
 
 What all of them use, and what uses none of them:

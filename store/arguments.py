@@ -231,7 +231,7 @@ def delimiter(option: str, value: Any) -> str:
 
 
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:
-    """Return the names of shards, and the roots of those that were given one."""
+    """Return the names of shards, and their roots as far as they are given."""
     if isinstance(value, Mapping):
         listed = names("shards", list(value))
         found = {name: place(f"shards[{name!r}]", value[name]) for name in listed}

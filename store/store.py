@@ -292,7 +292,7 @@ class Store:
             delimiter: the character between fields of CSV.
             column_names: the columns of CSV that has no first line of names.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit
-                then (a Parquet file of more than 256 MiB several), and those that the job has committed
+                then (a Parquet file of more than 256 MiB several), and what the job has committed
                 before are skipped, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
             on_progress: called with (bytes read, bytes in all, rows).

@@ -16,7 +16,7 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_N
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import IdempotencyKey, Tag, Tx, retry_interrupted
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
-from elasticscan.store import arguments
+from elasticscan.store import arguments, schema_changes
 from elasticscan.store.arguments import Filter, Names, Parameters, Reading, Said, Since, Snapshot, Txn
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable
@@ -30,7 +30,7 @@ from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.rows.typed import arrow_rows
 from elasticscan.store.upkeep import compaction
-from elasticscan.store.writing import merging, preconditions, schema_changes, writer
+from elasticscan.store.writing import merging, preconditions, writer
 from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
@@ -168,7 +168,7 @@ class Table:
         parameters: Parameters = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
-        """Replace all rows, or those that meet a condition. Older snapshots keep the old ones.
+        """Replace all rows, or the rows that meet a condition. Older snapshots keep the old ones.
 
         With `where` the new rows have to meet it as well, else `InvalidOption` is raised; a new row replaces
         the one with its key in any case. `WriteConflict`: others changed some of the keys at each attempt.
@@ -191,7 +191,7 @@ class Table:
         txn: Txn = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
-        """Delete rows by primary key, or those that meet a condition at the newest snapshot ("true" for all).
+        """Delete rows by primary key, or the rows that meet a condition now ("true" for all).
 
         Keys are the key columns as Arrow, or a list of values, or of tuples or dicts if the key has several
         columns. Keys that do not exist are no error. `SchemaMismatch`, `InvalidKey`, `FilterError`: mend the
@@ -246,7 +246,7 @@ class Table:
         txn: Txn = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
-        """Merge rows into those that have the same primary keys, in bounded memory.
+        """Merge rows into the rows with the same primary keys, in bounded memory.
 
         Args:
             columns: those to write besides the primary key; others that the rows have are left out. Updated
@@ -507,7 +507,7 @@ class Table:
     def add_columns(
         self, fields: pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
     ) -> pa.Schema:
-        """Append nullable columns and return the new schema; those that exist with this type are skipped.
+        """Append nullable columns and return the new schema; columns that exist with this type are skipped.
 
         A dict has their names and types, as `{"note": "string"}`. They are null in rows that exist. Raises
         `AlreadyExists` or `SchemaMismatch` if a column has the name in another case or with another type.

@@ -27,7 +27,6 @@ attempts       done again where others came before
 by_condition   rows that meet a condition, deleted or given new values; replacing: others in place of them
 merging        rows that meet those with the same keys: updated, deleted, inserted
 restoring      a table made again what it was at an older snapshot
-schema_changes  columns added, dropped, renamed and widened
 loading        files into a table, as one commit or piece by piece
 
 It leaves out: who owns a slot (`elasticscan.store.moves`), and how files are written (`elasticscan.storage`).

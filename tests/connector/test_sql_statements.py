@@ -308,7 +308,7 @@ def test_a_name_that_is_nowhere_is_reported_with_the_tables_that_there_are() -> 
     missing = "TABLE_OR_VIEW_NOT_FOUND"
     listed = "The store has the tables odd`name, trips, update"
     for name in ("`Tirps`", "tirps", "`spark_catalog`.`default`.`tirps`"):
-        assert tables_there(missing, name, VIEWS) == f"did you mean 'trips'? {listed}"
+        assert tables_there(missing, name, VIEWS) == f"{listed}; did you mean 'trips'?"
     assert tables_there(missing, "`nope`", VIEWS) == listed
     assert tables_there(missing, "`nope`", []) == "The store has no tables yet"
     assert str(tables_there(missing, "nope", [f"t{i}" for i in range(99)])).endswith(", …")

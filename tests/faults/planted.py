@@ -47,12 +47,13 @@ from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.storage.view import View
+from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.reading import getting, paging
 from elasticscan.store.upkeep import compaction, keeper, steps
-from elasticscan.store.writing import by_condition, indexing, preconditions, publishing, schema_changes
+from elasticscan.store.writing import by_condition, indexing, preconditions, publishing
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
 from tests.reader import memory

@@ -343,11 +343,10 @@ def test_a_field_of_a_null_struct_is_null() -> None:
     assert answer("place IS NULL") == [False, True, False, False, False]
 
 
-def test_an_unknown_column_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(ColumnNotFound, match="did you mean price") as caught:
+def test_an_unknown_column_is_an_error_with_a_suggestion() -> None:
+    with pytest.raises(ColumnNotFound, match="did you mean 'price'"):
         Predicate.parse("prise > 1", ROWS.schema)
-    assert caught.value.fields["nearest"] == ["price"]
-    with pytest.raises(ColumnNotFound, match=r"place\.City has no field kode; did you mean code"):
+    with pytest.raises(ColumnNotFound, match=r"place\.City has no field kode; did you mean 'code'"):
         Predicate.parse("place.City.kode = 'q'", ROWS.schema)
     with pytest.raises(ColumnNotFound, match="there are: x, City"):
         Predicate.parse("place.unlike = 'q'", ROWS.schema)
@@ -355,9 +354,8 @@ def test_an_unknown_column_is_an_error_that_names_the_nearest() -> None:
 
 def test_a_column_behind_the_name_of_its_table_is_reported_without_it() -> None:
     for text in ("trips.n > 1", "db.trips.N > 1", "t.n IS NULL"):
-        with pytest.raises(ColumnNotFound, match=r"a filter is about one table: write [nN], w") as caught:
+        with pytest.raises(ColumnNotFound, match=r"a filter is about one table: write [nN], w"):
             Predicate.parse(text, ROWS.schema)
-        assert caught.value.fields["nearest"] in (["n"], ["N"])
     with pytest.raises(ColumnNotFound, match="there is no column trips; there are"):
         Predicate.parse("trips.nothing > 1", ROWS.schema)
 

@@ -20,10 +20,10 @@ from elasticscan.base.errors import (
     SchemaMismatch,
     TableChanged,
 )
-from elasticscan.store import Store, Table
+from elasticscan.store import Store, Table, schema_changes
 from elasticscan.store.reading import beginning
 from elasticscan.store.repair.rebuild import repair_store
-from elasticscan.store.writing import publishing, schema_changes, staging
+from elasticscan.store.writing import publishing, staging
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
