@@ -5,7 +5,7 @@
     store = elasticscan.create("tour.store", shards=["s1", "s2"])
     trips = store.create_table("trips", pa.schema([("id", pa.int64()), ("km", pa.float64())]), ["id"])
     trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 7.25]}))   # 2: the commit, a snapshot to read at
-    store.expand(["s3"])                                        # tablets move, whoever reads or writes
+    store.expand(["s3"])                                        # tablets move while others read
     trips.scan(filter="km > 1").to_table()                      # one row
 
 This is all there is to import:
@@ -14,21 +14,19 @@ create, open  make a store, open one: `Store.create` and `Store.open`.
 Store         tables by name, shards and tablets (`expand`, `move`, …), and `resume(key)`.
 Table         `upsert`, `merge`, `delete`, `overwrite`, `scan`, `changes`, indexes, columns.
 Scan          pages with keys, an Arrow table, or an Arrow stream that DuckDB, Polars and pandas read.
-Page          what a scan gives: `rows`, and the `key` from which `Store.resume` goes on.
-errors        every error, sorted by what to do about it: `from elasticscan.errors import TryAgain`.
+Page          a part of a scan: `rows`, and the `key` from which `Store.resume` continues.
+errors        every error, sorted by the action to take: `from elasticscan.errors import TryAgain`.
 
 For Spark there is nothing to import: `spark.read.format("elasticscan").load("tour.store/trips")`; for SQL
 over a store's tables, `elasticscan.connector.attach`. What else lies below `elasticscan` is not for users.
 
-Names come when they are first asked for, since most of the time that they take goes into Arrow and SQL.
+Names are imported at first use: Arrow and SQL take most of the time.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from elasticscan.base.nearness import nearest
 
 if TYPE_CHECKING:
     from elasticscan import errors
@@ -41,51 +39,18 @@ __version__ = "0.1.0"
 __all__ = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", "open"]
 
 
-# Names that people try here, each with what to write instead.
-_INSTEAD = {
-    **dict.fromkeys(("Cluster", "Client", "MongoClient", "Session"), "elasticscan.open(uri)"),
-    "DeltaTable": "elasticscan.open(uri).table(name)",
-    "KafkaConsumer": "elasticscan.open(uri).table(name).changes(after=commit)",
-    "KafkaProducer": "elasticscan.open(uri).table(name).upsert(rows)",
-    "attach": "elasticscan.connector.attach(spark, uri)",
-    "connect": "elasticscan.open(uri)",
-    "connector": "`import elasticscan.connector`, and elasticscan.connector.attach(spark, uri)",
-    "create_table": "elasticscan.open(uri).create_table(name, schema, primary_key)",
-    "from_backup": "elasticscan.Store.from_backup(backup, uri)",
-    "load": "elasticscan.open(uri).load(table, files)",
-    "load_catalog": "elasticscan.open(uri)",
-    "load_table": "elasticscan.open(uri).table(name)",
-    "open_table": "elasticscan.open(uri).table(name)",
-    **dict.fromkeys(("read", "read_table"), "elasticscan.open(uri).table(name).to_arrow()"),
-    "restore": "elasticscan.Store.from_backup(backup, uri)",
-    "scan": "elasticscan.open(uri).table(name).scan()",
-    "sql": "elasticscan.connector.attach(spark, uri).sql(query)",
-    "table": "elasticscan.open(uri).table(name)",
-    "write_table": "elasticscan.open(uri).table(name).upsert(rows)",
-}
-
-
 if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
-            hint = "" if name.startswith("__") else f"; {_hint(name)}"
-            raise AttributeError(f"module 'elasticscan' has no attribute {name!r}{hint}", name=name)
+            module = import_module(__name__)  # of which Python suggests a name
+            raise AttributeError(f"module 'elasticscan' has no attribute {name!r}", name=name, obj=module)
         if name == "errors":
             return import_module("elasticscan.errors")
         store = import_module("elasticscan.store")
         value = getattr(store.Store if name in ("create", "open") else store, name)
         globals()[name] = value
         return value
-
-
-def _hint(name: str) -> str:
-    if name in _INSTEAD:
-        return f"write {_INSTEAD[name]}"
-    if hasattr(import_module("elasticscan.errors"), name):
-        return f"write elasticscan.errors.{name}"
-    near = nearest(name, __all__)
-    return f"did you mean {near!r}?" if near else f"it has {', '.join(__all__)}"
 
 
 def __dir__() -> list[str]:

@@ -20,11 +20,11 @@ clock       Time behind a protocol of two methods, with a twin that tests turn b
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
 interrupted  What a thread has begun, to be ended where a signal's handler raises during it.
-resources   What a process has no more of, told as such.
+resources   The error for too many open files or no memory.
 threads     Threads whose start comes to an end, also where there is no memory for them.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
 showing     Values of callers inside of messages, cut short.
-nearness    The right name that a wrong one is most like.
+suggestions  The name that was probably meant, for errors about a name that does not exist.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
 user_files  Errors of files that users bring and take, each with its name.

@@ -3,11 +3,9 @@
     ElasticScanError
     ├── UsageError                  mend the call
     │   ├── InvalidOption           ES_INVALID_OPTION
-    │   │   └── WrongArguments      the same
     │   ├── InvalidName             ES_INVALID_NAME
     │   ├── InvalidKey              ES_INVALID_KEY
     │   ├── KeysExist               ES_KEYS_EXIST
-    │   ├── UnknownName             ES_UNKNOWN_NAME
     │   ├── NotPicklable            ES_NOT_PICKLABLE
     │   ├── LimitExceeded           ES_LIMIT_EXCEEDED
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
@@ -136,13 +134,11 @@ __all__ = [
     "TabletNotFound",
     "TagNotFound",
     "TryAgain",
-    "UnknownName",
     "UnsafeFork",
     "UnsupportedStatement",
     "UnsupportedType",
     "UsageError",
     "WriteConflict",
-    "WrongArguments",
     "WrongRoot",
 ]
 
@@ -202,14 +198,9 @@ class UsageError(ElasticScanError):
 
 class InvalidOption(UsageError):
     """An argument or option that is not there, has no such value, or does not go with another one.
-    Write it as the message says; it names the nearest right one."""
+    Write it as the message says."""
 
     code = "ES_INVALID_OPTION"
-
-
-class WrongArguments(InvalidOption, TypeError):
-    """A call with an argument that the method does not take, with too many or too few; a `TypeError`, too.
-    Write what the message names; words of Polars, pandas, DuckDB, Delta, Kafka and the like are known."""
 
 
 class InvalidName(UsageError):
@@ -224,13 +215,6 @@ class InvalidKey(UsageError):
     Mend the rows that the message names."""
 
     code = "ES_INVALID_KEY"
-
-
-class UnknownName(UsageError, AttributeError, TypeError):
-    """A method, attribute or `[…]` that has another name here; an `AttributeError` and a `TypeError`, too.
-    Use the one that the message names; many names of Polars, pandas, DuckDB and Delta are known."""
-
-    code = "ES_UNKNOWN_NAME"
 
 
 class NotPicklable(UsageError, TypeError):
@@ -327,28 +311,28 @@ class StoreNotFound(UsageError):
 
 class TableNotFound(UsageError):
     """A table that is not there.
-    Use the nearest name, which the message tells."""
+    Use the name that the message suggests."""
 
     code = "ES_TABLE_NOT_FOUND"
 
 
 class ColumnNotFound(UsageError):
     """A column that is not there.
-    Use the nearest name, which the message tells."""
+    Use the name that the message suggests."""
 
     code = "ES_COLUMN_NOT_FOUND"
 
 
 class IndexNotFound(UsageError):
     """An index that is not there.
-    Use the nearest name, or `create_index`."""
+    Use the name that the message suggests, or `create_index`."""
 
     code = "ES_INDEX_NOT_FOUND"
 
 
 class ShardNotFound(UsageError):
     """A shard that is not there.
-    Use the nearest name; `status` lists them."""
+    Use the name that the message suggests; `status` lists them."""
 
     code = "ES_SHARD_NOT_FOUND"
 
@@ -369,7 +353,7 @@ class SnapshotNotFound(UsageError):
 
 class TagNotFound(UsageError):
     """A tag that is not there.
-    Use the nearest name; `tag list` has them."""
+    Use the name that the message suggests; `tag list` lists them."""
 
     code = "ES_TAG_NOT_FOUND"
 
@@ -437,8 +421,8 @@ class MoveInProgress(TryAgain):
 
 
 class OutOfResources(TryAgain):
-    """A process or machine without free file handles, memory or threads; the store is well.
-    Allow more (`ulimit -n`, `ulimit -u`), or run less at once."""
+    """A process or machine without free file handles or memory; the store is well.
+    Allow more (`ulimit -n`), or run less at once."""
 
     code = "ES_OUT_OF_RESOURCES"
     names_its_host = True

@@ -1,66 +1,37 @@
-"""Resources that a process may run out of, kept apart from everything that is wrong with a store.
-
-Python, the operating system and Arrow each say so in words of their own, and at any line: an import
-opens files, Arrow starts threads to read. So what users call is wrapped as a whole (`telling_lack`).
-"""
+"""The error for a process that has too many open files or no memory, which says nothing about the store."""
 
 from __future__ import annotations
 
 import errno
 import os
-import sys
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
-from elasticscan.base.errors import ElasticScanError, OutOfResources
-from elasticscan.base.interrupted import begun, end_left, raised_by_handler
+from elasticscan.base.errors import OutOfResources
 
-Asked = ParamSpec("Asked")
-Given = TypeVar("Given")
-
-# What is lacking: its name, what was refused, and how to allow more.
-_FILES = ("files", "no more files can be opened", "`ulimit -n 65536`")
-_MEMORY = ("memory", "no more memory can be had", "`ulimit -v`, the container's limit")
-_THREADS = ("threads", "no more threads can be started", "`ulimit -u`")
-
-_NUMBERS = {
-    errno.EMFILE: _FILES,
-    errno.ENFILE: _FILES,
-    errno.ENOMEM: _MEMORY,
-}
+_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _SOME_BYTES = 64 << 20
-_THREAD_WORDS = ("start new thread", "launch worker thread")  # of Python, of Arrow
 
 
 def lack_in(error: Exception) -> OutOfResources | None:
-    """The error to raise in place of one that tells of a lack; None for all others."""
-    found = None
-    if isinstance(error, MemoryError):
-        found = _MEMORY
-    elif isinstance(error, OSError):
-        found = _NUMBERS.get(error.errno or 0)
-    if found is None and any(words in str(error) for words in _THREAD_WORDS):
-        found = _THREADS
-    return None if found is None else _lack(*found)
+    """Return the error to raise instead of one of the system for want of files or memory, or None."""
+    if isinstance(error, OSError) and error.errno in _FILES:
+        return _lack("files", "too many files are open", "`ulimit -n 65536`")
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return lack_of_memory()
+    return None
 
 
 def _lack(what: str, refused: str, allow: str) -> OutOfResources:
-    return OutOfResources(
-        f"{refused}: the process, its user or its container has as much as it may. Nothing is wrong with the "
-        f"store; allow more ({allow}), or run less at once, and try again",
-        what=what,
-    )
+    return OutOfResources(f"{refused}; allow more ({allow}), or run less at once, and try again", what=what)
 
 
 def lack_of_memory() -> OutOfResources:
-    """The error for a library that says in words of its own that it got no memory."""
-    return _lack(*_MEMORY)
+    """Return the error for a library that reports a lack of memory in its own words."""
+    return _lack("memory", "no more memory is available", "`ulimit -v`, the container's limit")
 
 
 def lacks_memory() -> bool:
-    """True if the process gets no memory to speak of: else it was for bytes that ask for too much."""
+    """Return True if the process gets no memory; False if damaged bytes asked for too much of it."""
     try:
         bytearray(_SOME_BYTES)
     except MemoryError:
@@ -69,7 +40,7 @@ def lacks_memory() -> bool:
 
 
 def lack_of_files(needed: int) -> OutOfResources | None:
-    """The error for a library that fails to open so many files, and does not say why; None if they can be."""
+    """Return the error for a library that cannot open files and does not say why; None if they can be."""
     with ExitStack() as opened:
         try:
             for _ in range(needed):
@@ -77,27 +48,3 @@ def lack_of_files(needed: int) -> OutOfResources | None:
         except OSError as error:
             return lack_in(error)
     return None
-
-
-def telling_lack(function: Callable[Asked, Given]) -> Callable[Asked, Given]:
-    """Make a function raise `OutOfResources` for want of memory, open files or threads.
-
-    And what a handler of a signal raised, where something has taken that for an error of its own.
-    """
-
-    @wraps(function)
-    def call(*args: Asked.args, **named: Asked.kwargs) -> Given:
-        before, handled = begun(), sys.exception()
-        try:
-            return function(*args, **named)
-        except BaseException as error:
-            end_left(before)
-            own = raised_by_handler(error, handled)
-            if own is not None and own is not error:
-                raise own from None
-            lacking = lack_in(error) if isinstance(error, Exception) else None
-            if lacking is None or isinstance(error, ElasticScanError):
-                raise
-            raise lacking from error
-
-    return call

@@ -20,8 +20,8 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.base.limits import CLOCK_SLACK_SECONDS, TRUSTED_JUMP_SECONDS
-from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import utc
+from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.believed_time import next_commit_time
 from elasticscan.catalog.definitions import packed_columns, unpacked_columns
 from elasticscan.catalog.failures import damaged, decoding
@@ -183,9 +183,8 @@ class CommitTx(TagTx):
         row = self._rows.one(tables, name=name, dropped_at=None)
         if row is None:
             names = [table.name for table in self.tables()]
-            near = nearest(name, names)
-            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(names) or 'no tables'}"
-            raise TableNotFound(f"the store has no table {name!r}; {hint}", table=name)
+            hint = suggest(name, names) or "; Store.tables() lists them"
+            raise TableNotFound(f"the store has no table {name!r}{hint}", table=name)
         return _table_info(row)
 
     def table_by_id(self, table_id: int) -> TableInfo | None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from elasticscan.base.errors import AlreadyExists, IndexNotFound
+from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.tables import histograms, index_runs, indexes
 from elasticscan.catalog.topology_history import TopologyTx
@@ -49,8 +50,8 @@ class IndexTx(TopologyTx):
         for index in live:
             if index.name == name:
                 return index
-        names = ", ".join(index.name for index in live) or "none"
-        raise IndexNotFound(f"the table has no index {name!r}; it has {names}", index=name)
+        hint = suggest(name, [index.name for index in live]) or "; Table.indexes() lists them"
+        raise IndexNotFound(f"the table has no index {name!r}{hint}", index=name)
 
     def transition_index(self, index: IndexInfo, event: IndexEvent) -> IndexInfo:
         """Let something happen to an index, by the table of its phases; its runs are dropped with it.

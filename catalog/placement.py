@@ -13,6 +13,7 @@ from elasticscan.base.errors import (
     ShardNotFound,
     TabletNotFound,
 )
+from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
 from elasticscan.catalog.state import StateTx
@@ -66,8 +67,9 @@ class PlacementTx(StateTx):
     def shard_named(self, name: str) -> Shard:
         matches = [shard for shard in self.shards() if shard.name == name]
         if not matches:
-            names = ", ".join(shard.name for shard in self.shards())
-            raise ShardNotFound(f"the store has no shard {name!r}; it has {names}", shard=name)
+            names = [shard.name for shard in self.shards()]
+            hint = suggest(name, names) or f"; it has {', '.join(names)}"
+            raise ShardNotFound(f"the store has no shard {name!r}{hint}", shard=name)
         return matches[0]
 
     def add_shards(self, new: Iterable[tuple[str, str]]) -> tuple[Shard, ...]:

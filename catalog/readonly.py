@@ -202,8 +202,8 @@ def _telling() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if lack_in(error) is not None:
-            raise  # whoever was called by the user says what is lacking
+        if (lack := lack_in(error)) is not None:
+            raise lack from error
         what_to_do = "check that it is reachable, then try again"
         if isinstance(error, PermissionError):
             what_to_do = "its owner can let a group read it: docs/security.md says how"
@@ -221,8 +221,8 @@ def _telling_of_scratch() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if lack_in(error) is not None:
-            raise
+        if (lack := lack_in(error)) is not None:
+            raise lack from error
         said = (
             "the catalog has a log of changes, which are applied to a copy of it in the temporary directory, "
             f"and this cannot be made: {error}; name another directory in TMPDIR"

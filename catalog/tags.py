@@ -11,14 +11,12 @@ from typing import Any
 
 from elasticscan.base.errors import AlreadyExists, LimitExceeded, TagNotFound
 from elasticscan.base.limits import MAX_TAGS
-from elasticscan.base.nearness import nearest
+from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import tags
 from elasticscan.metadata import TableInfo
 
 # What others call the newest snapshot.
-_NEWEST = frozenset({"latest", "newest", "current", "head", "last", "now", "main"})
-_OLDEST = frozenset({"earliest", "oldest", "beginning", "first", "start"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class TagTx(FragmentTx):
         return tagged
 
     def tag(self, table: TableInfo, name: str) -> Tag:
-        """A tag by its name. Raises `TagNotFound`, naming the nearest."""
+        """A tag by its name. Raises `TagNotFound`, with a suggestion."""
         return _tag(self._tag_row(table, name))
 
     def add_tag(self, table: TableInfo, name: str, snapshot: int) -> Tag:
@@ -94,22 +92,8 @@ class TagTx(FragmentTx):
         rows = {row.name: row for row in self._tag_rows(table.id)}
         if name in rows:
             return rows[name]
-        near = nearest(name, rows)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(sorted(rows)) or 'none'}"
-        if name.lower() in _NEWEST:
-            hint = (
-                "the newest snapshot needs no name: it is read where none is given, and history(1) tells it"
-            )
-        if name.lower() in _OLDEST:
-            hint = "the oldest changes that are kept are read where no commit is given"
-        if name.isdecimal():
-            hint = f"commits are named by numbers: {name}, not {name!r}"
-        raise TagNotFound(
-            f"table {table.name!r} has no tag {name!r}; {hint}",
-            table=table.name,
-            tag=name,
-            nearest=near,
-        )
+        hint = suggest(name, rows) or "; Table.tags() lists them"
+        raise TagNotFound(f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name)
 
 
 def _tag(row: Any) -> Tag:

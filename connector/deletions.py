@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatch
-from elasticscan.base.nearness import nearest
 from elasticscan.base.order_keys import sort_codes
+from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import FromSpark
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo
 from elasticscan.storage import DELETE, DELETED, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, Spool
@@ -42,10 +42,9 @@ class Deletions:
     def __init__(self, column: str, rows: pa.Schema) -> None:
         spelt = {name.lower(): name for name in rows.names}
         if column.lower() not in spelt:
-            near = nearest(column, rows.names)
-            hint = f"did you mean {near!r}?" if near else f"they have {', '.join(rows.names)}"
+            hint = suggest(column, rows.names) or f"; they have {', '.join(rows.names)}"
             raise ColumnNotFound(
-                f"option 'deleteColumn'={column!r}: the rows have no such column; {hint}", column=column
+                f"option 'deleteColumn'={column!r}: the rows have no such column{hint}", column=column
             )
         self.column = spelt[column.lower()]
         kind = rows.field(self.column).type

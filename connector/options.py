@@ -13,8 +13,8 @@ from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
-from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import brief, is_whole
+from elasticscan.base.suggestions import suggest
 from elasticscan.connector.option_values import (
     LATEST,
     PartialAggregates,
@@ -283,9 +283,8 @@ def _by_name(options: Mapping[str, str]) -> dict[str, str]:
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
         elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
-            near = nearest(lower, names)
-            hint = f"did you mean {names[near]!r}?" if near else "docs/options.md lists the options"
-            raise InvalidOption(f"there is no option {brief(key)}; {hint}", option=key)
+            hint = suggest(lower, names.values()) or "; docs/options.md lists the options"
+            raise InvalidOption(f"there is no option {brief(key)}{hint}", option=key)
     return texts
 
 

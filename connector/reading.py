@@ -21,10 +21,9 @@ from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
 from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts, slot_bytes
-from elasticscan.metadata import TableInfo, no_such_column
+from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, TableInfo, no_such_column
 from elasticscan.store import Scan, Store, begin_scan, feed_fields
 
-SHARD_COLUMN, SLOT_COLUMN = "_shard", "_slot"
 _METADATA = pa.schema(
     [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
 )

@@ -18,8 +18,8 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from elasticscan.base.errors import ColumnNotFound, FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
-from elasticscan.base.nearness import nearest
 from elasticscan.base.showing import is_whole
+from elasticscan.base.suggestions import suggest
 from elasticscan.filters import typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name
 from elasticscan.filters.expression import (
@@ -455,13 +455,10 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     if matches:
         names = " and ".join(field.name for field in matches)
         raise ColumnNotFound(f"column {full} of the filter is ambiguous: there are {names}", column=full)
-    by_lower = {field.name.lower(): field.name for field in fields}
-    match = nearest(name.lower(), by_lower)
-    near = [] if match is None else [by_lower[match]]
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
-    hint = f"did you mean {near[0]}?" if near else f"there are: {listed}"
-    raise ColumnNotFound(f"{owner} {quote_name(name)}; {hint}", column=full, nearest=near)
+    hint = suggest(name, [field.name for field in fields]) or f"; there are: {listed}"
+    raise ColumnNotFound(f"{owner} {quote_name(name)}{hint}", column=full)
 
 
 _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]

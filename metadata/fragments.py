@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 
 from elasticscan.base.errors import ColumnNotFound, TableChanged
-from elasticscan.base.nearness import nearest
+from elasticscan.base.suggestions import suggest
 from elasticscan.metadata.columns import TableColumn, columns_of_schema, schema_at
 from elasticscan.metadata.indexes import StagedRun
 from elasticscan.metadata.manifest import Seal
@@ -191,46 +190,12 @@ class TableInfo:
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
-
-# Texts that people give where a column's name is asked for.
-_FORM_CHARACTERS = 4096  # what is longer was not typed
-_FORMS = (
-    (r"^\[|\]$", "names stand in a text with commas between them, and without brackets"),
-    (r"^\$", "operators are SQL, as in update({'km': 'km + 1'}, where='id = 7')"),
-    (r"[<>=]|\b(?:IS|IN|LIKE|BETWEEN)\b", "a condition stands in filter, or in where of what changes rows"),
-    (r"\s(?:ASC|DESC)$", "write the name alone: an index gives both orders, and order_by takes DESC"),
-    (r"\sAS\s", "columns keep their names: rename them in what is read, or with rename_column for good"),
-    (r"[+*/()]|\s-\s", "a column stands by its name alone: SQL and aggregate compute"),
-)
+# The columns that a read in Spark adds with `includeMetadata`, and the prefix of those that SQL adds.
+SHARD_COLUMN, SLOT_COLUMN, QUERY_PREFIX = "_shard", "_slot", "_elasticscan_"
 
 
 def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
-    """Return the error about a column that a table does not have; it names the nearest, in whatever case."""
+    """Return the error about a column that a table does not have, with a suggestion."""
     names = list(columns)
-    message = hint_of_form(column)
-    near = None if message else nearest_column(column, names)
-    hint = f"; {message}" if message else "" if near is None else f"; did you mean {near!r}?"
-    return ColumnNotFound(
-        f"table {table!r} has no column {column!r}; it has {', '.join(names)}{hint}",
-        column=column,
-        nearest=near,
-    )
-
-
-def hint_of_form(column: str) -> str | None:
-    """Return the hint what to write in place of a text that is more than the name of a column."""
-    if len(column) > _FORM_CHARACTERS:
-        return None
-    parts = [part.strip() for part in column.split(",")]
-    if len(parts) > 1 and all(parts):
-        return f"several columns are a list: {parts}"
-    if column.strip() == "*":
-        return "leave columns out for all of them"
-    return next((message for pattern, message in _FORMS if re.search(pattern, column, re.IGNORECASE)), None)
-
-
-def nearest_column(column: str, columns: Iterable[str]) -> str | None:
-    """Return the column whose name is most like another, in whatever case."""
-    by_lower = {name.lower(): name for name in columns}
-    near = nearest(column.lower(), by_lower)
-    return None if near is None else by_lower[near]
+    hint = suggest(column, names) or f"; it has {', '.join(names)}"
+    return ColumnNotFound(f"table {table!r} has no column {column!r}{hint}", column=column)

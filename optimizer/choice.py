@@ -19,7 +19,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
-from elasticscan.base.nearness import nearest
+from elasticscan.base.suggestions import suggest
 from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_text
 from elasticscan.metadata import (
     AUTO,
@@ -187,14 +187,8 @@ def _take_key(ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
 def _take(name: str, ways: Sequence[_Way]) -> _Way:
     by_name = {way[0].access: way for way in ways}
     if name not in by_name:
-        near = nearest(name, by_name)
-        available = ", ".join(sorted(by_name)) or "none"
-        hint = f"did you mean {near!r}?" if near else f"the table's indexes: {available}."
-        raise IndexNotFound(
-            f"there is no index {name!r}; {hint} index='auto' chooses by cost, index='none' takes none",
-            index=name,
-            nearest=near,
-        )
+        hint = suggest(name, by_name) or "; Table.indexes() lists them, index='auto' chooses by cost"
+        raise IndexNotFound(f"there is no index {name!r}{hint}", index=name)
     candidate, bound = by_name[name]
     if bound is not None and not bound.index.ready:
         raise IndexNotReady(

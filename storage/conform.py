@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.errors import SchemaMismatch, UnsupportedType
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.showing import a_type
 
@@ -45,7 +45,9 @@ def _reader(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.Table):
         return data.to_reader(max_chunksize=16 * BATCH_ROWS)
-    pandas = sys.modules.get("pandas")  # not imported for those who don't use it
+    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")  # not imported for others
+    if polars is not None and isinstance(data, polars.DataFrame):
+        _check_no_objects(data.schema, polars.Object)
     try:
         if pandas is not None and isinstance(data, pandas.DataFrame):
             return _of_pandas(data).to_reader(max_chunksize=16 * BATCH_ROWS)
@@ -54,6 +56,16 @@ def _reader(data: Any) -> pa.RecordBatchReader:
     except (pa.ArrowException, ValueError, TypeError) as error:  # also of what other libraries make of it
         raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
     raise SchemaMismatch(f"cannot write {a_type(data)}: {rows_instead_of(data)}")
+
+
+def _check_no_objects(schema: Mapping[str, Any], kind: Any) -> None:
+    """Refuse columns of Python objects, whose addresses Polars exports as if they were values."""
+    for name, column in schema.items():
+        if column == kind:
+            raise UnsupportedType(
+                f"column {name!r} is of Polars' type Object, which has no values in Arrow; cast it first",
+                column=name,
+            )
 
 
 def _of_pandas(frame: Any) -> pa.Table:

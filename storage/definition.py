@@ -31,14 +31,15 @@ from elasticscan.base.limits import (
     MAX_SCHEMA_BYTES,
 )
 from elasticscan.base.order_keys import check_key_type
+from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import (
     CHANGE_COLUMNS,
+    QUERY_PREFIX,
+    SHARD_COLUMN,
     Bounds,
     Origin,
     StagedFragment,
     TableInfo,
-    hint_of_form,
-    nearest_column,
 )
 from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
@@ -47,7 +48,7 @@ from elasticscan.storage.fragment import DELETED, SYSTEM_COLUMNS, fragment_schem
 from elasticscan.storage.ingest import Hashing, Ingest, staged_source
 from elasticscan.topology import Placement, SlotSet, initial_placement
 
-RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS))
+RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS, SHARD_COLUMN))
 
 # The errors that Arrow raises for operations that it cannot do, and their subclasses.
 _FAILURES = (pa.ArrowException, ValueError, TypeError, KeyError, NotImplementedError, OverflowError)
@@ -165,10 +166,10 @@ def _fixed_bytes(kind: pa.DataType) -> int:
 def _check_names(schema: pa.Schema) -> None:
     lowered: dict[str, str] = {}
     for field in schema:
-        if field.name in RESERVED:
+        if field.name.lower() in RESERVED or field.name.lower().startswith(QUERY_PREFIX):
             raise SchemaMismatch(
-                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))}; "
-                "rename it",
+                f"column name {field.name!r} is taken by the store, like {', '.join(sorted(RESERVED))} and "
+                f"{QUERY_PREFIX}…; rename the column",
                 column=field.name,
             )
         if field.name.lower() in lowered:
@@ -196,13 +197,8 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
         raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
     for name in primary_key:
         if name not in schema.names:
-            near = nearest_column(name, schema.names)
-            message = hint_of_form(name) or (near and f"did you mean {near!r}?")
-            raise SchemaMismatch(
-                f"primary key column {name!r} is not in the schema ({', '.join(schema.names)})"
-                f"{(message and f'; {message}') or ''}",
-                column=name,
-            )
+            hint = suggest(name, schema.names) or f"; it has {', '.join(schema.names)}"
+            raise SchemaMismatch(f"primary key column {name!r} is not in the schema{hint}", column=name)
         check_key_type(name, schema.field(name).type)
     _check_most("columns in its primary key", len(primary_key), MAX_KEY_COLUMNS, "use fewer")
     fixed = sum(_fixed_bytes(schema.field(name).type) for name in primary_key)

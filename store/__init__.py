@@ -30,16 +30,14 @@ repair   a store made again from its files
 The facade stands on all of them but `repair`, which stands on it:
 
 store           a store as users hold it; status: what `Store.status` returns
-table           a table that is written; readable: one that is read; defined: one apart from its rows
-schema_changes  columns that come, go, and get other names and types
-verifying       the look at every file and row
+table           a table as users hold it
+schema_changes  columns added, dropped, renamed and widened
+verifying       checks of every file and row
 adoption        copies of a store, and older catalogs that were put back
 
 What all of them use, and what uses none of them:
 
-arguments  checks of what callers hand over
-names      names that users type and that are not there
-words      arguments that users give and that methods do not take
+arguments  checks of arguments that types and Python's own errors do not cover
 notebooks  what tables and explanations look like in a notebook
 """
 
@@ -80,7 +78,6 @@ from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
 from elasticscan.store.upkeep.garbage import Action, Decision
 from elasticscan.store.upkeep.keeper import Kept
-from elasticscan.store.words import telling_words, telling_words_of
 from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError
 from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.writing.definitions import reserve_table
@@ -169,8 +166,6 @@ __all__ = [
     "status_of",
     "streams_of",
     "table_to_write",
-    "telling_words",
-    "telling_words_of",
     "tombstones_of",
     "unchanged",
     "update_rows",

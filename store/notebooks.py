@@ -1,4 +1,4 @@
-"""Answers as notebooks show them: a table's history, and the explanation of a scan."""
+"""The HTML that notebooks show: of a table, its history, and the explanation of a scan."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from elasticscan.base.drawing import bars, code, listing
 from elasticscan.base.showing import utc
 from elasticscan.catalog import Commit
+from elasticscan.metadata import TableInfo
 
 _MOST_LINES = 20
 _TITLES = ("commit", "kind", "rows", "bytes", "made at (UTC)", "said")
@@ -39,6 +40,15 @@ class History(tuple[Commit, ...]):
                 for c in self
             ),
         )
+
+
+def table_html(title: str, table: TableInfo, commits: History) -> str:
+    """Return the columns and some commits of a table as notebooks show them."""
+    columns = [
+        (field.name, field.type, "primary key" if field.name in table.primary_key else "")
+        for field in table.schema
+    ]
+    return f"{code(title)}<br/>{listing(('column', 'type', ''), columns)}<br/>{commits._repr_html_()}"
 
 
 class Explanation(dict[str, Any]):

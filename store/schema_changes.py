@@ -1,7 +1,7 @@
-"""Columns of a table are added, dropped, renamed and widened: a definition changes, and no file is touched.
+"""Columns of a table are added, dropped, renamed and widened; only the definition changes, no file.
 
 Each change is one transaction, which gives the table its next definition (`TableColumn`: how files of older
-ones are read). What others hold of an older one stays good:
+ones are read). Older definitions stay valid where they are in use:
 
 - A scan goes on with the columns that it began with: its key names the definition. It reads no snapshot that
   is newer than the change, so no value in it is beyond its types; copies take dropped columns along for as
@@ -39,7 +39,7 @@ _WIDENINGS = (
 
 @retry_interrupted
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
-    """Append columns to a table, in one transaction; those that it has already are skipped."""
+    """Append columns to a table, in one transaction; columns that exist are skipped."""
     new_fields = _fields(fields)
     with context.catalog.reading() as tx:
         table, new = _check_fields(find(tx)[0], new_fields)
@@ -104,9 +104,8 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
             return table
         if not is_widening(column.type, kind):
             raise SchemaMismatch(
-                f"column {name!r} of table {table.name!r} is {column.type}, which cannot become {kind} "
-                f"without rows being written again; allowed are {_WIDENINGS}. Add another column and fill it "
-                "(Table.add_columns, Table.update)",
+                f"column {name!r} of table {table.name!r} is {column.type} and cannot become {kind}; "
+                f"allowed are {_WIDENINGS}",
                 column=name,
             )
         widened = [f.with_type(kind) if f.name == name else f for f in table.schema]
@@ -138,19 +137,19 @@ def _with_added(table: TableInfo, fields: Sequence[pa.Field]) -> tuple[TableColu
 def _changed(
     table: TableInfo, names: Sequence[str], change: Callable[[TableColumn], TableColumn]
 ) -> tuple[TableColumn, ...]:
-    """All columns, those of some names changed."""
+    """Return all columns, with a change applied to some."""
     by_name = table.by_name()
     stored = {by_name[name].stored for name in names}
     return tuple(change(column) if column.stored in stored else column for column in table.all_columns)
 
 
 def _alone(table: TableInfo, schema: pa.Schema) -> TableInfo:
-    """The table as if it had been made with a schema."""
+    """Return the table as if it had been made with a schema."""
     return replace(table, schema=schema, definition=1, columns=())
 
 
 def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> TableColumn:
-    """The column of a name; raises unless it is there, and no key and no index is made of it."""
+    """Return the column of a name; raise unless it exists, and no key and no index is made of it."""
     if name not in table.schema.names:
         raise no_such_column(table.name, name, table.schema.names)
     if name in table.primary_key:
@@ -183,7 +182,7 @@ def _check_new_name(table: TableInfo, old: str, new: str) -> None:
 
 
 def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
-    """The table, and the columns that it lacks, as they are stored."""
+    """Return the table, and the columns that it lacks, as they are stored."""
     new = [field for field in fields if _is_new(field, table)]
     if not new:
         return table, []
@@ -207,7 +206,7 @@ def _fields(value: Any) -> list[pa.Field]:
 
 
 def _is_new(field: pa.Field, table: TableInfo) -> bool:
-    """True if the table lacks a column; raises unless it can be added, or is there just so."""
+    """Return True if the table lacks a column; raise if it can neither be added nor skipped."""
     same = next((column for column in table.schema if column.name.lower() == field.name.lower()), None)
     if same is None:
         if not field.nullable:

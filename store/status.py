@@ -21,10 +21,10 @@ from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
 
 def _size(fragments: Sequence[Fragment], newest: int, floor: int, wrote: int) -> dict[str, Any]:
-    """The size of a table by the catalog alone: the most rows that it can have, and whether just so many.
+    """Return the size of a table by the catalog alone: an upper bound of its rows, and whether it is exact.
 
-    Two bounds: what its files hold, where a row may have several versions, and rows of slots that moved away
-    are left; and what its commits wrote since the last overwrite, `floor`.
+    There are two bounds: the rows in its files, which have several versions of a row, and rows of slots that
+    moved away; and the rows that its commits wrote since the last overwrite, `floor`.
     """
     by_shard: dict[int, list[Fragment]] = {}
     for fragment in fragments:
@@ -41,7 +41,7 @@ def _size(fragments: Sequence[Fragment], newest: int, floor: int, wrote: int) ->
 
 
 def _why_outdated(context: Context) -> str | None:
-    """The reason why the newest snapshot cannot be the newest; None when nothing says so."""
+    """Return why the catalog cannot have the newest snapshot, or None."""
     try:
         context.check_newest()
     except CatalogOutdated as error:
@@ -80,7 +80,7 @@ def _index(index: IndexInfo, size: int) -> dict[str, Any]:
 
 
 def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
-    """The facts that are told of indexes, by their tables."""
+    """Return the entries of indexes by their tables."""
     size, message = Counter[int](), dict[int, list[dict[str, Any]]]()
     for run in runs:
         size[run.index] += run.bytes
@@ -101,9 +101,9 @@ def _move(move: OwnedMove, names: Mapping[int, str]) -> dict[str, Any]:
 
 @retry_interrupted
 def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
-    """Describe a store, as `Store.status` returns it: from one look at the catalog, and at no file.
+    """Describe a store, as `Store.status` returns it, by one transaction of the catalog and no file.
 
-    With `only`, of its tables this one alone.
+    With `only`, describe this table alone.
     """
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.placement(), tx.shards(), tx.tables()

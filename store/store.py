@@ -1,22 +1,23 @@
-"""`Store`: what users open."""
+"""`Store`: a handle of a store, through which its tables, shards and upkeep are reached."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from elasticscan.base.clock import Clock
-from elasticscan.base.errors import StoreNotFound
+from elasticscan.base.clock import Clock, SystemClock
+from elasticscan.base.drawing import code
+from elasticscan.base.errors import NotPicklable, StoreNotFound
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
     GC_GRACE_SECONDS,
     GC_SHARE,
+    MAX_ID,
     MAX_NUMBER,
     MAX_PARALLEL_MOVES,
     MAX_SLOTS,
@@ -37,7 +38,6 @@ from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
 from elasticscan.store.copies.disks import disk_at, read_only_disk
 from elasticscan.store.copies.making import make_store, new_roots
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
-from elasticscan.store.names import Named
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
 from elasticscan.store.rows.sources import FORMATS
@@ -57,10 +57,10 @@ from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_place
 AUTO, OFF = UPKEEP = "auto", "off"
 
 
-class Store(Named):
+class Store:
     """A sharded, elastic table store.
 
-    Any number of processes may have one open, read, write and move at once; so may several threads.
+    Any number of processes and threads may read, write and move tablets at once.
 
     Example:
         >>> store = Store.create("flights.store", shards=["s1", "s2"])
@@ -75,6 +75,9 @@ class Store(Named):
         self._context = context
         self._location = location
         self._disks = disks
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklable("a Store cannot be pickled; send store.uri and open it there", kind="Store")
 
     def __repr__(self) -> str:
         return f"<elasticscan.Store {shown(self.uri)}>"
@@ -98,21 +101,21 @@ class Store(Named):
         """Make a store and open it.
 
         Args:
-            uri: a directory, or a SQLAlchemy URL of the database that shall hold the catalog.
+            uri: a directory, or a SQLAlchemy URL of the database for the catalog.
             shards: names of the first shards, or names with the roots of their storage (a
                 directory or a `pyarrow.fs` URI; needed when `uri` is a database).
             tablets: how many tablets to cut the slots into at the start.
-            slots: hash buckets, 1 to 65,536; fixed for ever.
+            slots: hash buckets, 1 to 65,536; they cannot be changed later.
             hash: "spark" (Murmur3 as in Spark's `hash()`) or "java" (`hashCode`).
             retention_seconds: how long snapshots stay readable without a lease.
-            clock, disks: the time, and the disk for a root; tests and simulations hand in others.
+            clock, disks: the time, and the disk for a root; for tests and simulations.
             upkeep: as in `open`.
 
         Raises:
             AlreadyExists: there is a store at `uri`.
             InvalidOption, InvalidName: an argument is out of bounds.
         """
-        clock = arguments.clock(clock)
+        clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
         names, shard_roots = arguments.shards(shards)
         for name in names:
@@ -140,23 +143,23 @@ class Store(Named):
     ) -> Store:
         """Open a store.
 
-        Where the catalog cannot be written (a read-only mount, another user's store, a database user who may
-        only SELECT), the store is open for reading alone: writes of any kind raise `ReadOnlyStore`, and
-        scans take no leases, so their snapshots stay for as long as retention keeps them.
+        If the catalog cannot be written (a read-only mount, another user's store, a database user who may
+        only SELECT), the store is open for reading alone: writes raise `ReadOnlyStore`, and scans take no
+        leases, so only retention keeps their snapshots.
 
         Args:
             uri: a directory, a SQLAlchemy URL, or `env:NAME` for one that an environment variable holds.
             clock, disks: as in `create`.
-            read_only: write nothing, also where that would be possible.
-            checkpoint: called at points between two steps; tests let other processes in there.
-            upkeep: "auto": after a commit, this process merges what became too many fragments, as far as
-                bounded work does; "off": it does not, because keepers do (`elasticscan keep`).
+            read_only: write nothing, even if that would be possible.
+            checkpoint: called between two steps, for tests.
+            upkeep: "auto": after a commit, this process merges too many fragments, as far as bounded work
+                allows; "off": it does not, because keepers do (`elasticscan keep`).
 
         Raises:
             StoreNotFound: there is none.
             StoreTooNew: a newer release made it.
         """
-        clock = arguments.clock(clock)
+        clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
         if not location.exists():
             location.check_not_bereft()
@@ -168,7 +171,7 @@ class Store(Named):
         location.check_not_empty()
         location.warn_of_readers()
         with location.knowing_its_shards():
-            catalog = Catalog(location.catalog_url, clock, shown(uri), arguments.flag("read_only", read_only))
+            catalog = Catalog(location.catalog_url, clock, shown(uri), read_only)
 
         def open_root(root: str) -> Disk:
             disk = disk_at(disks, root)
@@ -184,7 +187,7 @@ class Store(Named):
         return cls(context, location, disks)
 
     def close(self) -> None:
-        """Let go of database connections and of open files."""
+        """Close database connections and open files."""
         self._context.upkeep.close()
         self._context.catalog.close()
         self._context.readers.let_go()
@@ -206,7 +209,7 @@ class Store(Named):
 
     @property
     def context(self) -> Context:
-        """For the layers above: what the parts of an open store share."""
+        """The state that the parts of an open store share, for the layers above."""
         return self._context
 
     # Tables
@@ -223,9 +226,8 @@ class Store(Named):
 
         Args:
             name: 1 to 64 of a-z, 0-9 and _.
-            schema: columns; any Arrow type that Spark can read, nested ones too, as value columns. Or rows
-                that have them, as for `Table.upsert`, or a dict of columns: the table is made with these,
-                or not at all.
+            schema: columns of any Arrow type that Spark can read; or rows as for `Table.upsert`, of which the
+                table is made, or not at all.
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
                 In a store with hash "java", one column of type bool, integer or string.
@@ -245,11 +247,11 @@ class Store(Named):
         return self.table(name)
 
     def table(self, name: str) -> Table:
-        """A table by its name. Raises `TableNotFound`, naming the nearest."""
+        """Return a table by its name. Raises `TableNotFound`, with a suggestion."""
         return Table(self._context, self._context.table_now(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
-        """All tables, by name. Raises `CatalogOutdated`: the shards know newer ones."""
+        """List all tables by name. Raises `CatalogOutdated` if the shards know newer ones."""
         self._context.check_newest()
         return tuple(Table(self._context, info) for info in self._context.tables()[0])
 
@@ -288,7 +290,7 @@ class Store(Named):
             delimiter: the character between fields of CSV.
             column_names: the columns of CSV that has no first line of names.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit
-                then (a Parquet file of more than 256 MiB several), and those that the job has committed
+                then (a Parquet file of more than 256 MiB several), and what the job has committed
                 before are skipped, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
             on_progress: called with (bytes read, bytes in all, rows).
@@ -322,34 +324,31 @@ class Store(Named):
     # Reading
 
     def resume(self, key: str) -> Scan:
-        """Go on with a scan from a page's key, here or anywhere the store can be opened.
+        """Continue a scan from a page's key, in any process that can open the store.
 
         Raises:
             ContinuationKeyError: the key is not one of this store, or was cut or altered.
             ContinuationKeyExpired: it was given out too long ago.
-            SnapshotExpired, TableChanged: what it continues is gone; start a new scan.
+            SnapshotExpired, TableChanged: its snapshot or table is gone; start a new scan.
         """
         return self.resume_part(self._context.sealer.open(key))
 
     def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
-        """As `resume`, for a key that was opened already."""
+        """Continue a scan, as `resume`, from a key that was opened already."""
         table = keep_lease(self._context, key)
         return Scan(self._context, table, self._context.base_topology(key.base_topology), key, ends_lease)
 
     @retry_interrupted
     def rotate_secret(self, *, revoke: bool = False) -> int:
-        """Replace the secrets of continuation keys and of streams' offsets; returns the first one's number.
+        """Replace the secrets of continuation keys and of streams' offsets; return the first one's number.
 
-        Keys that were given out go on until their time is up (30 days, or as long as snapshots are kept where
-        that is longer); then the old secret is deleted. Streams go on from any checkpoint. Other processes
-        use the new secrets within a minute.
+        Old keys go on until their time is up (30 days, or as long as snapshots are kept if that is longer);
+        then the old secret is deleted. Other processes use the new secrets within a minute.
 
         Args:
-            revoke: delete the old secrets at once, as when somebody may have read them. Keys given out
-                before, and planned Spark reads, then end with `ContinuationKeyError`, checkpoints of streams
-                with `InvalidOffset`; elsewhere within a minute.
+            revoke: delete the old secrets at once, as after a leak. Old keys and planned Spark reads then end
+                with `ContinuationKeyError`, checkpoints of streams with `InvalidOffset`.
         """
-        revoke = arguments.flag("revoke", revoke)
         with self._context.catalog.writing() as tx:
             number = tx.add_secrets(OFFSETS, KEYS)
             tx.forget_secrets(revoke)
@@ -364,7 +363,7 @@ class Store(Named):
         on_progress: OnProgress | None = None,
         parallel: int = 2,
     ) -> Elasticity:
-        """Topology changes with a bound on copying, with progress, or with more moves at a time."""
+        """Return topology changes with a bound on copying, with progress, or with more moves at a time."""
         arguments.callback("on_progress", on_progress)
         most = arguments.speed("bytes_per_second", bytes_per_second)
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
@@ -376,7 +375,7 @@ class Store(Named):
         return self.expand_with(self.elasticity(), names, roots)
 
     def expand_with(self, how: Elasticity, names: Sequence[str], roots: Mapping[str, str]) -> Topology:
-        """As `expand`, carried out by an `elasticity(...)`."""
+        """Add shards as `expand`, with an `elasticity(...)`."""
         names, _ = arguments.shards(names)
         for name in names:
             check_name("shard", name)
@@ -394,33 +393,33 @@ class Store(Named):
 
     def move(self, tablet: int, shard: str) -> Topology:
         """Move one tablet to a shard."""
-        return self.elasticity().move(arguments.tablet("tablet", tablet), arguments.text("shard", shard))
+        return self.elasticity().move(_tablet("tablet", tablet), arguments.text("shard", shard))
 
     def split(self, tablet: int, at: int | None = None) -> Topology:
         """Cut a tablet in two at a slot (the middle by default)."""
         slot = arguments.or_none(arguments.whole_number, "at", at, 0, MAX_SLOTS)
-        return self.elasticity().split(arguments.tablet("tablet", tablet), slot)
+        return self.elasticity().split(_tablet("tablet", tablet), slot)
 
     def join(self, left: int, right: int) -> Topology:
         """Join two neighbouring tablets of one shard."""
-        return self.elasticity().join(arguments.tablet("left", left), arguments.tablet("right", right))
+        return self.elasticity().join(_tablet("left", left), _tablet("right", right))
 
     def resume_moves(self) -> int:
-        """Finish moves of processes that died; returns how many there were."""
+        """Finish moves of processes that died; return how many there were."""
         return self.elasticity().resume()
 
     @property
     @retry_interrupted
     def topology(self) -> Topology:
-        """The newest published topology: the base of scans that begin now."""
+        """Return the newest published topology, the base of scans that begin now."""
         with self._context.catalog.reading() as tx:
             return tx.newest_topology()
 
     @retry_interrupted
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
-        """The topologies that are kept, oldest first; the last is not published while a plan moves tablets.
+        """List the kept topologies, oldest first; the last is not published while a plan moves tablets.
 
-        `collect_garbage` forgets those of before the oldest snapshot that retention, a lease or a tag keeps.
+        `collect_garbage` deletes those before the oldest snapshot that retention, a lease or a tag keeps.
 
         Args:
             limit: the newest so many; all by default.
@@ -431,7 +430,7 @@ class Store(Named):
 
     @retry_interrupted
     def slot_map(self, limit: int = 100) -> SlotMap:
-        """A picture of where the slots were: slots across, time down, a colour for each shard.
+        """Draw where the slots were: slots across, time down, a colour for each shard.
 
         A notebook shows it; `slot_map().svg` is the text of an SVG file.
 
@@ -443,16 +442,12 @@ class Store(Named):
             return SlotMap(tx.newest_topologies(most), tuple((s.id, s.name) for s in tx.shards()))
 
     def _repr_html_(self) -> str:
-        """The picture that notebooks show."""
-        return f"<code>{html.escape(repr(self))}</code><br/>{self.slot_map(40).svg}"
+        """Return the picture that notebooks show."""
+        return f"{code(repr(self))}<br/>{self.slot_map(40).svg}"
 
     @retry_interrupted
     def topology_at(self, number: int) -> Topology:
-        """One of the topologies that are kept.
-
-        Raises:
-            SnapshotNotFound, SnapshotExpired: there was none of this number, or it is no longer kept.
-        """
+        """Return a topology by its number. Raises `SnapshotNotFound` or `SnapshotExpired`."""
         asked = arguments.whole_number("number", number, 1, MAX_NUMBER)
         with self._context.catalog.reading() as tx:
             return tx.topology(asked)
@@ -460,21 +455,20 @@ class Store(Named):
     # Upkeep
 
     def compact(self) -> int:
-        """Merge fragments of every table; returns how many went away."""
+        """Merge fragments of every table; return how many were removed."""
         return sum(table.compact() for table in self.tables())
 
     def keep(
         self, *, bytes_per_second: float | None = None, on_step: Callable[[str], None] = lambda _: None
     ) -> Kept:
-        """Do all upkeep that is due now, as `elasticscan keep --once` does; returns what was done.
+        """Do all pending upkeep, as `elasticscan keep --once`; return what was done.
 
-        Merges fragments, splits, joins and moves tablets, and collects garbage, each where the store's bounds
-        ask for it. Any number of processes may do so at once: each step has one owner. Scans, writes and
-        moves go on.
+        Merges fragments, splits, joins and moves tablets, and collects garbage. Any number of processes may
+        do so at once: each step has one owner. Scans, writes and moves go on.
 
         Args:
             bytes_per_second: most that merges and moves copy in a second; no bound by default.
-            on_step: called before each step with what it is.
+            on_step: called before each step with its name.
 
         Raises:
             ReadOnlyStore: the store cannot be written.
@@ -493,15 +487,14 @@ class Store(Named):
     ) -> Collected:
         """Remove files that nothing has needed for the grace period, as far as that is proven.
 
-        Files that were dropped (by compactions, moves, dropped tables) are deleted; files that the catalog
-        does not know (left by a writer that died) are moved to the trash of their shard and deleted later.
-        With a grace period shorter than the longest running write, files that it has staged are
-        removed too; its commit is then refused and must be tried again.
+        Dropped files (of compactions, moves, dropped tables) are deleted; files that the catalog does not
+        know (of a writer that died) are moved to the trash of their shard and deleted later. A write that
+        takes longer than the grace period may lose its staged files; its commit is then refused.
 
         Args:
             grace_seconds: spare what was needed so recently.
-            dry_run: change nothing, and tell what would be done, and why.
-            trash_seconds: how long files stay in the trash; with 0 they do not get there.
+            dry_run: change nothing; return what would be done, and why.
+            trash_seconds: how long files stay in the trash; with 0 they are deleted at once.
             share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
 
         Raises:
@@ -512,18 +505,18 @@ class Store(Named):
             arguments.seconds("trash_seconds", trash_seconds),
             arguments.share("share", share),
         )
-        collected = collect_garbage(self._context, rules, arguments.flag("dry_run", dry_run))
+        collected = collect_garbage(self._context, rules, dry_run)
         if not collected.dry_run:
             with self._context.catalog.writing() as tx:
                 tx.forget_secrets()
         return collected
 
     def backup(self, target: str | Path, *, keep: int | None = None) -> BackedUp:
-        """Copy the whole store, as of one moment and with all snapshots that it keeps, to a place of backups.
+        """Copy the whole store at one moment, with all snapshots that it keeps, to a place of backups.
 
         Only files that are not there yet are copied, each read back and compared with its checksums. Writers,
-        moves and merges go on meanwhile. A place takes the backups of one store, one at a time; who can read
-        it can read the store.
+        moves and merges go on meanwhile. A place takes the backups of one store, one at a time. They have
+        all rows and secrets of the store, so the place needs the same protection.
 
         Args:
             target: a directory, or a URI that `pyarrow.fs` knows.
@@ -546,9 +539,9 @@ class Store(Named):
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
     ) -> Store:
-        """Make a store of a backup, and open it: another copy than the original, with roots of its own.
+        """Make a store of a backup, and open it: another copy than the original, with its own roots.
 
-        Continuation keys and stream offsets of the original are refused. Moves that were under way are
+        Continuation keys and stream offsets of the original are refused. Moves that had begun are
         resumed or undone as after a crash.
 
         Args:
@@ -563,7 +556,7 @@ class Store(Named):
             AlreadyExists, InvalidOption: the new place is taken, or within a store.
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
-        clock, place = arguments.clock(clock), arguments.place("uri", uri)
+        clock, place = clock or SystemClock(), arguments.place("uri", uri)
         own = arguments.roots("roots", roots)
         name = arguments.or_none(arguments.text, "name", name)
         restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
@@ -572,24 +565,27 @@ class Store(Named):
     def adopt(self) -> Adopted:
         """Make this catalog the owner of its shards, though it is an older copy, or a copy of another one.
 
-        For after a backup of the catalog was put back, or where a copied store shall take over shards that
-        it shares with the original. Commits that this catalog does not know are lost, all continuation keys
-        and stream offsets from before are refused, and other copies cannot write to these shards any more.
+        Commits that this catalog does not know are lost, all earlier continuation keys and stream offsets are
+        refused, and other copies cannot write to these shards any more.
 
         Raises:
-            ShardUnavailable: a shard is away.
+            ShardUnavailable: a shard cannot be reached.
             WrongRoot: a root is another store's, or another shard's.
             StoreDamaged: the catalog is not as it was written.
         """
         return adopt(self._context)
 
     def verify(self) -> list[verifying.Finding]:
-        """Look at the catalog and every root's marker, and read every file; returns what is wrong."""
+        """Check the catalog, every root's marker and every file; return the findings."""
         return list(verifying.verify(self._context))
 
     def status(self) -> dict[str, Any]:
-        """Shards, tablets, tables, moves, leases, scans in flight and the newest snapshot, as plain values.
+        """Return shards, tablets, tables, moves, leases, scans and the newest snapshot as plain values.
 
-        It reads no data: a table's `rows` are the most that there can be, and just so many if `rows_exact`.
+        No data is read: a table's `rows` is an upper bound, and exact if `rows_exact`.
         """
         return status_of(self._context)
+
+
+def _tablet(option: str, value: int) -> int:
+    return arguments.whole_number(option, value, 0, MAX_ID)

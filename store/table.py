@@ -1,151 +1,182 @@
 """`Table`: a handle of one table, through which its rows are written, read and indexed."""
 
+# ruff: noqa: A002 - `filter`, `set` and `type` are the words that users know
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn, Unpack
 
-from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_NUMBER
-from elasticscan.catalog import IdempotencyKey, retry_interrupted
-from elasticscan.metadata import SORTED, IndexEvent, IndexInfo, TableInfo
-from elasticscan.store import arguments
-from elasticscan.store.arguments import Condition
-from elasticscan.store.readable import ReadableTable
+import pyarrow as pa
+
+from elasticscan.base.errors import InvalidOption, NotPicklable, TableChanged
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
+from elasticscan.base.redaction import shown
+from elasticscan.catalog import IdempotencyKey, Tag, Tx, retry_interrupted
+from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
+from elasticscan.store import arguments, schema_changes
+from elasticscan.store.arguments import Filter, Names, Parameters, Reading, Said, Since, Snapshot, Txn
+from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import CurrentTable
+from elasticscan.store.context.tags import add_tag, drop_tag
+from elasticscan.store.notebooks import Explanation, History, table_html
+from elasticscan.store.reading.aggregating import Aggregation
+from elasticscan.store.reading.beginning import begin_changes, begin_scan
+from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
+from elasticscan.store.reading.getting import get_rows
+from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.rows.typed import arrow_rows
 from elasticscan.store.upkeep import compaction
-from elasticscan.store.writing import preconditions, writer
+from elasticscan.store.writing import merging, preconditions, writer
 from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index
-from elasticscan.store.writing.merging import (
-    INSERT,
-    UPDATE,
-    WHEN_MATCHED,
-    WHEN_NOT_MATCHED,
-    Clauses,
-    merge_rows,
-)
-from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.replacing import replace_rows
 from elasticscan.store.writing.restoring import restore
 
 
-class Table(ReadableTable):
+class Table:
     """A table of an open store.
 
-    A handle holds no rows and no definition: each call looks the table up as it is then, so columns and
-    indexes that others add meanwhile are there. It stands for one table, not for a name: once that is
-    dropped, every call raises `TableNotFound`, or `TableChanged` where another table has got the name.
+    A handle holds no rows and no definition: each call looks the table up, so it sees columns and indexes
+    that were added since. It stands for one table, not for a name: once that table is dropped, every call
+    raises `TableNotFound`, or `TableChanged` if another table has the name.
+
+    Every write is one commit over all shards, or nothing. It returns the commit's number, a snapshot, whose
+    `rows` is how many rows were changed. Methods that read the newest snapshot raise `CatalogOutdated` if
+    the shards know a newer one than the catalog. Arguments of several methods:
+
+    - `rows`: anything that offers an Arrow stream (a pyarrow, Polars or pandas frame, a DuckDB relation, a
+      scan), which may be larger than memory; or a list of dicts with every column, or a dict of columns.
+    - `txn`: (application, version): a write that was committed under this pair before is not done again, and
+      the number of that commit is returned.
+    - `if_unchanged_since`: a commit, such as the `snapshot` of the scan that the rows were read with. The
+      write raises `RowsChanged` if one of its keys was written or deleted by a later commit; its `fields`
+      name some `keys` and the `newest` commit. `ChangesExpired`: these changes are no longer kept.
+    - `user_metadata`: a small dict of texts that `history` shows with the commit.
+    - `filter`, `where`: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`.
+    - `parameters`: values of the condition's `:name`: "city IN :cities", {"cities": ["Oslo", "Lima"]}.
+    - `snapshot`: a commit number, a tag, or a time with its zone, also as text; the newest by default. Else
+      `SnapshotNotFound`, `SnapshotExpired` or `TagNotFound` is raised.
 
     Example:
-        >>> trips = store.table("trips")
         >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
         2
         >>> trips.scan(columns=["id"], filter="km > 0.3").to_table().num_rows
         1
     """
 
-    # Writing
+    def __init__(self, context: Context, info: TableInfo) -> None:
+        self._context, self._id, self._name = context, info.id, info.name
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, Table) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[str, int]:
+        return self._context.info.store_id, self._id
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklable(
+            "a Table cannot be pickled; send store.uri and table.name, and open the table there", kind="Table"
+        )
+
+    def __repr__(self) -> str:
+        return f"<elasticscan.Table {self._name!r} of {shown(self._context.location.uri)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the columns and the newest commits for notebooks."""
+        return table_html(repr(self), self.definition, self.history(10))
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.definition.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        return self.definition.primary_key
+
+    @property
+    def shard_key(self) -> tuple[str, ...]:
+        """The prefix of the primary key that decides a row's slot."""
+        return self.definition.shard_key
+
+    @property
+    def definition(self) -> TableInfo:
+        """The table's entry in the catalog."""
+        return self._mine(self._context.table_now(self._name))
+
+    def _find(self, tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        """Return the table and its indexes as a transaction sees them."""
+        info, indexes = self._context.table(tx, self._name)
+        return self._mine(info), indexes
+
+    def _mine(self, info: TableInfo) -> TableInfo:
+        """Raise `TableChanged` unless the table that has the name is this one."""
+        if info.id != self._id:
+            raise TableChanged(
+                f"table {self._name!r} was dropped and made again; take a new handle with Store.table",
+                table=self._name,
+            )
+        return info
+
+    def _look(self) -> CurrentTable:
+        """Return the table as it is now, with the places of its slots."""
+        try:
+            return self._context.look(self._id)
+        except TableChanged:
+            self._mine(self._context.table_now(self._name))  # a more exact error
+            raise
 
     def upsert(
-        self,
-        rows: Any,
-        txn: tuple[str, int] | None = None,
-        *,
-        if_unchanged_since: int | None = None,
-        user_metadata: Mapping[str, str] | None = None,
+        self, rows: Any, txn: Txn = None, *, if_unchanged_since: Since = None, user_metadata: Said = None
     ) -> CommitNumber:
-        """Write rows; those whose primary key is there are replaced. All or nothing over all shards.
+        """Write rows; a row replaces the one with its primary key.
 
-        Args:
-            rows: a pyarrow Table, RecordBatch, RecordBatchReader, or anything that offers an Arrow
-                stream (a Polars or pandas frame, a DuckDB relation, a scan), which may be larger than
-                memory; or, for a few rows that were typed, a list of dicts with every column, or a dict
-                of columns.
-            txn: (application, version): a write that was committed under this pair before is not
-                done again; the number of that commit is returned.
-            if_unchanged_since: a commit, such as the `snapshot` of the scan that the rows were read with:
-                write only if none of these keys was written or deleted by a later one.
-            user_metadata: a small dict of texts that stands alongside the commit in `history`.
-
-        Returns:
-            The commit's number, a snapshot that `scan` takes; its `rows` is how many rows were written.
-
-        Raises:
-            SchemaMismatch, InvalidKey: the rows do not fit; nothing was written.
-            RowsChanged: somebody wrote or deleted some of the keys since; nothing was written. Its `fields`
-                name some `keys` and the `newest` commit: read again there.
-            ChangesExpired: the changes since then are no longer kept; nothing was written.
-            DiskFull, ShardUnavailable: a shard's disk; nothing was written.
+        Raises `SchemaMismatch` or `InvalidKey` if the rows do not fit, `DiskFull` or `ShardUnavailable` if
+        a shard cannot be written; nothing was written then.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
         rows = arrow_rows(rows, table)
-        with self._unchanged(table, if_unchanged_since, once) as check:
+        with preconditions.unchanged_since(self._context, table, if_unchanged_since, once) as check:
             return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
 
-    def insert(
-        self,
-        rows: Any,
-        txn: tuple[str, int] | None = None,
-        *,
-        user_metadata: Mapping[str, str] | None = None,
-    ) -> CommitNumber:
-        """Write rows whose primary keys are not there: all of them, or none. Else as `upsert`.
-
-        Raises:
-            KeysExist: some keys are there already; its `fields` name some. Nothing was written.
-        """
+    def insert(self, rows: Any, txn: Txn = None, *, user_metadata: Said = None) -> CommitNumber:
+        """Write rows whose primary keys do not exist, or raise `KeysExist`, whose `fields` name some."""
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
         rows, check = arrow_rows(rows, table), preconditions.absent(self._context, table, once)
         return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
 
-    @contextmanager
-    def _unchanged(
-        self, table: TableInfo, since: int | None, txn: IdempotencyKey | None = None
-    ) -> Iterator[KeyCheck | None]:
-        """The check of a write that may have been given `if_unchanged_since`."""
-        if since is None:
-            yield None
-            return
-        since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
-        with preconditions.unchanged(self._context, table, since, txn) as check:
-            yield check
-
     def overwrite(
         self,
         rows: Any,
-        txn: tuple[str, int] | None = None,
+        txn: Txn = None,
         *,
-        where: Condition | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        user_metadata: Mapping[str, str] | None = None,
+        where: Filter = None,
+        parameters: Parameters = None,
+        user_metadata: Said = None,
     ) -> CommitNumber:
-        """Replace all rows, or those that meet a condition, in one commit. Older snapshots keep the old ones.
+        """Replace all rows, or the rows that meet a condition. Older snapshots keep the old ones.
 
-        Args:
-            rows, txn, user_metadata: as in `upsert`.
-            where: a SQL condition. Rows that meet it at the newest snapshot make room for the new ones, which
-                have to meet it as well; when others write some of their keys before the commit, it is done
-                again at a newer snapshot. A new row replaces one with its key that does not meet it, too.
-            parameters: as in `delete`.
-
-        Raises:
-            InvalidOption: a new row does not meet `where`; nothing was written.
-            FilterError, ColumnNotFound, SchemaMismatch, InvalidKey: mend the call.
-            WriteConflict: others wrote some of the keys whenever they were read again.
+        With `where` the new rows have to meet it as well, else `InvalidOption` is raised; a new row replaces
+        the one with its key in any case. `WriteConflict`: others changed some of the keys at each attempt.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
-        data, where = (
-            arrow_rows(rows, table),
-            arguments.condition("where", where, parameters, lambda: self.schema),
-        )
+        data = arrow_rows(rows, table)
+        where = arguments.condition("where", where, parameters, lambda: table.schema)
         if where is not None:
             return replace_rows(self._selection(where, None, once, said), table, data)
         return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
@@ -154,29 +185,17 @@ class Table(ReadableTable):
         self,
         keys: Any = None,
         *,
-        where: Condition | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        if_unchanged_since: int | None = None,
-        txn: tuple[str, int] | None = None,
-        user_metadata: Mapping[str, str] | None = None,
+        where: Filter = None,
+        parameters: Parameters = None,
+        if_unchanged_since: Since = None,
+        txn: Txn = None,
+        user_metadata: Said = None,
     ) -> CommitNumber:
-        """Delete rows by primary key, or those that meet a condition; one commit.
+        """Delete rows by primary key, or the rows that meet a condition now ("true" for all).
 
-        Args:
-            keys: the key columns as Arrow, or a list of keys: values (an array or a series of them, too), or
-                tuples or dicts where the key has several columns. Keys that are not there are no error.
-            where: in place of keys a SQL condition, evaluated at the newest snapshot; "true" for all rows.
-            parameters: values of the condition's `:name`, as in `scan`.
-            if_unchanged_since, txn, user_metadata: as in `upsert`.
-
-        Returns:
-            The commit's number; its `rows` is how many rows were deleted, and where keys were given how many
-            these were, whether there were rows or not.
-
-        Raises:
-            SchemaMismatch, InvalidKey, InvalidOption, FilterError: mend the call; nothing was deleted.
-            RowsChanged, ChangesExpired: as in `upsert`; nothing was deleted.
-            WriteConflict: others changed rows that meet the condition, whenever they were read again.
+        Keys are the key columns as Arrow, or a list of values, or of tuples or dicts if the key has several
+        columns. Keys that do not exist are no error. `SchemaMismatch`, `InvalidKey`, `FilterError`: mend the
+        call. `WriteConflict`: others changed some of the rows at each attempt.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         if (keys is None) == (where is None):
@@ -188,42 +207,29 @@ class Table(ReadableTable):
             return delete_rows(self._selection(where, if_unchanged_since, once, said))
         table = self.definition
         keys = arrow_keys(keys, table, ". To delete by a condition: delete(where='a > 1')")
-        with self._unchanged(table, if_unchanged_since, once) as check:
+        with preconditions.unchanged_since(self._context, table, if_unchanged_since, once) as check:
             return writer.delete(self._context, table, keys, once, check, said)
 
     def update(
         self,
-        set: Mapping[str, Any],  # noqa: A002 - the word users know
-        where: Condition | None = None,
+        set: Mapping[str, Any],
+        where: Filter = None,
         *,
-        parameters: Mapping[str, Any] | None = None,
-        if_unchanged_since: int | None = None,
-        txn: tuple[str, int] | None = None,
-        user_metadata: Mapping[str, str] | None = None,
+        parameters: Parameters = None,
+        if_unchanged_since: Since = None,
+        txn: Txn = None,
+        user_metadata: Said = None,
     ) -> CommitNumber:
-        """Give columns new values in the rows that meet a condition; one commit.
+        """Give columns new values in the rows that meet a condition, or in all.
 
-        The rows are read at one snapshot; when others change some of them before the commit, all is done
-        again at a newer one. So `update({"n": "n + 1"}, "id = 7")` counts each call, whoever else counts.
+        The rows are read at one snapshot; if another writer changes some of them before the commit, all is
+        done again at a newer one. So `update({"n": "n + 1"}, "id = 7")` counts each call.
 
         Args:
-            set: for each column SQL text over the row as it was, in the language of filters ("km * 2",
-                "'Oslo'", "NULL"), or a Python value that is no text. Columns of the primary key stay.
-            where: a SQL condition; all rows by default.
-            parameters: values of the condition's `:name`, as in `scan`.
-            if_unchanged_since: change nothing, and do not try again, if one of the rows was written or
-                deleted by a later commit than this.
-            txn: as in `upsert`: without it a call whose answer was lost must not be repeated blindly.
-            user_metadata: as in `upsert`.
+            set: for each column SQL text over the old row ("km * 2", "'Oslo'", "NULL"), or a Python value
+                that is no text. Columns of the primary key cannot be set.
 
-        Returns:
-            The commit's number; its `rows` is how many rows were changed.
-
-        Raises:
-            InvalidOption, ColumnNotFound, FilterError, SchemaMismatch: mend the call. An overflow, a division
-                by zero or a value that its column cannot hold as it is are such errors, too.
-            RowsChanged, ChangesExpired: as in `upsert`.
-            WriteConflict: others changed some of the rows whenever they were read again.
+        An overflow or a division by zero is a `FilterError` or `SchemaMismatch`, too.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         where = arguments.condition("where", where, parameters, lambda: self.schema)
@@ -233,44 +239,24 @@ class Table(ReadableTable):
         self,
         rows: Any,
         *,
-        columns: Sequence[str] | None = None,
+        columns: Names | None = None,
         when_matched: str = UPDATE,
         when_not_matched: str = INSERT,
-        if_unchanged_since: int | None = None,
-        txn: tuple[str, int] | None = None,
-        user_metadata: Mapping[str, str] | None = None,
+        if_unchanged_since: Since = None,
+        txn: Txn = None,
+        user_metadata: Said = None,
     ) -> CommitNumber:
-        """Merge rows into those that have the same primary keys; one commit.
-
-        The table is read at one snapshot; when others write some of the keys before the commit, all is done
-        again at a newer one. Memory is bounded, however many rows there are.
+        """Merge rows into the rows with the same primary keys, in bounded memory.
 
         Args:
-            rows: as for `upsert`. A stream is kept in a temporary file, since it may have to be read again.
-            columns: those to write alongside the primary key; the rows may have others, which are left out.
-                Rows that are updated keep their other columns, those that are inserted are null in them.
-                All by default, and then the rows must have exactly these.
-            when_matched: of a row whose key is there: "update" it, "delete" it, or "ignore" the new one.
-            when_not_matched: of a row whose key is not there: "insert" it, or "ignore" it.
-            if_unchanged_since: read the table as of this commit, and write only if none of the keys that are
-                written was written or deleted by a later one; do not try again.
-            txn, user_metadata: as in `upsert`.
-
-        Returns:
-            The commit's number; its `rows` is how many rows were changed.
-
-        Raises:
-            SchemaMismatch, InvalidKey, InvalidOption, ColumnNotFound: mend the call; nothing was written.
-            RowsChanged, ChangesExpired: as in `upsert`; nothing was written.
-            WriteConflict: others wrote some of the keys whenever they were read again.
-
-        Example:
-            >>> trips.merge([{"id": 2, "km": 0.75}], columns=["km"], when_not_matched="ignore")
-            3
+            columns: those to write besides the primary key; others that the rows have are left out. Updated
+                rows keep their other columns, inserted ones are null in them. By default all columns.
+            when_matched: of a row whose key exists: "update" it, "delete" it, or "ignore" the new one.
+            when_not_matched: of a row whose key does not exist: "insert" it, or "ignore" it.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
-        matched = arguments.choice("when_matched", when_matched, WHEN_MATCHED)
-        not_matched = arguments.choice("when_not_matched", when_not_matched, WHEN_NOT_MATCHED)
+        matched = arguments.choice("when_matched", when_matched, merging.WHEN_MATCHED)
+        not_matched = arguments.choice("when_not_matched", when_not_matched, merging.WHEN_NOT_MATCHED)
         clauses = Clauses(matched, not_matched, arguments.or_none(arguments.columns, "columns", columns))
         table = self.definition
         clauses.check(table)
@@ -279,73 +265,230 @@ class Table(ReadableTable):
         only = clauses.needed(table) if clauses.takes_others(table) else None
         rows = arrow_rows(rows, table, only)
         selection = self._selection(None, if_unchanged_since, once, said)
-        return merge_rows(selection, self._look, rows, clauses)
+        return merging.merge_rows(selection, self._look, rows, clauses)
 
-    def restore(self, to: int | str | datetime, *, user_metadata: Mapping[str, str] | None = None) -> int:
-        """Make the newest snapshot equal to an older one, by a new commit.
+    def restore(self, to: int | str | datetime, *, user_metadata: Said = None) -> int:
+        """Make the newest snapshot equal to an older one, `to`; columns that were added since stay.
 
-        Only rows that changed since are written, unless the table was overwritten meanwhile. Columns that
-        were added since stay, null in what comes back. The history, indexes and tags stay as they are;
-        the commit's `user_metadata` has `restored_to`.
-
-        Args:
-            to: a commit number, a tag, or a time with its zone, also as text: the newest then.
-            user_metadata: as in `upsert`.
-
-        Returns:
-            The commit's number.
-
-        Raises:
-            SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
-            WriteConflict: others wrote to the table each time that its changes were read.
+        The commit's `user_metadata` has `restored_to`. Raises `WriteConflict` if others committed meanwhile.
         """
         said = arguments.user_metadata(user_metadata)
         return restore(self._context, self._find, arguments.past("to", to), said)
 
     def _selection(
-        self,
-        where: str | None,
-        since: int | None,
-        txn: IdempotencyKey | None,
-        user_metadata: Mapping[str, str],
+        self, where: str | None, since: Since, once: IdempotencyKey | None, said: Said
     ) -> Selection:
-        if since is not None:
-            since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
-        return Selection(self._context, self._find, where, since, txn, user_metadata)
+        since = arguments.or_none(arguments.whole_number, "if_unchanged_since", since, 0, MAX_NUMBER)
+        return Selection(self._context, self._find, where, since, once, said)
 
-    # Indexes
+    def scan(
+        self,
+        columns: Names | None = None,
+        filter: Filter = None,
+        *,
+        parameters: Parameters = None,
+        index: str = AUTO,
+        order_by: Names | None = None,
+        limit: int | None = None,
+        snapshot: Snapshot = None,
+        timestamp: str | datetime | None = None,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> Scan:
+        """Read every row of a snapshot exactly once.
+
+        Args:
+            columns: which, in which order, or the name of one; all by default.
+            index: "auto" for the cheapest access path, "none" for a direct scan, "key" for one by primary
+                key, or an index's name.
+            order_by: a column, or several, each with DESC after it if need be: "km DESC". It has to be a
+                prefix of a sorted index, or any order with a limit of up to 10,000 rows, which are returned
+                as one page. Nulls come first, NaN above all numbers, as in Spark.
+            limit: maximum number of rows.
+            timestamp: instead of `snapshot` a time, for which the newest commit until then is read.
+            page_rows: maximum rows of a page, 1 to 16,777,216 (before the filter).
+            page_bytes: maximum bytes of a page, up to 1 TiB, unless a single row is larger.
+        """
+        return begin_scan(
+            self._context,
+            self._find,
+            arguments.or_none(arguments.columns, "columns", columns),
+            arguments.condition("filter", filter, parameters, lambda: self.schema),
+            arguments.snapshot_or_time(snapshot, timestamp),
+            arguments.page_limits(page_rows, page_bytes),
+            index=arguments.text("index", index),
+            order_by=order_by,
+            limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
+            may_sort=True,
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the Arrow PyCapsule stream of the newest snapshot."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_reader(
+        self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]
+    ) -> pa.RecordBatchReader:
+        """Read the rows of a snapshot as a stream of record batches; arguments and errors as of `scan`."""
+        return self.scan(columns, filter, **how).to_reader()
+
+    def to_arrow(
+        self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]
+    ) -> pa.Table:
+        """Read all rows of a snapshot as an Arrow table; arguments and errors as of `scan`."""
+        return self.scan(columns, filter, **how).to_table()
+
+    def to_pandas(self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]) -> Any:
+        """Read all rows of a snapshot as a pandas frame, as `Scan.to_pandas`; arguments as of `scan`."""
+        return self.scan(columns, filter, **how).to_pandas()
+
+    def to_polars(self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]) -> Any:
+        """Read all rows of a snapshot as a Polars frame; arguments and errors as of `scan`."""
+        return self.scan(columns, filter, **how).to_polars()
+
+    def export(
+        self,
+        path: str | Path,
+        columns: Names | None = None,
+        filter: Filter = None,
+        *,
+        file_bytes: int = FILE_BYTES,
+        compression: str = "zstd",
+        on_progress: OnExported | None = None,
+        **how: Unpack[Reading],
+    ) -> Exported:
+        """Write the rows of a snapshot to files, with a page in memory; arguments and errors as of `scan`.
+
+        A path that ends in `.parquet`, `.csv` or `.arrow` is one file, which exists once it is complete. Any
+        other path is a directory of Parquet files of about `file_bytes`, with an empty `_SUCCESS` at last. It
+        may be a URI such as `s3://bucket/out`. `Store.load` reads the files. Parquet's compression is "zstd",
+        "snappy", "lz4", "gzip" or "none"; `on_progress` is called with the rows written until now. Raises
+        `InvalidOption` if the file exists, the directory is not empty, or it cannot be written.
+        """
+        place = arguments.place("path", path)
+        most = arguments.whole_number("file_bytes", file_bytes, 1, MAX_NUMBER)
+        packed = arguments.choice("compression", compression, COMPRESSIONS)
+        arguments.callback("on_progress", on_progress)
+        with self.scan(columns, filter, **how) as scan:
+            return export_scan(scan, self.definition, place, most, packed, on_progress)
+
+    def aggregate(
+        self,
+        values: Names,
+        group_by: Names = (),
+        filter: Filter = None,
+        snapshot: Snapshot = None,
+        *,
+        parameters: Parameters = None,
+    ) -> pa.Table:
+        """Compute aggregates over every row of a snapshot, each row once, with Spark's types in ANSI mode.
+
+        Args:
+            values: "count(*)", "count(x)", "count(DISTINCT x)", "sum(x)", "min(x)", "max(x)", "avg(x)" of
+                columns x, one or several; "sum(x) AS total" names a column of the result.
+            group_by: a column, or several; without any there is one row. Memory holds a row for each group.
+        """
+        return self._aggregation(values, group_by, filter, snapshot, parameters).compute()
+
+    def explain_aggregate(
+        self,
+        values: Names,
+        group_by: Names = (),
+        filter: Filter = None,
+        snapshot: Snapshot = None,
+        *,
+        parameters: Parameters = None,
+    ) -> Explanation:
+        """Explain how `aggregate` would read: as `Scan.explain`, with the aggregates and the groups."""
+        return self._aggregation(values, group_by, filter, snapshot, parameters).explain()
+
+    def _aggregation(
+        self, values: Names, group_by: Names, filter: Filter, snapshot: Snapshot, parameters: Parameters
+    ) -> Aggregation:
+        return Aggregation(
+            self._context,
+            self._find,
+            arguments.columns("values", values),
+            arguments.columns("group_by", group_by),
+            arguments.condition("filter", filter, parameters, lambda: self.schema),
+            arguments.snapshot(snapshot),
+        )
+
+    def get(
+        self,
+        keys: Any,
+        columns: Names | None = None,
+        snapshot: Snapshot = None,
+        *,
+        keep_missing: bool = False,
+    ) -> pa.Table:
+        """Read the rows that have some primary keys, given as to `delete`, in the order of the keys.
+
+        With `keep_missing` there is a row of nulls for a key that does not exist, so row i is that of key i.
+        """
+        asked = arguments.snapshot(snapshot)
+        names = arguments.or_none(arguments.columns, "columns", columns)
+        if asked is None:
+            self._context.check_newest()
+        return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
+
+    def changes(
+        self,
+        after: Snapshot = None,
+        upto: Snapshot = None,
+        columns: Names | None = None,
+        filter: Filter = None,
+        *,
+        parameters: Parameters = None,
+        feed: bool = True,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> Scan:
+        """Read what commits did, each change exactly once, while tablets move.
+
+        Args:
+            after, upto: commits in (after, upto], by number, tag or time; by default from the oldest whose
+                changes are kept up to the newest. The scan's `snapshot` is the `after` of the next call.
+            filter: a condition on the rows before and after.
+            feed: True for all changes with `_change_type` (insert, update_preimage, update_postimage,
+                delete), `_commit_version` and `_commit_timestamp`; False for the new rows alone.
+
+        Raises `ChangesExpired` if some of the changes are no longer kept; else as `scan`.
+        """
+        past = arguments.past
+        return begin_changes(
+            self._context,
+            self._find,
+            (arguments.or_none(past, "after", after), arguments.or_none(past, "upto", upto)),
+            arguments.or_none(arguments.columns, "columns", columns),
+            arguments.condition("filter", filter, parameters, lambda: self.schema),
+            feed,
+            arguments.page_limits(page_rows, page_bytes),
+        )
 
     def create_index(
         self,
         index: str,
-        columns: Sequence[str],
+        columns: Names,
         kind: str = SORTED,
-        include: Sequence[str] = (),
+        include: Names | None = (),
         on_progress: OnIndexed | None = None,
     ) -> IndexInfo:
-        """Make a secondary index, while others write, scan and move.
+        """Make a secondary index, while others write, scan and move; return when scans use it.
 
-        Returns when scans use it. When the process that builds is killed, scans do not use the
-        index, and the same call again goes on where the build ended (`drop_index` cleans up). Calling
-        it for an index that is there already, of the same definition, does nothing.
+        If the process is killed, the same call again continues the build, and `drop_index` removes it.
 
         Args:
-            index: the index's name, 1 to 64 of a-z, 0-9 and _.
             columns: what to index, the most significant first, or the name of one. Nulls are indexed too.
             kind: "sorted", for equality, ranges and order; or "hash", for equality alone.
             include: more columns to carry, so that queries of these need not fetch rows.
             on_progress: called with (rows done, rows in all).
-
-        Raises:
-            TableNotFound, ColumnNotFound, UnsupportedType, InvalidOption: mend the call.
-            AlreadyExists: there is an index of that name and another definition.
         """
         table = self.definition
         arguments.callback("on_progress", on_progress)
         columns = arguments.columns("columns", columns)
         include = [] if include is None else arguments.columns("include", include)
-        kind = arguments.text("kind", kind)
-        asked = define_index(table, arguments.text("index", index), columns, kind, include)
+        asked = define_index(table, index, columns, kind, include)
         return create_index(self._context, table, asked, on_progress)
 
     @retry_interrupted
@@ -357,13 +500,97 @@ class Table(ReadableTable):
 
     @retry_interrupted
     def indexes(self) -> tuple[IndexInfo, ...]:
-        """The indexes; those with `ready=False` are being built, or their build was killed."""
+        """List the indexes; those with `ready=False` are being built, or their build was killed."""
         with self._context.catalog.reading() as tx:
             return self._find(tx)[1]
 
-    # Upkeep
+    def add_columns(
+        self, fields: pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
+    ) -> pa.Schema:
+        """Append nullable columns and return the new schema; columns that exist with this type are skipped.
+
+        A dict has their names and types, as `{"note": "string"}`. They are null in rows that exist. Raises
+        `AlreadyExists` or `SchemaMismatch` if a column has the name in another case or with another type.
+        """
+        return schema_changes.add_columns(self._context, self._find, fields).schema
+
+    def drop_columns(self, names: Names) -> pa.Schema:
+        """Drop columns, all of them or none, and return the new schema; no file is written.
+
+        Scans that have begun keep them. Merges remove their values when no older snapshot is kept. Raises
+        `InvalidOption` if a key or an index is made of one; drop the index first.
+        """
+        asked = arguments.columns("names", names)
+        return schema_changes.drop_columns(self._context, self._find, asked).schema
+
+    def rename_column(self, old: str, new: str) -> pa.Schema:
+        """Give a column another name in every snapshot, and return the new schema; no file is written.
+
+        Raises `InvalidOption` if a key or an index is made of it, `LimitExceeded` after too many renames.
+        """
+        asked = arguments.text("old", old), arguments.text("new", new)
+        return schema_changes.rename_column(self._context, self._find, *asked).schema
+
+    def widen_column(self, name: str, type: pa.DataType | str) -> pa.Schema:
+        """Give a column a wider type of the same kind, and return the new schema; no file is written.
+
+        Allowed are int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64,
+        and decimals to more digits of the same scale. `InvalidOption`: a key or an index is made of it.
+        """
+        asked = arguments.text("name", name)
+        return schema_changes.widen_column(self._context, self._find, asked, type).schema
+
+    @retry_interrupted
+    def history(self, limit: int | None = None) -> History:
+        """List the newest `limit` commits, or all, oldest first. Raises `CatalogOutdated`."""
+        most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
+        self._context.check_newest()
+        with self._context.catalog.reading() as tx:
+            table = self._find(tx)[0].id
+            return History(tx.commits(table) if most is None else tx.newest_commits(table, most))
+
+    def tag(self, name: str, snapshot: Snapshot = None) -> Tag:
+        """Name a snapshot, and keep it and all later ones readable until the tag is dropped.
+
+        The name is 1 to 64 of a-z, 0-9 and _, not digits alone; `AlreadyExists`: it has another snapshot.
+        """
+        return add_tag(self._context, self._find, name, arguments.snapshot(snapshot))
+
+    @retry_interrupted
+    def tags(self) -> tuple[Tag, ...]:
+        """List the tags, the oldest snapshot first. Raises `CatalogOutdated`."""
+        self._context.check_newest()
+        with self._context.catalog.reading() as tx:
+            return tx.tags(self._find(tx)[0].id)
+
+    def drop_tag(self, name: str) -> None:
+        """Drop a tag; retention and leases still keep its snapshot. Raises `TagNotFound`."""
+        drop_tag(self._context, self._find, arguments.text("name", name))
+
+    @retry_interrupted
+    def set_retention(self, period: timedelta | str | None) -> None:
+        """Set how long snapshots and changes stay readable without a lease, also for scans that have begun.
+
+        The period is "7d", "12h", "90m" or "30s", a timedelta, or None for the store's own retention period.
+        """
+        retention = arguments.or_none(arguments.period, "period", period)
+        with self._context.catalog.writing() as tx:
+            tx.set_retention(self._find(tx)[0].id, retention)
+
+    @retry_interrupted
+    def set_compression(self, compression: str | None) -> None:
+        """Set how new files are written: None, "lz4" or "zstd"; `compact` rewrites the old ones."""
+        form = arguments.file_form("compression", compression)
+        with self._context.catalog.writing() as tx:
+            tx.set_compression(self._find(tx)[0].id, form)
 
     def compact(self) -> int:
-        """Merge fragments; returns how many went away."""
+        """Merge fragments; return how many were removed."""
         self._context.catalog.check_writable()
         return compaction.compact(self._context, self.definition)
+
+    @retry_interrupted
+    def drop(self) -> None:
+        """Drop the table; a later `Store.collect_garbage` removes its files."""
+        with self._context.catalog.writing() as tx:
+            tx.drop_table(self._find(tx)[0].name)

@@ -46,7 +46,7 @@ from elasticscan.base.errors import (
     UnsupportedType,
     WriteConflict,
 )
-from elasticscan.base.nearness import nearest
+from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
@@ -138,12 +138,12 @@ def _unknown_column(
     if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         return None
     parts = _NAME_PART.findall((error.getMessageParameters() or {}).get("objectName", ""))
-    name, near = ".".join(parts), nearest(parts[-1] if parts else "", columns)
-    if near and near != parts[-1]:
-        hint = f"did you mean {near!r}?"
+    name, last = ".".join(parts), parts[-1] if parts else ""
+    if last in columns:
+        hint = "; name the columns that the source has"
     else:
-        hint = "name the columns that the source has" if near else f"the table has {', '.join(columns)}"
-    return ColumnNotFound(f"{kind} finds no column {name}; {hint}", column=name, nearest=near)
+        hint = suggest(last, columns) or f"; the table has {', '.join(columns)}"
+    return ColumnNotFound(f"{kind} finds no column {name}{hint}", column=name)
 
 
 @contextmanager

@@ -119,6 +119,7 @@ def plan_changes(
         table,
         places.base,
         tuple(parts),
+        parts[-1].upto if parts else table.oldest_snapshot,
         stored_columns(table, columns),
         options.filter,
         options.changes.feed,

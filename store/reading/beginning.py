@@ -172,7 +172,7 @@ def begin_changes(
     upto = newest if upto is None else upto
     segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
     column_names, lease = columns_of(table, columns), secrets.token_hex(8)
-    return scan_changes(context, table, base, segments, column_names, filter, feed, page_limits, lease)
+    return scan_changes(context, table, base, segments, upto, column_names, filter, feed, page_limits, lease)
 
 
 def scan_changes(
@@ -180,20 +180,21 @@ def scan_changes(
     table: TableInfo,
     base: Topology,
     segments: Segments,
+    upto: int,
     columns: Sequence[str],
     filter: str | None,  # noqa: A002 - the word users know
     feed: bool,
     page_limits: tuple[int, int],
     lease: str,
 ) -> Scan:
-    """A scan of segments, one after another; without a lease where a stream holds what it needs.
+    """Return a scan of segments up to a commit; without a lease where a stream holds what it needs.
 
     A change has the key of its row, so slots without rows for the filter have no changes for it either.
     """
     slots = SlotSet.of((segment.start, segment.end) for segment in segments)
     key = ContinuationKey(
         table=table.id,
-        snapshot=segments[-1].upto if segments else table.oldest_snapshot,
+        snapshot=upto,
         base_topology=base.number,
         slots=slots & slots_of_filter(context, table, filter),
         cursors=(),

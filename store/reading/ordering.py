@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import ColumnNotFound, IndexNotFound, IndexNotReady, InvalidOption
-from elasticscan.metadata import SORTED, IndexInfo, TableInfo, nearest_column
+from elasticscan.base.suggestions import suggest
+from elasticscan.metadata import SORTED, IndexInfo, TableInfo
 from elasticscan.store import arguments
 
 _DIRECTIONS = {"ASC": False, "DESC": True}
@@ -80,13 +81,8 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
     name = _without_quotes(name, schema)
     if name not in schema.names:
-        near = nearest_column(name, schema.names)
-        hint = f"did you mean {near!r}?" if near else f"the columns are {', '.join(schema.names)}."
-        raise ColumnNotFound(
-            f"order_by names a column {name!r}, which is not there; {hint} A term is a column's name, with "
-            "DESC or ASC after it if need be, as in order_by='delay DESC'",
-            column=name,
-        )
+        hint = suggest(name, schema.names) or "; a term is a column, or 'column DESC'"
+        raise ColumnNotFound(f"order_by: there is no column {name!r}{hint}", column=name)
     if nulls is not None and (nulls == "LAST") != descending:
         raise InvalidOption(
             f"order_by={name!r} cannot have NULLS {nulls} here: null is below every value, so nulls come "

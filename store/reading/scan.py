@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from elasticscan.base.drawing import code
-from elasticscan.base.errors import InvalidOption, ScanFinished, ScanInUse
+from elasticscan.base.errors import InvalidOption, NotPicklable, ScanFinished, ScanInUse
 from elasticscan.base.forks import cached_property
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.base.resources import telling_lack
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
@@ -25,7 +24,6 @@ from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, keep_lease
 from elasticscan.store.context.lookups import ScanLayout
-from elasticscan.store.names import Named
 from elasticscan.store.notebooks import Explanation
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
 from elasticscan.store.reading.first_rows import FirstRows, KeptOrder
@@ -43,7 +41,7 @@ _NULLABLE = {
 }
 
 
-class Scan(Named, Iterator[Page]):
+class Scan(Iterator[Page]):
     """Every row of one snapshot exactly once, in pages.
 
     Iterating yields pages; each page's key resumes the scan after that page, in any process, as
@@ -99,6 +97,11 @@ class Scan(Named, Iterator[Page]):
         self._closed = False
         self._complete = False
         self._shared = False  # all pages were given out one by one, to whoever asked
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklable(
+            "a Scan cannot be pickled; send store.uri and scan.key, and call Store.resume there", kind="Scan"
+        )
 
     def __repr__(self) -> str:
         left, all_slots = len(slots_of(self._state.cursors)), len(self._state.slots)
@@ -486,7 +489,6 @@ class _Stream(Iterator[pa.RecordBatch]):
         self._scan, self.begin = scan, scan.standing
         self._complete, self._failed = False, False
 
-    @telling_lack
     def __next__(self) -> pa.RecordBatch:
         if self._failed:
             raise ScanFinished(

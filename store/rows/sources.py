@@ -23,6 +23,7 @@ from pyarrow import fs
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
+from elasticscan.base.suggestions import suggest
 from elasticscan.base.user_files import TO_UTF8, naming_file
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.rows.text import (
@@ -185,8 +186,8 @@ def check_rules(files: Sequence[SourceFile], rules: TextRules, schema: pa.Schema
     partitions = {name for file in files for name in file.partitions}
     for name in rules.types:
         if name not in schema.names:
-            columns = ", ".join(schema.names)
-            raise InvalidOption(f"types name {name!r}, but the columns are {columns}", option="types")
+            hint = suggest(name, schema.names) or f"; the columns are {', '.join(schema.names)}"
+            raise InvalidOption(f"types name {name!r}, which is no column{hint}", option="types")
         if kinds.isdisjoint(TEXT) and name not in partitions:
             raise InvalidOption(
                 f"types name {name!r}, whose type the files give; create the table first (create_table)",

@@ -19,7 +19,6 @@ from elasticscan.base.limits import MAX_NESTING
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform, hint_of_case
-from elasticscan.store.names import Named
 
 _MISSING = ("nan", "NaN", "np.float64(nan)", "<NA>", "NaT")  # where Python, NumPy and pandas have no value
 # What pandas calls an index without a name, where it has made Arrow of a frame.
@@ -60,7 +59,7 @@ def as_reader(data: Any) -> Any:
     datasets = sys.modules.get("pyarrow.dataset")  # which takes half a second to import
     if datasets is not None and isinstance(data, datasets.Dataset):
         return data.scanner().to_reader()
-    return data.to_reader() if isinstance(data, Named) and hasattr(data, "to_reader") else data
+    return data.to_reader() if hasattr(data, "to_reader") and not isinstance(data, pa.Table) else data
 
 
 def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, KeysExist, RowsChanged, SnapshotNotFound
-from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.base.limits import LEASE_SECONDS, MAX_NUMBER
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
+from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, is_kept
 from elasticscan.store.context.lookups import check_kept
@@ -194,6 +195,16 @@ class KeyCheck:
 def absent(context: Context, table: TableInfo, txn: IdempotencyKey | None = None) -> KeyCheck:
     """Require that no row has a key of the write when it is committed."""
     return KeyCheck(context, table, None, txn)
+
+
+def unchanged_since(
+    context: Context, table: TableInfo, since: int | None, txn: IdempotencyKey | None
+) -> AbstractContextManager[KeyCheck | None]:
+    """Return the check of a write that may have been given `if_unchanged_since`."""
+    if since is None:
+        return nullcontext()
+    since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
+    return unchanged(context, table, since, txn)
 
 
 @contextmanager

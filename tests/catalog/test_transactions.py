@@ -479,12 +479,12 @@ def test_names_that_differ_by_case_are_different_tables(catalog: Catalog) -> Non
             tx.table("Names")
 
 
-def test_a_table_that_is_not_there_is_reported_with_the_nearest_name(catalog: Catalog) -> None:
+def test_a_table_that_is_not_there_is_reported_with_a_suggestion(catalog: Catalog) -> None:
     add_table(catalog, "flights")
     with catalog.reading() as tx:
         with pytest.raises(TableNotFound, match="did you mean 'flights'"):
             tx.table("flight")
-        with pytest.raises(TableNotFound, match="it has flights"):
+        with pytest.raises(TableNotFound, match=r"Store\.tables\(\) lists them"):
             tx.table("zzz")
 
 

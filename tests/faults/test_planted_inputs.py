@@ -12,14 +12,17 @@ import pytest
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector import writing as connector_writing
 from elasticscan.storage import definition, ingest
-from elasticscan.store import Store, schema_changes
+from elasticscan.store import Store, arguments, schema_changes
 from elasticscan.store.context import Context
 from elasticscan.store.writing import definitions as store_definitions
 from tests.connector import test_writing
 from tests.connector.conftest import store as writing_store  # noqa: F401 - a fixture
-from tests.store import test_hostile_calls, test_limits
-from tests.store.test_hostile_calls import store as hostile_store  # noqa: F401 - a fixture
+from tests.store import test_limits
+from tests.store.test_invalid_arguments import place, refused  # noqa: F401 - a fixture
+from tests.store.test_invalid_arguments import store as invalid_store  # noqa: F401 - a fixture
 from tests.store.test_limits import store as limits_store  # noqa: F401 - a fixture
+from tests.store.writing import test_publishing
+from tests.store.writing.test_publishing import store as publishing_store  # noqa: F401 - a fixture
 
 Patch = pytest.MonkeyPatch
 
@@ -46,6 +49,18 @@ def collection_not_noticed_while_staging(patch: Patch) -> None:
     patch.setattr(Context, "noticing_collection", lambda _: nullcontext())
 
 
+def callback_not_checked(patch: Patch) -> None:
+    patch.setattr(arguments, "callback", lambda *_: None)
+
+
+def text_that_cannot_be_encoded(patch: Patch) -> None:
+    patch.setattr(arguments, "is_whole", lambda _: True)
+
+
+def range_not_checked(patch: Patch) -> None:
+    patch.setattr(arguments, "share", lambda _, value: value)
+
+
 # What is left out, and the test that notices, with the fixture that it takes.
 FAULTS: list[tuple[Callable[[Patch], None], str, Callable[[Store], None]]] = [
     (
@@ -70,8 +85,23 @@ FAULTS: list[tuple[Callable[[Patch], None], str, Callable[[Store], None]]] = [
     ),
     (
         collection_not_noticed_while_staging,
-        "hostile_store",
-        test_hostile_calls.test_garbage_collected_beside_a_slow_write_asks_to_try_again,
+        "publishing_store",
+        test_publishing.test_garbage_collected_during_a_slow_write_asks_to_try_again,
+    ),
+    (
+        callback_not_checked,
+        "invalid_store",
+        partial(refused, name="Table.create_index", option="on_progress", value=7),
+    ),
+    (
+        text_that_cannot_be_encoded,
+        "invalid_store",
+        partial(refused, name="Table.upsert", option="user_metadata", value={"a": "\ud800"}),
+    ),
+    (
+        range_not_checked,
+        "invalid_store",
+        partial(refused, name="Store.collect_garbage", option="share", value=2),
     ),
 ]
 

@@ -122,18 +122,13 @@ def test_a_name_stands_for_one_snapshot_of_its_table(store: Store, table: Table)
     ]
 
 
-def test_an_unknown_name_tells_the_nearest(table: Table) -> None:
-    with pytest.raises(TagNotFound, match="it has none"):
+def test_an_unknown_name_is_reported_with_a_suggestion(table: Table) -> None:
+    with pytest.raises(TagNotFound, match=r"Table.tags\(\) lists them"):
         table.scan(snapshot="release_1")
-    with pytest.raises(
-        TagNotFound, match="the newest snapshot needs no name: it is read where none is given"
-    ):
-        table.scan(snapshot="latest")
     table.tag("release_1")
     for use in (lambda: table.scan(snapshot="relase_1"), lambda: table.drop_tag("relase_1")):
-        with pytest.raises(TagNotFound, match="did you mean 'release_1'") as caught:
+        with pytest.raises(TagNotFound, match="did you mean 'release_1'"):
             use()
-        assert caught.value.fields["nearest"] == "release_1"
 
 
 @pytest.mark.parametrize("name", ["17", "latest", "earliest", "newest", "", "A", "a-b", "a" * 65])

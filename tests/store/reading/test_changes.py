@@ -160,7 +160,7 @@ def test_changes_are_named_by_tags_and_times_too(table: Table, clock: ManualCloc
     assert message(table.changes("before").to_table()) == expected
     assert message(table.changes(between, datetime.fromtimestamp(clock.now(), UTC)).to_table()) == expected
     assert message(table.changes(between.isoformat(), 9).to_table()) == expected
-    with pytest.raises(TagNotFound, match="numbers: 8, not '8'"):
+    with pytest.raises(TagNotFound, match="has no tag '8'"):
         table.changes("8")
 
 
@@ -208,3 +208,28 @@ def test_a_scan_of_changes_ends_with_its_table(store: Store, table: Table) -> No
     table.drop()
     with pytest.raises(TableChanged):
         store.resume(key)
+
+
+def test_without_new_commits_a_reader_goes_on_where_it_was(store: Store, table: Table) -> None:
+    newest = table.history(1)[0].number
+    assert table.changes(after=newest).snapshot == newest
+    assert table.changes(after=4, upto=4).snapshot == 4
+    other = store.create_table("other", {"id": [1]}, primary_key="id")
+    other.upsert({"id": [2]})
+    later = table.changes(after=newest)
+    assert (later.count(), later.snapshot) == (0, other.history(1)[0].number)
+    seen, read = newest, 0
+    for number in range(4):
+        if number % 2:
+            table.upsert(rows(0, 3, 10 + number))
+        changes = table.changes(after=seen, feed=False)
+        read, seen = read + changes.count(), changes.snapshot
+    assert read == 6
+
+
+def test_a_feed_without_new_commits_stays_there_after_a_merge(store: Store, table: Table) -> None:
+    newest = table.history(1)[0].number
+    table.set_retention("0s")
+    table.compact()
+    changes = table.changes(after=newest)
+    assert (changes.count(), changes.snapshot) == (0, newest)
