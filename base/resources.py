@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from elasticscan.base.errors import ElasticScanError, OutOfResources
-from elasticscan.base.interrupted import begun, end_left, raised_by_handler
 
 Asked = ParamSpec("Asked")
 Given = TypeVar("Given")
@@ -80,22 +78,14 @@ def lack_of_files(needed: int) -> OutOfResources | None:
 
 
 def telling_lack(function: Callable[Asked, Given]) -> Callable[Asked, Given]:
-    """Make a function raise `OutOfResources` for want of memory, open files or threads.
-
-    And what a handler of a signal raised, where something has taken that for an error of its own.
-    """
+    """Make a function raise `OutOfResources` for want of memory, open files or threads."""
 
     @wraps(function)
     def call(*args: Asked.args, **named: Asked.kwargs) -> Given:
-        before, handled = begun(), sys.exception()
         try:
             return function(*args, **named)
-        except BaseException as error:
-            end_left(before)
-            own = raised_by_handler(error, handled)
-            if own is not None and own is not error:
-                raise own from None
-            lacking = lack_in(error) if isinstance(error, Exception) else None
+        except Exception as error:
+            lacking = lack_in(error)
             if lacking is None or isinstance(error, ElasticScanError):
                 raise
             raise lacking from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from elasticscan.base.interrupted import Passing
 from elasticscan.filters import KeySets
 from elasticscan.protocol import (
     ChangeSpan,
@@ -132,7 +132,7 @@ def drive(
             # Alongside the first page none is read: many scans have no other, or are left there. And none at
             # a shard that has not just answered: it may be away, and this page would wait for it.
             if look.is_awaited and looked is not None:
-                with Passing(Exception):  # whoever needs that page meets it again
+                with suppress(Exception):  # whoever needs that page meets it again
                     ahead = step(now.expected, placements.recent(looked), now.read.shard)
             looked = look.answer()
         accepted = accept_page(cursors, now.read, now.page.after, looked)

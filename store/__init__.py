@@ -29,7 +29,7 @@ repair   a store made again from its files
 
 The facade stands on all of them but `repair`, which stands on it:
 
-store           a store as users hold it; status: what `Store.status` returns
+store           a store as users hold it; opening: its catalog and disks; status: of `Store.status`
 table           a table that is written; readable: one that is read; defined: one apart from its rows
 schema_changes  columns that come, go, and get other names and types
 verifying       the look at every file and row

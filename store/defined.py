@@ -27,7 +27,11 @@ class DefinedTable(Named, shown_as="Table"):
     """A table by its definition, looked up again by each call."""
 
     def __init__(self, context: Context, info: TableInfo) -> None:
-        self._context, self._id, self._name = context, info.id, info.name
+        self._opened, self._id, self._name = context, info.id, info.name
+
+    @property
+    def _context(self) -> Context:
+        return self._opened.per_process.get()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DefinedTable):
@@ -41,7 +45,7 @@ class DefinedTable(Named, shown_as="Table"):
         return self._context.info.store_id, self._id
 
     def __repr__(self) -> str:
-        return f"<elasticscan.Table {self._name!r} of {shown(self._context.location.uri)}>"
+        return f"<elasticscan.Table {self._name!r} of {shown(self._opened.location.uri)}>"
 
     def _repr_html_(self) -> str:
         """The columns and the newest commits, as notebooks show them."""

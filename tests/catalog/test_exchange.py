@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("psycopg", reason="pip install 'elasticscan[postgres]'")
 
 import psycopg
+from tests.base.test_interrupted import shows_nothing_old
 
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.exchange import exchange
@@ -18,7 +19,6 @@ from elasticscan.catalog.waiting import connection_type
 from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 from tests.base.severed_line import BLOCK, SeveredLine
-from tests.base.test_interrupted import shows_nothing_old
 from tests.catalog.test_transactions import add_table, make
 
 VALUES = (2**62, 1.5, "a text with a ' and a %", b"\x00\xff", None)

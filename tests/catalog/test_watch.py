@@ -13,6 +13,8 @@ import sqlalchemy
 
 pytest.importorskip("psycopg", reason="pip install 'elasticscan[postgres]'")
 
+from tests.base.test_interrupted import interrupted_everywhere
+
 from elasticscan.base.resources import telling_lack
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.connections import ASKERS, Watch
@@ -20,7 +22,6 @@ from elasticscan.catalog.tables import store_state
 from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
-from tests.base.test_interrupted import interrupted_everywhere
 from tests.catalog.test_transactions import add_table, make
 
 
