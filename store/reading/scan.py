@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ class Scan(Named, Iterator[Page]):
         self._pages = LeasedPages(context, table, base, self._access, key, kept, leased)
         self._returned = 0
         self._reading: Iterator[Page] | None = None  # pages from where the scan stands
-        self._lock = Lock()  # held by the one that reads a page, or all that remain
+        self._lock, self._is_read = RLock(), False  # held while a page is read, or all that remain
         # What reads all that remains: a stream that has begun, or a call that is over (then the scan itself);
         # None while pages are given to each that asks.
         self._reader: _Stream | Scan | None = None
@@ -258,17 +258,26 @@ class Scan(Named, Iterator[Page]):
                 process=os.getpid(),
             )
         with self._lock:
-            yield
+            if self._is_read:  # by this very thread, as in the handler of a signal
+                raise self._in_use()
+            self._is_read = True
+            try:
+                yield
+            finally:
+                self._is_read = False
 
     def _check_reader(self, reader: _Stream | None) -> None:
         """Raise `ScanInUse` where the remaining rows, or some that a stream was made for, are another's."""
         begins = self._reader is None and reader is not None and reader.begin is self._state
         if self._reader is not reader and not begins:
-            raise ScanInUse(
-                f"another reader took rows of this scan of table {self._table.name!r}; begin one for each "
-                "reader, or use Store.resume(scan.key)",
-                table=self._table.name,
-            )
+            raise self._in_use()
+
+    def _in_use(self) -> ScanInUse:
+        return ScanInUse(
+            f"another reader takes rows of this scan of table {self._table.name!r}; begin one for each, "
+            "or use Store.resume(scan.key)",
+            table=self._table.name,
+        )
 
     @contextmanager
     def _remaining(self, columns: tuple[str, ...]) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -13,9 +13,6 @@ import sqlalchemy
 
 pytest.importorskip("psycopg", reason="pip install 'elasticscan[postgres]'")
 
-from tests.base.test_interrupted import interrupted_everywhere
-
-from elasticscan.base.resources import telling_lack
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.connections import ASKERS, Watch
 from elasticscan.catalog.tables import store_state
@@ -76,22 +73,6 @@ def test_an_interruption_while_an_answer_is_awaited_leaves_it_to_nobody(
             raise KeyboardInterrupt
         add_table(catalog, f"t{number}")
         assert watch.row() == (newest(catalog),)
-
-
-def test_an_interruption_at_any_step_leaves_all_connections_to_others(catalog: Catalog, watch: Watch) -> None:
-    kept = list[BaseException]()
-
-    @telling_lack
-    def use() -> None:
-        with watch.asked() as row:
-            row()
-
-    for error in interrupted_everywhere(use, {"connections.py", "contextlib.py"}):
-        kept.append(error)
-        assert not watch._asked
-        assert watch.row() == (newest(catalog),)
-    assert len(kept) > 10
-    test_other_questions_are_answered_while_some_are_under_way(catalog, watch)
 
 
 @pytest.mark.parametrize("answered", [False, True])

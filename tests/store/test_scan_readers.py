@@ -189,7 +189,7 @@ def test_other_readers_get_nothing_of_a_stream_that_has_begun(table: Table, use:
     stream = scan.batches()
     first = next(stream).num_rows
     for other in (ALL[use], next):
-        with pytest.raises(ScanInUse, match="another reader took rows"):
+        with pytest.raises(ScanInUse, match="another reader takes rows"):
             other(scan)
     assert first + rest(stream) == ROWS
 
@@ -198,7 +198,7 @@ def test_a_stream_raises_where_pages_were_taken_before_its_first_batch(table: Ta
     scan = table.scan(page_rows=7)
     stream = scan.to_reader()
     next(scan)
-    with pytest.raises(ScanInUse, match="another reader took rows"):
+    with pytest.raises(ScanInUse, match="another reader takes rows"):
         stream.read_next_batch()
     assert rest(scan.to_reader()) < ROWS
 
@@ -247,6 +247,19 @@ def test_threads_share_pages_and_each_goes_to_one_of_them(table: Table) -> None:
     for thread in threads:
         thread.join()
     assert sorted(key for page in taken for key in page) == list(range(ROWS))
+
+
+def test_a_page_that_is_asked_for_while_the_thread_reads_one_is_refused(store: Store, table: Table) -> None:
+    scan, refused = table.scan(page_rows=7), list[ScanInUse]()
+
+    def ask() -> None:
+        with pytest.raises(ScanInUse) as caught:
+            next(scan)
+        refused.append(caught.value)
+
+    at_page(store, 2, ask)
+    assert sum(page.rows.num_rows for page in scan) == ROWS
+    assert len(refused) == 1
 
 
 def test_a_second_stream_gets_nothing(table: Table) -> None:

@@ -159,25 +159,6 @@ def test_threads_may_share_an_object(opened: Callable[[], CopiedObject]) -> None
         assert all(pool.map(lambda offset: part(file, offset, 200_000), range(0, 2_900_000, 50_000)))
 
 
-def test_a_child_goes_on_with_what_its_parent_scans(opened: Callable[[], CopiedObject]) -> None:
-    file = opened()
-    for offset in range(0, 1_000_000, 100_000):
-        assert part(file, offset, 100_000)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = (
-                0
-                if all(part(file, offset, 100_000) for offset in range(1_000_000, 3_000_000, 100_000))
-                else 2
-            )
-        finally:
-            os._exit(code)
-    assert all(part(file, offset, 100_000) for offset in range(1_000_000, 3_000_000, 100_000))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_memory_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_REMEMBERED_BYTES", 1_000)
     memory = reading._Memory()
