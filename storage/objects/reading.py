@@ -128,7 +128,7 @@ class _Ends:
 _memory, _ends = _Memory(), _Ends()
 
 
-_ahead = renewed_in_child(lambda: BoundedSemaphore(_AHEAD))  # what may be fetched ahead of time
+_places = renewed_in_child(lambda: BoundedSemaphore(_AHEAD))
 
 
 def name_of(bucket: Bucket, key: str) -> str:
@@ -300,7 +300,7 @@ class CopiedObject(Object):
         self._bucket.fetch(self._key, begin, end, take)
 
     def _fetch_ahead(self, begin: int) -> None:
-        free = _ahead()
+        free = _places()
         if begin >= self._data_bytes or not free.acquire(blocking=False):
             return
         parts = [(begin, min(begin + STRETCH_BYTES, self._data_bytes))]

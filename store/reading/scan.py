@@ -24,6 +24,7 @@ from elasticscan.store.context.lookups import ScanLayout
 from elasticscan.store.names import Named
 from elasticscan.store.notebooks import Explanation
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
+from elasticscan.store.reading.explaining import explain_scan
 from elasticscan.store.reading.first_rows import KeptOrder
 from elasticscan.store.reading.frames import pandas_frame, polars_frame
 from elasticscan.store.reading.leased_pages import LeasedPages
@@ -34,26 +35,23 @@ _DRAWN_TOPOLOGIES = 100
 
 
 class Scan(Named, Iterator[Page]):
-    """Every row of one snapshot exactly once, in pages.
+    """A scan that gives every row of one snapshot exactly once, in pages.
 
-    Iterating yields pages; each page's key resumes the scan after that page, in any process, as
-    long as the snapshot is kept (a scan renews its lease with its pages) and the key's time is not up
-    (30 days, or longer where snapshots are kept for longer). A scan can be iterated once, by several threads
-    together if they like; `key` is where it stands.
+    Iterating yields pages; each page's key resumes the scan after that page, in any process, while the
+    snapshot is kept (a scan renews its lease with its pages) and the key is valid (30 days, or longer where
+    snapshots are kept for longer). Threads may share the pages; `key` is where the scan stands.
 
-    `to_table`, `count` and streams read all that remains, each for itself alone: no row goes to two readers,
-    and a reader whose scan is closed, or read by another one meanwhile, gets an error and never a part
-    that looks like the whole. A `to_table` or `count` that failed can be called again and begins again
-    where it began; a stream that failed or was left cannot. A forked child cannot read its parent's scan; it
-    goes on with `Store.resume(scan.key)`.
+    `to_table`, `count` and streams read all rows that remain. No row goes to two readers: another reader gets
+    `ScanInUse` or `ScanFinished`, never a part that looks like the whole. A `to_table` or `count` that failed
+    can be called again; a stream that failed or was left cannot. A forked child cannot read its parent's
+    scan; it uses `Store.resume(scan.key)`.
 
-    It is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
-    `pandas.DataFrame.from_arrow(scan)` and `pyarrow.table(scan)` read it, each to its end. A scan gives its
-    rows once; to read them again, begin another one.
+    A scan is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
+    `pandas.DataFrame.from_arrow(scan)` and `pyarrow.table(scan)` read it to its end, once.
 
-    Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it. In a store
-    that is open for reading alone there is none: the scan goes on for as long as the snapshot is there,
-    and then ends with `SnapshotExpired`. `explain()["kept_by"]` says which of the two it is.
+    Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it; not in a store
+    that is open for reading alone, where it ends with `SnapshotExpired` once the snapshot is gone.
+    `explain()["kept_by"]` says which of the two keeps it.
     """
 
     def __init__(
@@ -82,8 +80,7 @@ class Scan(Named, Iterator[Page]):
         self._returned = 0
         self._reading: Iterator[Page] | None = None  # pages from where the scan stands
         self._lock, self._is_read = RLock(), False  # held while a page is read, or all that remain
-        # What reads all that remains: a stream that has begun, or a call that is over (then the scan itself);
-        # None while pages are given to each that asks.
+        # A stream that has begun, or the scan itself after a call that read all; None for shared pages.
         self._reader: _Stream | Scan | None = None
         self._closed = False
         self._complete = False
@@ -132,13 +129,11 @@ class Scan(Named, Iterator[Page]):
     def key(self) -> str | None:
         """The continuation key of where the scan stands now; None when it is complete.
 
-        Raises:
-            InvalidOption: the scan sorts its rows itself, and has one page and nothing to go on from.
+        Raises `InvalidOption` where the scan sorts its rows itself, and so has only one page.
         """
         if self._kept is not None and self._state.cursors:
             raise InvalidOption(
-                "this scan sorts its rows itself, as no index gives their order, and gives them as one page: "
-                "no key goes on from before it; begin the scan again, or make an index in its order",
+                "a scan that sorts its rows itself has no key before its page; make an index in its order",
                 option="order_by",
             )
         return self._context.seal(self._state) if self._state.cursors else None
@@ -351,26 +346,18 @@ class Scan(Named, Iterator[Page]):
         state = self._state
         if state.limit is not None:
             raise InvalidOption(
-                f"this scan gives {state.limit:,} rows at most, and each of its parts would give as many; "
-                "divide one without a limit",
-                option="limit",
+                "a scan with a limit cannot be divided into parts; divide one without a limit", option="limit"
             )
         if not state.cursors and self.stats.pages:
             raise self._used_up()
         self._check_open()
         if state.segments and state != state.begin(state.segments):
             raise ScanInUse(
-                f"this scan of changes of table {self._table.name!r} has given out pages, and can be divided "
-                "only before its first; begin another one with Table.changes",
+                "a scan of changes can be divided only before its first page; begin another one",
                 table=self._table.name,
             )
         sealer = self._context.sealer
         return [sealer.seal(state.restrict_to(some)) for some in slots]
-
-    @retry_interrupted
-    def _is_leased(self) -> bool:
-        with self._context.catalog.reading() as tx:
-            return tx.lease_end(self._state.lease) > tx.now
 
     @cached_property
     def choice(self) -> Choice | None:
@@ -379,36 +366,16 @@ class Scan(Named, Iterator[Page]):
 
     def explain(self) -> Explanation:
         """Explain the scan's access path; after a run, with estimated against actual counts."""
-        placement = self._context.placement()
-        names = dict(self._base.shard_names) | self._context.shard_names()
-        pending = slots_of(self._state.cursors)
-        scans = []
-        for shard, slots in sorted(placement.split_by_shard(pending).items()):
-            home = slots & self._base.placement.at(shard)
-            for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
-                if part:
-                    scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
-        message = {
-            "table": self._table.name,
-            "snapshot": self._state.snapshot,
-            "base_topology": self._base.number,
-            "columns": list(self._state.columns),
-            "filter": self._state.filter,
-            **explain_access(self._access, self.choice, self._table),
-            **({} if self._kept is None else {"order_by": list(self._kept.terms)}),
-            "limit": self._state.limit,
-            "kept_by": "lease" if self._is_leased() else "retention",
-            "actual": {
-                "rows_scanned": self.stats.scanned,
-                "rows_skipped": self.stats.skipped_rows,
-                "rows_returned": self._returned,
-                "pages": self.stats.pages,
-            },
-            "slots": len(self._state.slots),
-            "pending_slots": len(pending),
-            "scans": scans,
+        actual = {
+            "rows_scanned": self.stats.scanned,
+            "rows_skipped": self.stats.skipped_rows,
+            "rows_returned": self._returned,
+            "pages": self.stats.pages,
         }
-        return Explanation(message)
+        access = explain_access(self._access, self.choice, self._table)
+        if self._kept is not None:
+            access["order_by"] = list(self._kept.terms)
+        return explain_scan(self._context, self._table.name, self._base, self._state, access, actual)
 
 
 class _Stream(Iterator[pa.RecordBatch]):

@@ -140,17 +140,18 @@ def test_a_stretch_ahead_that_fails_is_asked_for_again(
 def test_a_scan_goes_on_where_there_are_no_threads(
     opened: Callable[[], CopiedObject], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> None:
+    def refuse() -> None:
         raise RuntimeError("can't start new thread")
 
     file = opened()
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "BoundedThread", lambda *_, **__: SimpleNamespace(start=lambda: refuse(None)))
+        patch.setattr(reading, "Thread", lambda **_: SimpleNamespace(start=refuse))
         for offset in range(0, len(CONTENT), 100_000):
             assert part(file, offset, min(100_000, len(CONTENT) - offset))
     assert s3_server.line.answered == len(CONTENT)
-    assert reading._gate.free.acquire(blocking=False) and reading._gate.free.acquire(blocking=False)
-    reading._gate.free.release(2)
+    free = reading._places()
+    assert free.acquire(blocking=False) and free.acquire(blocking=False)
+    free.release(2)
 
 
 def test_threads_may_share_an_object(opened: Callable[[], CopiedObject]) -> None:
