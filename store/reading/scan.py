@@ -49,8 +49,8 @@ class Scan(Named, Iterator[Page]):
     A scan is an Arrow stream, too: `duckdb.sql("SELECT count(*) FROM scan")`, `polars.DataFrame(scan)`,
     `pandas.DataFrame.from_arrow(scan)` and `pyarrow.table(scan)` read it to its end, once.
 
-    Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it; not in a store
-    that is open for reading alone, where it ends with `SnapshotExpired` once the snapshot is gone.
+    Where retention keeps the snapshot for less than two more hours, a scan holds a lease on it. A store
+    that is open for reading alone takes none: its scan ends with `SnapshotExpired` once that is gone.
     `explain()["kept_by"]` says which of the two keeps it.
     """
 
