@@ -17,12 +17,9 @@ limits      Every default and bound, with its unit in its name, and the one rule
 redaction   URIs without their passwords; every error's text and fields go through it.
 permissions  Modes of files, of the directories that they are made in.
 clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
-forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
-            must not be cut in two.
-interrupted  What a thread has begun, to be ended where a signal's handler raises during it.
+concurrency  Work on several items at a time, cached properties, and locks of modules that a forked child
+            finds unlocked.
 resources   The error for too many open files or no memory.
-threads     Threads whose start comes to an end, also where there is no memory for them.
-side_by_side  Work by several threads, or by the caller alone where there are no more.
 showing     Values of callers inside of messages, cut short.
 suggestions  The name that was probably meant, for errors about a name that does not exist.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
@@ -33,7 +30,7 @@ Promises:
 
 * Nothing here knows of shards, files, catalogs or Spark, and nothing here imports another layer.
 * Errors, hashing, order keys and limits are pure: the same input gives the same output in every
-  process, on every machine, in every version that can open the same store. Clock and forks are
+  process, on every machine, in every version that can open the same store. Clock and concurrency are
   the exceptions; a clock is always handed in by whoever owns it, nobody reaches for it.
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.

@@ -16,7 +16,7 @@ from peer_engines import SCHEMA, AskedInSql, ElasticScan, bytes_of
 from pyspark.sql import DataFrame, SparkSession
 from spark_session import start_spark
 
-from elasticscan.base.forks import cached_property
+from elasticscan.base.concurrency import cached_property
 from elasticscan.connector import attach
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, Final
 
 from sqlalchemy import select, text
@@ -25,7 +25,6 @@ from elasticscan.base.errors import (
     TabletNotFound,
     TagNotFound,
 )
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog.compiled import make_tables
 from elasticscan.catalog.connections import (
     Watch,
@@ -159,7 +158,7 @@ class Catalog:
         # A standby of a database server follows its server with a delay, so it may well show less again.
         self.follows_progress = file is not None or self.read_only is None
         self._newest: Reached | None = None
-        self._noting = ChildSafeLock()
+        self._noting = Lock()
         self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
         self.when_missing: Callable[[], None] = lambda: None

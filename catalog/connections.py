@@ -21,17 +21,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
-from threading import Condition, Lock
+from threading import Lock
 from time import monotonic
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from sqlalchemy import Connection, Engine, QueuePool, Select, event
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.util.queue import Empty, Queue
+from sqlalchemy.util.queue import Empty
 
 from elasticscan.base.errors import ElasticScanError, UnsafeFork
-from elasticscan.base.interrupted import forget, note, pass_on
 from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
@@ -40,34 +39,8 @@ from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import answer, ask
 
 
-class _ProofCondition(Condition):
-    """A condition that is entered by its lock's own steps, which no handler of a signal breaks off."""
-
-    def __init__(self, lock: Any) -> None:
-        super().__init__(lock)
-        self._own = lock
-
-    @property
-    def __enter__(self) -> Callable[[], bool]:
-        return self._own.__enter__  # type: ignore[no-any-return]
-
-    @property
-    def __exit__(self) -> Callable[..., None]:  # noqa: PLE0302 - a property
-        return self._own.__exit__  # type: ignore[no-any-return]
-
-
-class _FreeConnections(Queue[Any]):
-    """The free connections of a pool, whose lock nobody leaves shut to other threads."""
-
-    def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
-        super().__init__(maxsize, use_lifo)
-        self.not_empty, self.not_full = _ProofCondition(self.mutex), _ProofCondition(self.mutex)
-
-
 class ConnectionPool(QueuePool):
-    """SQLAlchemy's own pool, proof against signals."""
-
-    _queue_class = _FreeConnections
+    """SQLAlchemy's own pool, whose idle connections can be closed."""
 
     def close_idle(self) -> None:
         """Close the connections that are not in use; those that are come back here, as all others do.
@@ -112,13 +85,6 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     """
     _FORKS.check(engine)
     with ExitStack() as stack:
-
-        def end() -> None:
-            with suppress(Interrupted), stack.pop_all():
-                raise replaced_file()
-
-        stack.callback(forget, end)
-        note(end)
         connection = _enter(engine, stack, options)
         if options.get("writing"):
             stack.enter_context(_still_in_place(engine))
@@ -219,7 +185,6 @@ class Watch:
             yield self._row
             return
         process, question = os.getpid(), _Question()
-        end = partial(self._end, question)
         slot: _Slot | None = None
 
         def row() -> tuple[Any, ...] | None:
@@ -234,7 +199,6 @@ class Watch:
                 return None
 
         try:
-            note(end)
             slot = self._asker(question)
             if slot is not None:
                 try:
@@ -246,13 +210,12 @@ class Watch:
             yield row
         finally:
             if os.getpid() == process:  # the slots of a child are others
-                end()
-            forget(end)
+                self._end(question)
 
     def _asker(self, question: _Question) -> _Slot | None:
         """The first free slot for a question under way, which is then its own; None where none is free."""
         for slot in self._askers:
-            if self._asked.setdefault(slot, question) is question:  # one step, which no handler breaks off
+            if self._asked.setdefault(slot, question) is question:
                 return slot
         return None
 
@@ -266,7 +229,6 @@ class Watch:
 
     def _raise_unless_trouble(self, error: BaseException) -> None:
         """Raise Ctrl-C and the like; of all else the slow way will say what is wrong."""
-        pass_on(error)
         if not isinstance(error, (*_TROUBLE, self.engine.dialect.loaded_dbapi.Error)):
             raise error
 

@@ -42,7 +42,6 @@ from elasticscan.base.errors import (
     ReadOnlyStore,
     StoreDamaged,
 )
-from elasticscan.base.interrupted import pass_on
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.base.resources import lack_of_files, lack_of_memory, lacks_memory
 from elasticscan.catalog.probe import has_room, is_sound, why_unreadable
@@ -212,7 +211,6 @@ def is_there(file: Path) -> bool:
 
 def cannot_look(file: Path, error: OSError) -> CatalogUnavailable:
     """The error for a file of a catalog of which the system does not even tell that it is there."""
-    pass_on(error)
     return CatalogUnavailable(
         f"the catalog {file} could not be looked at: {error.strerror or error}; check that its disk is "
         "mounted and well, then try again",
@@ -287,8 +285,6 @@ def decoding(subject: str) -> Iterator[None]:
     """Raise `StoreDamaged` where a stored value cannot be decoded."""
     try:
         yield
-    except TimeoutError:  # no bytes are so: it is of the handler of a signal
-        raise
     except (
         ValueError,
         TypeError,
@@ -300,7 +296,6 @@ def decoding(subject: str) -> Iterator[None]:
         OSError,
         msgpack.UnpackException,
     ) as error:
-        pass_on(error)
         if isinstance(error, MemoryError) and lacks_memory():
             raise lack_of_memory() from error
         raise StoreDamaged(

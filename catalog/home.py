@@ -12,7 +12,6 @@ from time import monotonic
 from sqlalchemy import Engine
 
 from elasticscan.base.errors import StoreCopied
-from elasticscan.base.interrupted import pass_on
 from elasticscan.catalog.failures import cannot_look
 
 _TRUSTED_SECONDS = 0.01
@@ -81,8 +80,7 @@ class OpenedFiles:
 def _id_of(path: str) -> FileId | None:
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for with each page
-    except OSError as error:
-        pass_on(error)
+    except OSError:
         return None
     return status.st_dev, status.st_ino
 

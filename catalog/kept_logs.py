@@ -17,7 +17,6 @@ from glob import escape
 from pathlib import Path
 
 from elasticscan.base.errors import CatalogUnavailable
-from elasticscan.base.interrupted import Passing, pass_on
 from elasticscan.catalog.failures import cannot_look, is_there
 
 _HEAD_BYTES = 32  # of a log that holds nothing
@@ -50,8 +49,7 @@ def keep_log(file: Path, known: str) -> None:
         if is_there(kept) or not holds_anything(log):
             return
         _remove_parts(log)
-    except (OSError, CatalogUnavailable) as error:  # whoever uses the catalog is told
-        pass_on(error)
+    except (OSError, CatalogUnavailable):  # using the catalog raises it
         return
     part = log.with_name(f"{log.name}.part-{secrets.token_hex(4)}")  # it has its name when it is whole
     try:
@@ -64,10 +62,9 @@ def keep_log(file: Path, known: str) -> None:
                 target.flush()
                 os.fsync(made)
         part.rename(kept)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             part.unlink()
-        pass_on(error)
 
 
 def _remove_parts(log: Path) -> None:
@@ -80,6 +77,6 @@ def _remove_parts(log: Path) -> None:
 
 def kept_logs(file: Path) -> list[Path]:
     """The logs that were kept alongside a catalog, as far as its directory can be read."""
-    with Passing(OSError):
+    with suppress(OSError):
         return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
     return []

@@ -13,8 +13,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Lock
 
-from elasticscan.base.forks import ChildSafeLock
+from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.catalog.gate import GATE
 
 _READ_BYTES = 1 << 24
@@ -23,7 +24,7 @@ _ROOM_BYTES = 1 << 16  # twice what the index of a log grows by
 # Files that were opened to be read. They stay open: closing one would let go of all locks that this
 # process has on the file, those of SQLite in a store that is open for writing among them.
 _held: dict[tuple[int, int], int] = {}
-_lock = ChildSafeLock()
+_lock = renewed_in_child(Lock)
 
 
 def parts_of(path: Path) -> Iterator[bytes]:
@@ -35,7 +36,7 @@ def parts_of(path: Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> int:
-    with _lock:
+    with _lock():
         status = path.stat()
         file = _held.get((status.st_dev, status.st_ino))
         if file is None:

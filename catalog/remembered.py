@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog.failures import not_whole
 
 Group = tuple[str, int, int]  # kind, and the values of at most two columns
@@ -68,7 +68,7 @@ class RememberedGroups:
 
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, RememberedGroup] = OrderedDict()
-        self._lock = ChildSafeLock()
+        self._lock = Lock()
 
     def get(self, key: Hashable) -> RememberedGroup | None:
         with self._lock:

@@ -38,7 +38,6 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, OperationalError, SQLAlchemyError
 
 from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
-from elasticscan.base.interrupted import forget, note
 from elasticscan.base.limits import ANSWER_SECONDS, RECONNECT_SECONDS
 from elasticscan.catalog.connections import check_own, never_free, unsafe_fork
 from elasticscan.catalog.exchange import Answer, exchange
@@ -403,7 +402,6 @@ def server_transaction(
     """
     transaction, process = ServerTransaction(engine, writing, ahead, at_once), os.getpid()
     try:
-        note(transaction.abandon)
         transaction.begin()
         yield transaction
         if os.getpid() == process:
@@ -413,7 +411,6 @@ def server_transaction(
             transaction.abandon()
         raise
     finally:
-        forget(transaction.abandon)
         if os.getpid() != process:
             transaction.forget()
             raise unsafe_fork()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
 
+from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import (
     ElasticScanError,
     InvalidOption,
@@ -20,14 +21,13 @@ from elasticscan.base.errors import (
     StoreReplaced,
     TableChanged,
 )
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.redaction import shown
 from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
 _MOST_NAMED = 10  # tables in an error
-_open: OrderedDict[tuple[int, str, object], Store] = OrderedDict()
-_lock = ChildSafeLock()
+_open: OrderedDict[tuple[str, object], Store] = OrderedDict()
+_lock = renewed_in_child(Lock)
 _DAEMON = "pyspark.daemon"
 
 
@@ -65,18 +65,17 @@ def _no_table_named(store: str, tables: Sequence[str]) -> InvalidOption:
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:
-    """The store at `uri`, kept open for the next plan or task of this process.
+    """Open the store at `uri`, or return the one that an earlier plan or task of this process has opened.
 
-    Spark forks workers and uses them again, so the process is part of the key; and another store
-    may have been made at the same place since, so the catalog's file is part of it too, and the
-    store's id is compared where it is known.
+    Another store may have been made at the same place since, so the catalog's file is part of the key, and
+    the store's id is compared where it is known.
 
     Raises:
         TableChanged: the store at `uri` is not the one that the plan was made for.
     """
     uri = resolve(uri)
-    key = (os.getpid(), uri, _identity(uri))
-    with _lock:
+    key = (uri, _identity(uri))
+    with _lock():
         store = _open.get(key)
         if store is not None and _was_replaced(store):
             del _open[key]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from elasticscan.base.interrupted import Passing
 from elasticscan.filters import KeySets
 from elasticscan.protocol import (
     ChangeSpan,
@@ -132,7 +132,7 @@ def drive(
             # Nothing is read ahead of the first page: many scans have no other, or end there. Nor at a shard
             # that has not just answered: it may be down, and this page would wait for it.
             if look.is_awaited and looked is not None:
-                with Passing(Exception):  # the error is raised again if that page is needed
+                with suppress(Exception):  # the error is raised again if that page is needed
                     ahead = step(now.expected, placements.recent(looked), now.read.shard)
             looked = look.answer()
         accepted = accept_page(cursors, now.read, now.page.after, looked)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, Protocol
 from weakref import ref
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import RESTORE, FragmentDamaged
-from elasticscan.base.forks import Birthplace, ChildSafeLock
-from elasticscan.base.interrupted import pass_on
 from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES, OPEN_FILES
 from elasticscan.base.permissions import mode_within
 from elasticscan.storage.disk_errors import (
@@ -129,15 +129,13 @@ def _telling(root: str | Path, path: str | None, writing: bool = True) -> Iterat
 
 
 @contextmanager
-def _whole_or_gone(remove: Callable[[], None]) -> Iterator[Birthplace]:
-    """Remove an unfinished file when a block raises, unless this is a forked child, whose parent goes on."""
-    birthplace = Birthplace()
+def _whole_or_gone(remove: Callable[[], None]) -> Iterator[None]:
+    """Remove an unfinished file when a block raises."""
     try:
-        yield birthplace
+        yield
     except BaseException:
-        if birthplace.is_here:
-            with suppress(OSError):
-                remove()
+        with suppress(OSError):
+            remove()
         raise
 
 
@@ -172,13 +170,12 @@ class LocalDisk:
         target = self.root / path
         unfinished = target.with_name(target.name + ".unfinished")
         self._check_root()
-        with _telling(self.root, path), _whole_or_gone(unfinished.unlink) as birthplace:
+        with _telling(self.root, path), _whole_or_gone(unfinished.unlink):
             root = self.root.stat()
             _make_directories(self.root, target.parent, root)
             with _WholeFile(unfinished, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
                 _give(file.fileno(), root)
                 yield file
-                birthplace.check()
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, target)
@@ -189,7 +186,6 @@ class LocalDisk:
             with _telling(self.root, path, writing=False):
                 return LocalFile(self.root / path)
         except ValueError as error:  # a path that no file can have
-            pass_on(error)
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
             ) from error
@@ -302,11 +298,11 @@ class _Descriptors:
     """Says which files may stay open: those that were read last."""
 
     def __init__(self) -> None:
-        self._lock = ChildSafeLock()
+        self._lock = renewed_in_child(Lock)
         self._files: OrderedDict[int, ref[LocalFile]] = OrderedDict()
 
     def used(self, file: LocalFile) -> None:
-        with self._lock:
+        with self._lock():
             self._files[id(file)] = ref(file)
             self._files.move_to_end(id(file))
             while len(self._files) > OPEN_FILES:
@@ -384,11 +380,10 @@ class ArrowDisk:
     def create(self, path: str) -> Iterator[Any]:
         unfinished = path + ".unfinished"
         remove = partial(self._files.delete_file, unfinished)
-        with _telling(self._root, path), _whole_or_gone(remove) as birthplace:
+        with _telling(self._root, path), _whole_or_gone(remove):
             self._files.create_dir(path.rpartition("/")[0] or ".", recursive=True)
             with self._files.open_output_stream(unfinished) as file:
                 yield file
-                birthplace.check()
             self._files.move(unfinished, path)
 
     def open(self, path: str) -> OpenFile:

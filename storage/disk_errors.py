@@ -28,7 +28,6 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WriteConflict,
 )
-from elasticscan.base.interrupted import pass_on
 
 # EFBIG: the limit on the size of a file is one more way in which a disk has no room.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -74,7 +73,6 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
         path: the file below the root, or None when the root itself was used.
         writing: whether it was to be changed, rather than read.
     """
-    pass_on(error)
     number = _number(error)
     where = root if path is None else f"{root.rstrip('/')}/{path}"
     if number in _NO_ROOM:
@@ -102,7 +100,6 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
 
 def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanError:
     """The error to raise for what the disk of temporary files said."""
-    pass_on(error)
     number = _number(error)
     if number in _NO_ROOM:
         return DiskFull(

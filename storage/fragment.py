@@ -24,8 +24,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import ipc
 
+from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import FragmentDamaged, TableChanged, UsageError
-from elasticscan.base.forks import cached_property
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from elasticscan.base.errors import ElasticScanError, InvalidKey
-from elasticscan.base.forks import Birthplace
+from elasticscan.base.concurrency import parallel
+from elasticscan.base.errors import ElasticScanError, InvalidKey, UnsafeFork
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
-from elasticscan.base.side_by_side import all_side_by_side
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
@@ -109,11 +109,11 @@ class Ingest:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._staged: dict[int, list[StagedFragment]] = {}
-        self._birthplace = Birthplace()  # what is added comes from a user's code, which may fork
+        self._process = os.getpid()  # rows come from a user's code, which may fork
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows of the table's schema; with a `_deleted` column, tombstones may be among them."""
-        self._birthplace.check()
+        self._check_process()
         check_row_bytes(rows)
         step = max(1, rows.num_rows * self._buffer_bytes // max(rows.nbytes, 1))
         for start in range(0, rows.num_rows, step):
@@ -128,14 +128,21 @@ class Ingest:
 
         Raises `UnsafeFork`, as `add` does, in a child that was forked since.
         """
-        self._birthplace.check()
+        self._check_process()
         self._flush()
         return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
 
     def abandon(self) -> None:
         """Remove the staged files, unless this is a forked child: they are its parent's, which goes on."""
-        if self._birthplace.is_here:
+        if os.getpid() == self._process:
             discard([f for staged in self._staged.values() for f in staged], self._disk_of)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UnsafeFork(
+                "a forked process cannot continue its parent's write; call the write in the child itself",
+                process=os.getpid(),
+            )
 
     def _flush(self) -> None:
         if not self._pending:
@@ -166,7 +173,7 @@ class Ingest:
                     far.append((shard, disk))
                 else:
                     write(shard, together.of(disk))
-        all_side_by_side(lambda place: write(*place), far, SHARDS_AT_ONCE)
+        parallel(lambda place: write(*place), far, SHARDS_AT_ONCE)
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.forks import cached_property
+from elasticscan.base.concurrency import cached_property
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import (

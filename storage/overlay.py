@@ -30,6 +30,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -37,8 +38,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from elasticscan.base.concurrency import cached_property, renewed_in_child
 from elasticscan.base.errors import UsageError
-from elasticscan.base.forks import ChildSafeLock, cached_property
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
@@ -53,7 +54,7 @@ _MOST_KEPT = 3  # overlays of one fragment: there is one for each snapshot that 
 _MOST_JOINED = 64  # so many rows are laid over a batch by copying what lies between them
 _BISECTED_SHARE = 1 / 16  # up to this share of a batch's rows, each key is bisected for
 
-_LOCK = ChildSafeLock()  # of the overlays of all readers
+_lock = renewed_in_child(Lock)  # of the overlays of all readers
 
 
 class Overlay:
@@ -322,7 +323,7 @@ class Overlay:
 
     def _made_before(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
         """The batch as another overlay has made it, of the same rows."""
-        with _LOCK:
+        with _lock():
             siblings = list(self._siblings.values())
         for sibling in siblings:
             if (made := sibling.made(index, newer)) is not None:
@@ -555,17 +556,17 @@ def run_of(
         return reader.plain
     whole = all(map(bounds.wholly_hold, layers.others))
     key = (layers.key, None if whole else (bounds.floor, bounds.snapshot))
-    with _LOCK:
+    with _lock():
         kept = reader.overlays.pop(key, None)
         if kept is not None:
             reader.overlays[key] = kept  # behind those that were not used since
     if kept is None:
         others = [MergeInput(fragment, open_fragment(fragment, columns)) for fragment in layers.others]
-        with _LOCK:
+        with _lock():
             siblings = list(reader.overlays.values()) if whole else []
         before = next((overlay for overlay in reversed(siblings) if overlay.is_before(layers)), None)
         kept = Overlay(MergeInput(layers.base, reader), others, primary_key, bounds, before)
-        with _LOCK:
+        with _lock():
             kept = reader.overlays.setdefault(key, kept)
             dropped = [reader.overlays.pop(key) for key in list(reader.overlays)[:-_MOST_KEPT]]
         for overlay in dropped:

@@ -39,7 +39,6 @@ from elasticscan.base.errors import (
     OperatorNeeded,
     ShardUnavailable,
 )
-from elasticscan.base.interrupted import pass_on
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
 from elasticscan.storage.disk import Disk, OpenFile
@@ -220,10 +219,6 @@ class SealedFile:
         self.layouts: dict[int, BatchLayout] = {}  # of record batches, by number, as far as readers asked
 
     def damaged(self, why: object) -> FragmentDamaged:
-        if isinstance(why, TimeoutError):  # no bytes are so: it is of the handler of a signal
-            raise why
-        if isinstance(why, Exception):
-            pass_on(why)
         return FragmentDamaged(
             f"file {self._path}{self._label} cannot be read: {why}; `elasticscan verify` tells what else is "
             f"damaged: {RESTORE}",

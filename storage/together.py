@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
+from elasticscan.base.concurrency import parallel
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.base.side_by_side import all_side_by_side
 from elasticscan.storage.disk import Disk
 
 # So many files stay open at most.
@@ -55,7 +55,7 @@ class Together:
 
     def _end(self) -> None:
         try:
-            all_side_by_side(ExitStack.close, self._waiting, SHARDS_AT_ONCE)
+            parallel(ExitStack.close, self._waiting, SHARDS_AT_ONCE)
         except BaseException as error:
             self._give_up(error)
             raise

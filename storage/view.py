@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticscan.base.forks import cached_property
+from elasticscan.base.concurrency import cached_property
 from elasticscan.metadata import Bounds, Fragment, SlotInterval, intervals_of
 from elasticscan.topology import SlotSet
 

@@ -29,7 +29,7 @@ repair   a store made again from its files
 
 The facade stands on all of them but `repair`, which stands on it:
 
-store           a store as users hold it; status: what `Store.status` returns
+store           a store as users hold it; opening: its catalog and disks; status: what `Store.status` returns
 table           a table as users hold it
 schema_changes  columns added, dropped, renamed and widened
 verifying       checks of every file and row

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.drawing import code
-from elasticscan.base.errors import NotPicklable, StoreNotFound
+from elasticscan.base.errors import NotPicklable
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
     DEFAULT_SLOTS,
@@ -26,18 +26,17 @@ from elasticscan.base.limits import (
     check_name,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import KEYS, OFFSETS, Catalog, NewStore, retry_interrupted
+from elasticscan.catalog import KEYS, OFFSETS, NewStore, retry_interrupted
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
-from elasticscan.store.adoption import Adopted, adopt, settle_copy
+from elasticscan.store.adoption import Adopted, adopt
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.leases import keep_lease
-from elasticscan.store.context.shards import local_cluster
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
-from elasticscan.store.copies.disks import disk_at, read_only_disk
 from elasticscan.store.copies.making import make_store, new_roots
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
+from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
 from elasticscan.store.rows.sources import FORMATS
@@ -45,7 +44,6 @@ from elasticscan.store.rows.text import COMMA, TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
-from elasticscan.store.upkeep.after_commit import AfterCommit
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.keeper import Keeper, Kept
@@ -72,12 +70,16 @@ class Store:
     """
 
     def __init__(self, context: Context, location: Location, disks: Callable[[str], Disk]) -> None:
-        self._context = context
+        self._opened = context
         self._location = location
         self._disks = disks
 
     def __reduce__(self) -> NoReturn:
         raise NotPicklable("a Store cannot be pickled; send store.uri and open it there", kind="Store")
+
+    @property
+    def _context(self) -> Context:
+        return self._opened.per_process.get()
 
     def __repr__(self) -> str:
         return f"<elasticscan.Store {shown(self.uri)}>"
@@ -159,38 +161,18 @@ class Store:
             StoreNotFound: there is none.
             StoreTooNew: a newer release made it.
         """
-        clock = clock or SystemClock()
-        location = Location.of(arguments.place("uri", uri))
-        if not location.exists():
-            location.check_not_bereft()
-            raise StoreNotFound(
-                f"{shown(uri)} holds no elasticscan store; create one with elasticscan.create or "
-                "`elasticscan create`",
-                uri=shown(uri),
-            )
-        location.check_not_empty()
-        location.warn_of_readers()
-        with location.knowing_its_shards():
-            catalog = Catalog(location.catalog_url, clock, shown(uri), read_only)
-
-        def open_root(root: str) -> Disk:
-            disk = disk_at(disks, root)
-            return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
-
-        context = Context(catalog, catalog.clock, location, open_root, local_cluster, checkpoint)
-        if arguments.choice("upkeep", upkeep, UPKEEP) == AUTO and catalog.read_only is None:
-            context.upkeep = AfterCommit(context)
-        catalog.when_copied = lambda: settle_copy(context)
-        catalog.before_writing = context.look_at_marks
-        catalog.when_missing = context.compare_with_shards
-        catalog.after_writing = context.note_committed
+        clock, location = clock or SystemClock(), Location.of(arguments.place("uri", uri))
+        follows = arguments.choice("upkeep", upkeep, UPKEEP) == AUTO
+        context = open_context(location, shown(uri), clock, disks, read_only, checkpoint, follows)
         return cls(context, location, disks)
 
     def close(self) -> None:
         """Close database connections and open files."""
-        self._context.upkeep.close()
-        self._context.catalog.close()
-        self._context.readers.let_go()
+        here = self._opened.per_process.get_if_open()
+        if here is not None:
+            here.upkeep.close()
+            here.catalog.close()
+            here.readers.let_go()
 
     def __enter__(self) -> Store:
         return self

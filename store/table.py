@@ -71,7 +71,11 @@ class Table:
     """
 
     def __init__(self, context: Context, info: TableInfo) -> None:
-        self._context, self._id, self._name = context, info.id, info.name
+        self._opened, self._id, self._name = context, info.id, info.name
+
+    @property
+    def _context(self) -> Context:
+        return self._opened.per_process.get()
 
     def __eq__(self, other: object) -> bool:
         return self._identity() == other._identity() if isinstance(other, Table) else NotImplemented
@@ -88,7 +92,7 @@ class Table:
         )
 
     def __repr__(self) -> str:
-        return f"<elasticscan.Table {self._name!r} of {shown(self._context.location.uri)}>"
+        return f"<elasticscan.Table {self._name!r} of {shown(self._opened.location.uri)}>"
 
     def _repr_html_(self) -> str:
         """Return the columns and the newest commits for notebooks."""

@@ -15,12 +15,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
+from threading import Lock
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.base.limits import BATCH_CACHE_BYTES
 from elasticscan.metadata import Seal
 from elasticscan.storage.disk import Disk
@@ -52,7 +52,7 @@ class BatchCache:
 
     def __init__(self, most_bytes: int = BATCH_CACHE_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._lock = ChildSafeLock()
+        self._lock = Lock()
         self._batches: Batches = OrderedDict()
         self._lasting: Batches = OrderedDict()
         self._bytes = self._lasting_bytes = 0

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.forks import cached_property
+from elasticscan.base.concurrency import cached_property
 from elasticscan.base.order_keys import encode_row, sort_codes
 from elasticscan.metadata import Bounds, SlotInterval, TableInfo
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, UNTIL, FragmentReader

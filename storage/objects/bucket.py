@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from mmap import mmap
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any
 
@@ -20,9 +20,8 @@ import pyarrow as pa
 from botocore.config import Config
 from botocore.session import Session
 
+from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
-from elasticscan.base.forks import ChildSafeLock
-from elasticscan.base.interrupted import pass_on_behind
 from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing, may_be_renewed
@@ -52,7 +51,7 @@ class _Client:
 
 
 _clients: dict[tuple[int, int], _Client] = {}
-_lock = ChildSafeLock()
+_lock = renewed_in_child(Lock)
 
 
 def _client() -> _Client:
@@ -60,7 +59,7 @@ def _client() -> _Client:
     key = os.getpid(), hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
     client = _clients.get(key)
     if client is None:
-        with _lock:
+        with _lock():
             client = _clients.get(key)
             if client is None:
                 client = _Client()
@@ -71,7 +70,7 @@ def _client() -> _Client:
 
 def _let_go(client: _Client) -> None:
     """Have the next request read credentials again: a client keeps those of a file for ever."""
-    with _lock:
+    with _lock():
         for key in [key for key, other in _clients.items() if other is client]:
             del _clients[key]
 
@@ -190,14 +189,13 @@ class Bucket:
         """Send a request until it is answered, or its time is over."""
         if key is not None:
             parameters["Key"] = key
-        began, pause, renewed, handled = monotonic(), _FIRST_PAUSE_SECONDS, False, sys.exception()
+        began, pause, renewed = monotonic(), _FIRST_PAUSE_SECONDS, False
         while True:
             client = None
             try:
                 client = _client()
                 answer = take(getattr(client.service, request)(Bucket=self.name, **parameters))
             except FAILURES as error:
-                pass_on_behind(error, handled)  # botocore takes an alarm for a line that broke
                 if client is not None and not renewed and may_be_renewed(error):
                     renewed = True
                     _let_go(client)

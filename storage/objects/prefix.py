@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from elasticscan.base.errors import FragmentMissing, InvalidOption
-from elasticscan.base.forks import Birthplace
 from elasticscan.base.redaction import shown
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.objects.bucket import Bucket, Upload
@@ -60,15 +59,12 @@ class ObjectDisk:
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
-        birthplace = Birthplace()
         file = _NewObject(self._bucket, self._prefix + path)
         try:
             yield file
-            birthplace.check()
             file.finish()
         except BaseException:
-            if birthplace.is_here:
-                file.abort()
+            file.abort()
             raise
 
     def open(self, path: str) -> OpenFile:

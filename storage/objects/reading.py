@@ -11,20 +11,17 @@ What comes is handed on piece by piece, so a range lies in memory only where the
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from mmap import mmap
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock, Thread
 
 import pyarrow as pa
 
+from elasticscan.base.concurrency import parallel, renewed_in_child
 from elasticscan.base.errors import ElasticScanError, FragmentMissing
-from elasticscan.base.forks import ChildSafeLock
-from elasticscan.base.side_by_side import all_side_by_side
-from elasticscan.base.threads import BoundedThread
 from elasticscan.storage.disk import OpenFile
 from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.bucket import Bucket
@@ -82,12 +79,12 @@ class _Memory:
     """The pieces of objects that came last."""
 
     def __init__(self) -> None:
-        self._lock = ChildSafeLock()
+        self._lock = renewed_in_child(Lock)
         self._pieces: OrderedDict[tuple[str, int], pa.Buffer] = OrderedDict()
         self._bytes = 0
 
     def add(self, name: str, begin: int, data: pa.Buffer) -> None:
-        with self._lock:
+        with self._lock():
             before = self._pieces.pop((name, begin), None)
             self._pieces[name, begin] = data
             self._bytes += data.size - (0 if before is None else before.size)
@@ -96,7 +93,7 @@ class _Memory:
 
     def copy(self, name: str, offset: int, room: memoryview) -> int:
         """Put bytes of an object into place, as far as one piece has them; how many came."""
-        with self._lock:
+        with self._lock():
             for (other, begin), data in reversed(self._pieces.items()):
                 if other == name and begin <= offset < begin + data.size:
                     part = memoryview(data).cast("B")[offset - begin :][: len(room)]
@@ -105,7 +102,7 @@ class _Memory:
         return 0
 
     def forget(self, name: str) -> None:
-        with self._lock:
+        with self._lock():
             for key in [key for key in self._pieces if key[0] == name]:
                 self._bytes -= self._pieces.pop(key).size
 
@@ -114,35 +111,24 @@ class _Ends:
     """The ends of objects that are opened next, where no copies can be kept; the newest of them."""
 
     def __init__(self) -> None:
-        self._lock = ChildSafeLock()
+        self._lock = renewed_in_child(Lock)
         self._ends: OrderedDict[str, tuple[pa.Buffer, int]] = OrderedDict()
 
     def put(self, name: str, end: pa.Buffer, size: int) -> None:
-        with self._lock:
+        with self._lock():
             self._ends[name] = end, size
             while len(self._ends) > _MOST_ENDS:
                 self._ends.popitem(last=False)
 
     def take(self, name: str) -> tuple[pa.Buffer, int] | None:
-        with self._lock:
+        with self._lock():
             return self._ends.pop(name, None)
 
 
 _memory, _ends = _Memory(), _Ends()
 
 
-class _Gate:
-    """Lets so many fetch ahead at a time. A child has none of its parent's threads: it is empty there."""
-
-    def __init__(self) -> None:
-        self.free = BoundedSemaphore(_AHEAD)
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self.free = BoundedSemaphore(_AHEAD)
-
-
-_gate = _Gate()
+_places = renewed_in_child(lambda: BoundedSemaphore(_AHEAD))
 
 
 def name_of(bucket: Bucket, key: str) -> str:
@@ -172,7 +158,7 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> No
                 if copies is None or not copies.keep_end(copy, memoryview(end).cast("B"), size):
                     _ends.put(name, end, size)
 
-    all_side_by_side(fetch, keys, MOST_AT_ONCE)
+    parallel(fetch, keys, MOST_AT_ONCE)
 
 
 def read_end(bucket: Bucket, key: str) -> tuple[pa.Buffer, int]:
@@ -202,8 +188,8 @@ class CopiedObject(Object):
         self._parts: Parts | None = None
         self._reached: int | None = None  # where the last range ended
         self._steps = 0  # so many ranges followed each other
-        self._ahead: tuple[int, int, int, Future[None]] | None = None  # process, begin, end, that it is there
-        self._lock = ChildSafeLock()
+        self._ahead: tuple[int, int, Future[None]] | None = None  # begin, end, that it is there
+        self._lock = Lock()
         super().__init__(bucket, key)
 
     def _end(self) -> tuple[pa.Buffer, int]:
@@ -229,7 +215,7 @@ class CopiedObject(Object):
         return super().forget(begin, end)
 
     def _read(self, offset: int, end: int) -> pa.Buffer:
-        if self._ahead is not None and end > self._ahead[1]:
+        if self._ahead is not None and end > self._ahead[0]:
             with self._lock:
                 self._take_over(offset, end)
         data = pa.allocate_buffer(end - offset)
@@ -265,15 +251,15 @@ class CopiedObject(Object):
     def _take_over(self, offset: int, end: int) -> None:
         """Wait for the range that is fetched ahead of time, if it is read now; send for the next one."""
         ahead = self._ahead
-        if ahead is None or end <= ahead[1]:
+        if ahead is None or end <= ahead[0]:
             return
         self._ahead = None
-        if ahead[0] != os.getpid() or offset > ahead[2] + _NEAR_BYTES:
+        if offset > ahead[1] + _NEAR_BYTES:
             return
         with suppress(ElasticScanError):  # whoever asks for these bytes is told himself
-            ahead[3].result()
-            self._reached = ahead[2]
-            self._fetch_ahead(ahead[2])
+            ahead[2].result()
+            self._reached = ahead[1]
+            self._fetch_ahead(ahead[1])
 
     def _fetch_from(self, offset: int, room: memoryview) -> None:
         """Fetch blocks, and those that come next if somebody scans."""
@@ -314,7 +300,8 @@ class CopiedObject(Object):
         self._bucket.fetch(self._key, begin, end, take)
 
     def _fetch_ahead(self, begin: int) -> None:
-        if begin >= self._data_bytes or not _gate.free.acquire(blocking=False):
+        free = _places()
+        if begin >= self._data_bytes or not free.acquire(blocking=False):
             return
         parts = [(begin, min(begin + STRETCH_BYTES, self._data_bytes))]
         if self._parts is not None:
@@ -323,22 +310,22 @@ class CopiedObject(Object):
             parts = [self._copies.missing(self._copy, *part) for part in parts]
         parts = [(low, high) for low, high in parts if low < high]
         if not parts:
-            _gate.free.release()
+            free.release()
             return
-        future, gate = Future[None](), _gate.free
-        self._ahead = os.getpid(), parts[0][0], parts[-1][1], future
+        future = Future[None]()
+        self._ahead = parts[0][0], parts[-1][1], future
 
         def fetch() -> None:
             try:
-                all_side_by_side(lambda part: self._fetch(*part), parts, MOST_AT_ONCE)
+                parallel(lambda part: self._fetch(*part), parts, MOST_AT_ONCE)
                 future.set_result(None)
             except BaseException as error:  # told to whoever waits for it
                 future.set_exception(error)
             finally:
-                gate.release()
+                free.release()
 
         try:
-            BoundedThread(fetch, name="elasticscan-ahead", daemon=True).start()
+            Thread(target=fetch, name="elasticscan-ahead", daemon=True).start()
         except RuntimeError:  # the system gives no more threads: it is fetched when it is read
             self._ahead = None
-            gate.release()
+            free.release()

@@ -25,7 +25,7 @@ lookups    placement, tables, fragments and statistics, each valid for one layou
            kept open
 marks      the roots of shards: whose they are, and how far they know the catalog
 following  the protocol of work that follows commits; sealing: continuation keys and their secrets
-shared     `Context`, which has all of these
+processes  one context for each process; shared: `Context`, which has all of these
 leases     promises with an end; tags: names that keep a snapshot
 shards     the scan protocol in one process: placements from the catalog, pages from the disks
 

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, ChangesExpired, IndexChanged
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Reached, Tx
 from elasticscan.metadata import (
     Bounds,
@@ -40,7 +40,7 @@ class LruCache(Generic[Key, Value]):
     def __init__(self, most: int | None = None) -> None:
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._most, self._weight = most, 0
-        self._lock = ChildSafeLock()
+        self._lock = Lock()
 
     def get(self, key: Key, make: Callable[[], Value], weight: int = 1) -> Value:
         with self._lock:
@@ -123,6 +123,12 @@ class SlotPlaces:
     placement: Placement
     base: Topology
     shard_names: Mapping[int, str]
+
+
+def slot_places(tx: Tx, placement: Placement, base: Topology) -> SlotPlaces:
+    """Return where slots are by a placement that a transaction sees, and where they were in a topology."""
+    names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
+    return SlotPlaces(placement, base, names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from elasticscan.base.clock import Clock
+from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     CatalogOutdated,
     ElasticScanError,
@@ -25,7 +27,6 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.base.side_by_side import all_side_by_side
 from elasticscan.catalog import Catalog, Home, Identity, retry_interrupted
 from elasticscan.storage import Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -33,6 +34,7 @@ from elasticscan.store.roots.markers import advance_mark, check_mark, check_mark
 from elasticscan.topology import Shard
 
 WITNESSES = 8
+Done = TypeVar("Done")
 _IN_TURN = 2  # of the others, for each commit
 
 
@@ -146,21 +148,26 @@ class RootMarks:
         return disk
 
     def check_all(self, shards: Iterable[int], now: Callable[[], Mark]) -> dict[int, Disk]:
-        """As `check`, for each of some shards; those in object storage are looked at side by side."""
-        these = sorted(shards)
-        looked = all_side_by_side(
-            lambda shard: self.check(shard, now), these, SHARDS_AT_ONCE, alone=self._is_near
-        )
-        return dict(zip(these, looked, strict=True))
+        """As `check`, for each of some shards."""
+        return self._each(lambda shard: self.check(shard, now), sorted(shards))
+
+    def _each(self, work: Callable[[int], Done], shards: Iterable[int]) -> dict[int, Done]:
+        """Do some work for each shard: for directories one by one, then for object storage in parallel."""
+        far = list[int]()
+        done = dict[int, Done]()
+        for shard in shards:
+            if self._is_far(shard):
+                far.append(shard)
+            else:
+                done[shard] = work(shard)
+        done |= zip(far, parallel(work, far, SHARDS_AT_ONCE), strict=True)
+        return done
 
     def _is_far(self, shard: int) -> bool:
         """True for a shard in object storage, where it can be told."""
         with suppress(ElasticScanError):
             return self.disk_of(shard).is_far
         return False
-
-    def _is_near(self, shard: int) -> bool:
-        return not self._is_far(shard)
 
     @retry_interrupted
     def _was_begun(self, shard: int) -> bool:
@@ -207,7 +214,7 @@ class RootMarks:
             except ElasticScanError:
                 return
 
-        all_side_by_side(note_if_there, list(shards), SHARDS_AT_ONCE, alone=self._is_near)
+        self._each(note_if_there, shards)
 
     def note_committed(self, local: Collection[int], written: Collection[int], mark: Mark) -> None:
         """Leave a mark at those of some directories that were written, and at witnesses among them."""

@@ -38,7 +38,6 @@ from elasticscan.store.context.lookups import (
     CurrentTable,
     Lasting,
     LruCache,
-    SlotPlaces,
     TableState,
     TableStatistics,
     check_kept,
@@ -46,6 +45,7 @@ from elasticscan.store.context.lookups import (
     read_statistics,
 )
 from elasticscan.store.context.marks import RootMarks, mark_of
+from elasticscan.store.context.processes import PerProcess
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -69,7 +69,9 @@ class Context:
         open_disk: Callable[[str], Disk],
         cluster: Callable[[Context], Cluster],
         checkpoint: Checkpoint,
+        reopen: Callable[[], Context],
     ) -> None:
+        self.per_process = PerProcess(self, reopen)
         self.cluster, self.checkpoint = cluster(self), checkpoint
         self.catalog = catalog
         self.location = location
@@ -100,10 +102,7 @@ class Context:
         self._keep_lost_log()
 
     def disk_of(self, shard: int) -> Disk:
-        """The disk of a shard, also of one that was removed: its files may still be read.
-
-        For whoever only reads; see `writable_disk`.
-        """
+        """Return the disk of a shard for reading, also of one that was removed; see `writable_disk`."""
         return self._roots.disk_of(shard)
 
     def root_of(self, shard: int) -> str:
@@ -125,7 +124,7 @@ class Context:
 
     def seal(self, key: ContinuationKey) -> str:
         """Raises `KeyTooLong`."""
-        return self.sealer.seal(key)
+        return self.per_process.get().sealer.seal(key)
 
     @retry_interrupted
     def incarnation(self) -> str:
@@ -218,10 +217,8 @@ class Context:
             return
         if now.stable_since <= self._identity.layout < now.layout:
             self._identity = replace(self._identity, layout=now.layout)
-        lasting: tuple[Lasting[Any, Any], ...]
-        lasting = self._active, self._placement, self._definitions, self._by_name, self._indexes
-        for some in lasting:
-            some.carry_over(now)
+        for lasting in (self._active, self._placement, self._definitions, self._by_name, self._indexes):
+            lasting.carry_over(now)
 
     def _layout_in(self, tx: Tx) -> int:
         """The layout as a transaction sees it; what is still true at it is kept."""
@@ -367,11 +364,6 @@ class Context:
         """Remember where tablets are, and the topology that says so, since a committed transaction."""
         self._placement.put(layout, None, placement)
         self._topology = topology or self._topology
-
-    def places(self, tx: Tx, base: Topology) -> SlotPlaces:
-        """Return where slots live as a transaction sees it, and where they lived in a topology."""
-        names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
-        return SlotPlaces(self.placement_in(tx), base, names)
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
@@ -520,8 +512,7 @@ class Context:
     def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
         """A table's indexes as they are now, also those that are still being built.
 
-        Costs one small query unless the layout has changed, as it does with every index; `layout` as for
-        `placement`.
+        Costs one small query unless the layout has changed; `layout` as for `placement`.
         """
         cached = self._indexes.at(self.versions()[0] if layout is None else layout, table_id)
         if cached is not None:

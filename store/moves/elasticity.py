@@ -7,10 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 
+from elasticscan.base.concurrency import completed
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
-from elasticscan.base.forks import Birthplace
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
-from elasticscan.base.side_by_side import side_by_side
 from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.store.context import Context
 from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
@@ -307,10 +306,9 @@ class Elasticity:
     def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
-        birthplace = Birthplace()  # progress is told to a user's code, which may fork
         try:
             # On an interrupt, moves that have not begun are given up, those under way end.
-            with side_by_side(mover.carry_out, plans, self._parallel) as outcomes:
+            with completed(mover.carry_out, plans, self._parallel) as outcomes:
                 for done, outcome in enumerate(outcomes, 1):
                     try:
                         outcome.result()
@@ -321,10 +319,8 @@ class Elasticity:
                     except Exception as error:
                         errors.append(error)
                     self._on_progress(done, len(plans))
-                    birthplace.check()
         finally:
-            if birthplace.is_here:
-                self._give_up(plans, owner)
+            self._give_up(plans, owner)
         if errors:
             raise errors[0]
 

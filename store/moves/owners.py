@@ -26,7 +26,6 @@ from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
-from elasticscan.base.threads import BoundedThread
 from elasticscan.catalog import Catalog, OwnedMove, OwnedStep
 
 _RUNNING: set[str] = set()
@@ -68,7 +67,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
                 tx.beat_steps(owner)
 
     with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
-        BoundedThread(beat, name="heartbeat", daemon=True).start()
+        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
     try:
         yield
     finally:

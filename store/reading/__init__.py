@@ -20,6 +20,8 @@ changes       scans of what commits changed
 ordering      `order_by`, and the indexes that give it; first_rows: the first of an order without one
 access_paths  paths, chosen and found again
 paging        pages and keys over `reader.drive`; progress: how far scans are, for those who watch
+leased_pages  pages, read while a lease is kept; explaining: what a scan says of its path
+frames        rows for pandas and Polars
 scan          a scan as users hold it
 beginning     scans of rows and of changes, begun
 plain         fragments whose statistics are true of a scan; extremes: values known without a look at a row

@@ -15,7 +15,7 @@ from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
-from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept
+from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept, slot_places
 from elasticscan.store.context.shards import note_look
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
@@ -46,7 +46,8 @@ def begin_scan(
     def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
         base, layout = context.newest_topology(tx), None
         if is_divided:
-            layout = ScanLayout(context.places(tx, base), tx.fragments(table=table.id))
+            places = slot_places(tx, context.placement_in(tx), base)
+            layout = ScanLayout(places, tx.fragments(table=table.id))
         return base, layout, find(tx)[0].definition
 
     if snapshot is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from elasticscan.base.forks import cached_property
+from elasticscan.base.concurrency import cached_property
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted

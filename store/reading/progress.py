@@ -12,7 +12,6 @@ Tasks of one scan, as Spark has them, each say their part; `scans_in` puts toget
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -40,7 +39,7 @@ class Reporting:
         self._next = self._began + REPORT_SECONDS
         self._rows_said = 0
         self._id = self._scan = ""
-        self._process, self._ended = 0, False
+        self._ended = False
         self._shared = key.lease
 
     def note(self, standing: ContinuationKey, rows: int) -> None:
@@ -48,8 +47,7 @@ class Reporting:
         now = self._context.clock.now()
         if now < self._next or self._ended or self._context.catalog.read_only is not None or is_writing():
             return
-        if self._process != os.getpid():  # a forked child is a scan of its own
-            self._id, self._process = secrets.token_hex(8), os.getpid()
+        self._id = self._id or secrets.token_hex(8)
         with suppress(ElasticScanError):  # nobody sees how far it is, then
             self._say(standing, rows, now)
         took = self._context.clock.now() - now
@@ -80,10 +78,10 @@ class Reporting:
     def end(self) -> None:
         """Take back what was said, if anything was."""
         self._ended = True
-        if self._process == os.getpid() and not is_writing():  # else its time ends it
-            self._process = 0
+        said, self._id = self._id, ""
+        if said and not is_writing():  # else its time ends it
             with suppress(ElasticScanError), self._context.catalog.leasing(at_once=True) as tx:
-                tx.end_report(self._id)
+                tx.end_report(said)
 
 
 def _drawn(slots: SlotSet) -> SlotSet:

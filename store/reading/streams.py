@@ -27,7 +27,7 @@ from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import keep_lease, stream_of
-from elasticscan.store.context.lookups import SlotPlaces
+from elasticscan.store.context.lookups import SlotPlaces, slot_places
 from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.scan import Scan
 from elasticscan.topology import SlotSet
@@ -109,7 +109,7 @@ def look(
             now=tx.now,
             commits=() if after is None else _commits(tx, table, after, partial(is_enough, listed)),
             fragments=listed,
-            places=context.places(tx, context.newest_topology(tx)),
+            places=slot_places(tx, context.placement_in(tx), context.newest_topology(tx)),
         )
 
 

@@ -19,7 +19,6 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreReadableByAll,
 )
-from elasticscan.base.interrupted import Passing
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
@@ -243,7 +242,7 @@ def warn_of_readers_of(root: str) -> None:
     path = Path(root)
     if "://" in root or path in _warned:
         return
-    with Passing(OSError):  # whoever uses the root is told what is wrong with it
+    with suppress(OSError):  # whoever uses the root is told what is wrong with it
         if not (path.parent.parent / CATALOG_FILE).exists():
             _warn_of_readers(path / MARKER, f"the rows in {root}")
 

@@ -27,7 +27,6 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
-from elasticscan.base.interrupted import Passing, pass_on
 from elasticscan.storage import Disk
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.roots.location import BACKUP_MARKER, MARKER, warn_of_readers_of
@@ -110,7 +109,7 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 def read_mark(disk: Disk) -> Mark | None:
     """The mark in a root; None where there is none, or a torn one."""
     content = _content(disk, MARK)
-    with Passing(ValueError, TypeError):
+    with suppress(ValueError, TypeError):
         return None if content is None else Mark(**_unpack(content))
     return None
 
@@ -266,8 +265,7 @@ def _alone_at(root: str) -> Iterator[None]:
     """
     try:
         directory = None if "://" in root else os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:  # claiming it tells what is wrong
-        pass_on(error)
+    except OSError:  # claiming it tells what is wrong
         directory = None
     if directory is None:
         yield
@@ -279,8 +277,8 @@ def _alone_at(root: str) -> Iterator[None]:
             except BlockingIOError:
                 time.sleep(_CLAIM_SECONDS / _CLAIM_LOOKS)
                 continue
-            except OSError as error:  # its file system knows no locks
-                pass_on(error)
+            except OSError:  # its file system knows no locks
+                break
             break
         else:
             raise InvalidOption(f"another process is claiming {root}; choose another directory", root=root)

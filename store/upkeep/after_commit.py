@@ -11,13 +11,12 @@ left to the commits that follow, or to a keeper. An error here is none of the co
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.base.forks import ChildSafeLock
 from elasticscan.catalog import Tx, ask_for_merges
 from elasticscan.metadata import StagedFragment
 from elasticscan.store.context import Context
@@ -78,9 +77,8 @@ class AfterCommit:
     _commits: int = 0
     # One owner for all steps of a process, and the sites where its threads are at work.
     _owner: str | None = None
-    _pid: int = 0
     _busy: set[Site] = field(default_factory=set)
-    _lock: ChildSafeLock = field(default_factory=ChildSafeLock)
+    _lock: Lock = field(default_factory=Lock)
 
     @contextmanager
     def follow(self) -> Iterator[Claim]:
@@ -116,8 +114,7 @@ class AfterCommit:
     def _take(self, site: Site) -> bool:
         """Take a site for this thread; false while another one is at work there."""
         with self._lock:
-            if self._pid != os.getpid():  # a forked child is not its parent
-                self._owner, self._pid, self._busy = new_owner(), os.getpid(), set()
+            self._owner = self._owner or new_owner()
             free = site not in self._busy
             self._busy.add(site)
             return free
@@ -129,9 +126,9 @@ class AfterCommit:
 
     def close(self) -> None:
         """End all steps of this store: what is left undone is anybody's."""
-        if self._owner is not None and self._pid == os.getpid():
+        if self._owner is not None:
             retire(self._owner)
-        self._owner, self._pid = None, 0
+        self._owner = None
 
     def _work(self, sites: Sequence[Site]) -> None:
         """Carry steps out, as far as the allowance goes."""

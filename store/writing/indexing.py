@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from elasticscan.base.concurrency import completed, parallel
 from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
@@ -22,7 +23,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE, check_name
 from elasticscan.base.showing import brief
-from elasticscan.base.side_by_side import all_side_by_side, side_by_side
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import (
@@ -95,7 +95,10 @@ def with_runs(
 
     try:
         with Together() as together:
-            return all_side_by_side(complete, staged, SHARDS_AT_ONCE, alone=is_near)
+            made = {id(near): complete(near) for near in staged if is_near(near)}
+            far = [fragment for fragment in staged if id(fragment) not in made]
+            made |= zip(map(id, far), parallel(complete, far, SHARDS_AT_ONCE), strict=True)
+            return [made[id(fragment)] for fragment in staged]
     except BaseException:
         for disk, path in built:
             with suppress(OSError, ElasticScanError):
@@ -213,7 +216,7 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
     groups = _grouped(waiting)
-    with side_by_side(lambda some: _build_some(context, table, index, some), groups, BUILDERS) as built:
+    with completed(lambda some: _build_some(context, table, index, some), groups, BUILDERS) as built:
         for outcome in built:
             done += sum(fragment.rows for fragment in outcome.result())
             on_progress(done, total)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,14 +10,10 @@ pytest.importorskip("psycopg", reason="pip install 'elasticscan[postgres]'")
 
 import psycopg
 
-from elasticscan.catalog import Catalog
 from elasticscan.catalog.exchange import exchange
 from elasticscan.catalog.waiting import connection_type
-from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 from tests.base.severed_line import BLOCK, SeveredLine
-from tests.base.test_interrupted import shows_nothing_old
-from tests.catalog.test_transactions import add_table, make
 
 VALUES = (2**62, 1.5, "a text with a ' and a %", b"\x00\xff", None)
 TYPES = "$1::bigint AS a, $2::float8 AS b, $3::varchar AS c, $4::bytea AS d, $5::bigint AS e"
@@ -102,25 +96,3 @@ def test_what_the_server_said_before_it_ended_a_connection_is_reported(line: Sev
     with pytest.raises(psycopg.errors.AdminShutdown):
         exchange(connection, [("SELECT pg_terminate_backend(pg_backend_pid())", ())])
     connection.close()
-
-
-def test_a_message_broken_off_at_any_step_leaves_no_answer_to_the_next_and_no_lock(
-    postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = ManualClock(1_000.0)
-    make(postgres_url, clock).close()
-    with (
-        closing(Catalog(postgres_url, clock, "there")) as catalog,
-        closing(Catalog(postgres_url, clock, "there")) as other,
-        caplog.at_level(logging.ERROR),
-    ):
-        add_table(catalog)
-
-        def use() -> None:
-            with catalog.writing() as tx:
-                tx.bump_layout()
-            with catalog.reading() as tx:
-                tx.tables()
-
-        assert shows_nothing_old(catalog, other, use, "exchange.py") > 50
-    assert not caplog.records

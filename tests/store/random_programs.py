@@ -20,11 +20,11 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +48,6 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.base.side_by_side import side_by_side
 from elasticscan.metadata import IndexInfo
 from elasticscan.optimizer import binding
 from elasticscan.storage import copying, fragment
@@ -180,8 +179,7 @@ class Programs:
                     self._program.die_if_it_is_time()
             return runs
 
-        alone = partial(side_by_side, most=0)  # without threads, so that one seed gives one schedule
-        self._patch.setattr(indexing, "side_by_side", lambda work, each, _most: alone(work, each))
+        self._patch.setattr(indexing, "completed", _completed_in_turn)
         self._patch.setattr(indexing, "_build_some", as_builder)
         self._patch.setattr(indexing, "build_runs", before_entering)
 
@@ -232,6 +230,24 @@ class Programs:
 
 
 TEST_FILE = "tests/store/test_random_programs.py"
+
+
+@contextmanager
+def _completed_in_turn(
+    work: Callable[[Any], Any], items: Sequence[Any], _threads: int
+) -> Iterator[Iterator[Future[Any]]]:
+    """Run the work without threads, so that one seed gives one schedule."""
+
+    def outcomes() -> Iterator[Future[Any]]:
+        for item in items:
+            outcome = Future[Any]()
+            try:
+                outcome.set_result(work(item))
+            except BaseException as error:
+                outcome.set_exception(error)
+            yield outcome
+
+    yield outcomes()
 
 
 def _make_small(patch: pytest.MonkeyPatch, rng: random.Random) -> None:

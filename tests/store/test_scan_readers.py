@@ -1,4 +1,4 @@
-"""Whoever reads a scan gets all that remains of it or an error: after errors, closed, alongside others."""
+"""Readers of one scan: each gets all rows that remain, or an error, and no row goes to two of them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def fail() -> None:
 
 @pytest.mark.parametrize("use", ALL)
 @pytest.mark.parametrize("pages", [0, 2])
-def test_a_call_that_failed_begins_anew_where_it_began(
-    store: Store, table: Table, use: str, pages: int
-) -> None:
+def test_a_call_that_failed_can_be_called_again(store: Store, table: Table, use: str, pages: int) -> None:
     scan = table.scan(page_rows=7)
     taken = sum(next(scan).rows.num_rows for _ in range(pages))
     standing = scan.standing
@@ -140,7 +138,7 @@ def test_a_stream_that_failed_before_its_first_page_leaves_the_scan_to_others(
 
 @pytest.mark.parametrize("use", STREAMS)
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_stream_of_a_scan_that_was_closed_says_so(table: Table, use: str, begun: bool) -> None:
+def test_a_stream_of_a_closed_scan_raises(table: Table, use: str, begun: bool) -> None:
     with table.scan(page_rows=7) as scan:
         stream = STREAMS[use](scan)
         if begun:
@@ -149,7 +147,7 @@ def test_a_stream_of_a_scan_that_was_closed_says_so(table: Table, use: str, begu
         rest(stream)
 
 
-def test_pages_of_a_scan_that_was_closed_say_so(table: Table) -> None:
+def test_pages_of_a_closed_scan_raise(table: Table) -> None:
     scan = table.scan(page_rows=7)
     pages = iter(scan)
     next(pages)
@@ -168,7 +166,7 @@ def test_a_scan_that_is_closed_after_its_last_page_was_read_whole(table: Table) 
 
 
 @pytest.mark.parametrize("use", ALL)
-def test_a_call_during_which_the_scan_is_closed_says_so(store: Store, table: Table, use: str) -> None:
+def test_a_call_during_which_the_scan_is_closed_raises(store: Store, table: Table, use: str) -> None:
     scan = table.scan(page_rows=7)
 
     def close() -> None:
@@ -182,25 +180,25 @@ def test_a_call_during_which_the_scan_is_closed_says_so(store: Store, table: Tab
     assert store.resume(scan.key).count() == ROWS
 
 
-# ------------------------------------------------------------------------------------ alongside others
+# ------------------------------------------------------------------------------------- several readers
 
 
 @pytest.mark.parametrize("use", ALL)
-def test_a_stream_that_was_begun_is_not_robbed(table: Table, use: str) -> None:
+def test_other_readers_get_nothing_of_a_stream_that_has_begun(table: Table, use: str) -> None:
     scan = table.scan(page_rows=7)
     stream = scan.batches()
     first = next(stream).num_rows
     for other in (ALL[use], next):
-        with pytest.raises(ScanInUse, match="as a stream"):
+        with pytest.raises(ScanInUse, match="another reader takes rows"):
             other(scan)
     assert first + rest(stream) == ROWS
 
 
-def test_a_stream_says_that_pages_were_taken_before_it_was_read(table: Table) -> None:
+def test_a_stream_raises_where_pages_were_taken_before_its_first_batch(table: Table) -> None:
     scan = table.scan(page_rows=7)
     stream = scan.to_reader()
     next(scan)
-    with pytest.raises(ScanInUse, match="gave out pages"):
+    with pytest.raises(ScanInUse, match="another reader takes rows"):
         stream.read_next_batch()
     assert rest(scan.to_reader()) < ROWS
 
@@ -211,13 +209,13 @@ def test_pages_end_with_an_error_where_another_call_has_taken_the_rest(table: Ta
     pages = iter(scan)
     taken = next(pages).rows.num_rows
     assert ALL[use](scan) == ROWS - taken
-    with pytest.raises(ScanFinished, match="hand over the table itself, which can be read any number"):
+    with pytest.raises(ScanFinished, match="hand over the table itself"):
         next(pages)
 
 
 @pytest.mark.parametrize("use", ALL)
 @pytest.mark.parametrize("other", [*ALL, "next"])
-def test_a_thread_beside_a_call_gets_nothing_of_its_rows(
+def test_another_thread_gets_nothing_of_the_rows_of_a_call(
     store: Store, table: Table, use: str, other: str
 ) -> None:
     scan, outcomes = table.scan(page_rows=7), []
@@ -228,11 +226,51 @@ def test_a_thread_beside_a_call_gets_nothing_of_its_rows(
         except UsageError as error:
             outcomes.append(type(error))
 
-    beside = Thread(target=read)
-    at_page(store, 4, beside.start)
+    thread = Thread(target=read)
+    at_page(store, 4, thread.start)
     assert ALL[use](scan) == ROWS
-    beside.join()
+    thread.join()
     assert outcomes == [ScanFinished]
+
+
+def test_threads_share_pages_and_each_goes_to_one_of_them(table: Table) -> None:
+    pages = iter(table.scan(page_rows=7))
+    taken = list[list[int]]()
+
+    def read() -> None:
+        while (page := next(pages, None)) is not None:
+            taken.append(page.rows["id"].to_pylist())
+
+    threads = [Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(key for page in taken for key in page) == list(range(ROWS))
+
+
+def test_a_page_that_is_asked_for_while_the_thread_reads_one_is_refused(store: Store, table: Table) -> None:
+    scan, refused = table.scan(page_rows=7), list[ScanInUse]()
+
+    def ask() -> None:
+        with pytest.raises(ScanInUse) as caught:
+            next(scan)
+        refused.append(caught.value)
+
+    at_page(store, 2, ask)
+    assert sum(page.rows.num_rows for page in scan) == ROWS
+    assert len(refused) == 1
+
+
+def test_a_second_stream_gets_nothing(table: Table) -> None:
+    scan = table.scan(page_rows=7)
+    first, second = pa.RecordBatchReader.from_stream(scan), scan.to_reader()
+    taken = first.read_next_batch().num_rows
+    with pytest.raises(ScanInUse):
+        second.read_next_batch()
+    assert taken + rest(first) == ROWS
+    with pytest.raises(ScanFinished):
+        second.read_next_batch()
 
 
 # -------------------------------------------------------------------------------------- closed stores

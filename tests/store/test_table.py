@@ -494,10 +494,10 @@ def test_a_scan_that_sorts_has_no_key_before_its_page_and_begins_anew_after_an_e
     ordered: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = ordered.scan(["km"], order_by="id DESC", limit=2)
-    with pytest.raises(InvalidOption, match="no key goes on from before it"):
+    with pytest.raises(InvalidOption, match="has no key before its page"):
         _ = scan.key
     with monkeypatch.context() as patch:
-        patch.setattr("elasticscan.store.reading.scan.FirstRows.rows", lambda _: 1 / 0)
+        patch.setattr("elasticscan.store.reading.leased_pages.FirstRows.rows", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             next(scan)
     assert next(scan).rows.num_rows == 2

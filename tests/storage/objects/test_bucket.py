@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -70,36 +69,6 @@ def test_what_a_busy_server_or_a_broken_line_refuses_is_asked_again(
     s3_server.line.fault = first([fault])
     objects.delete("y")
     assert {key for key, _ in objects.list("")} == {"before", "x"}
-
-
-class Alarm(Exception):
-    """What nobody else raises."""
-
-
-@pytest.mark.parametrize("kind", [Alarm, TimeoutError])
-@pytest.mark.parametrize("handled", [False, True])
-def test_an_alarm_amid_a_request_is_no_broken_line(
-    objects: Bucket, s3_server: S3Server, kind: type[Exception], handled: bool
-) -> None:
-    def ring(*_: object) -> None:
-        raise kind("rung")
-
-    objects.put("x", bytes(100_000))
-    s3_server.line.fault = lambda _: "slow"
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(kind, match="rung"):
-            objects.read("x", "-100000")
-        if handled:  # one of before says nothing about what comes later
-            try:
-                signal.raise_signal(signal.SIGALRM)
-            except kind:
-                s3_server.line.fault = first(["drop"])
-                assert objects.read("x", "-100000")[0].size == 100_000
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.usefixtures("impatient")

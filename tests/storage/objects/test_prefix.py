@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from elasticscan.base.errors import InvalidOption, UnsafeFork
+from elasticscan.base.errors import InvalidOption
 from tests.base.s3 import S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
@@ -102,22 +102,3 @@ def test_a_forked_child_neither_ends_nor_aborts_a_write_of_its_parent(bucket: st
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert disk.open(PATH).size == prefix_module.PART_BYTES
-
-
-def test_a_write_that_goes_on_in_a_child_is_refused_there(bucket: str) -> None:
-    disk = ObjectDisk(f"s3://{bucket}/x")
-    writing = disk.create(PATH)
-    writing.__enter__().write(b"x")
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            writing.__exit__(None, None, None)
-        except UnsafeFork:
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert disk.list() == []
-    writing.__exit__(None, None, None)
-    assert [path for path, _ in disk.list()] == [PATH]

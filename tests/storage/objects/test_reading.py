@@ -140,42 +140,24 @@ def test_a_stretch_ahead_that_fails_is_asked_for_again(
 def test_a_scan_goes_on_where_there_are_no_threads(
     opened: Callable[[], CopiedObject], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> None:
+    def refuse() -> None:
         raise RuntimeError("can't start new thread")
 
     file = opened()
     with monkeypatch.context() as patch:
-        patch.setattr(reading, "BoundedThread", lambda *_, **__: SimpleNamespace(start=lambda: refuse(None)))
+        patch.setattr(reading, "Thread", lambda **_: SimpleNamespace(start=refuse))
         for offset in range(0, len(CONTENT), 100_000):
             assert part(file, offset, min(100_000, len(CONTENT) - offset))
     assert s3_server.line.answered == len(CONTENT)
-    assert reading._gate.free.acquire(blocking=False) and reading._gate.free.acquire(blocking=False)
-    reading._gate.free.release(2)
+    free = reading._places()
+    assert free.acquire(blocking=False) and free.acquire(blocking=False)
+    free.release(2)
 
 
 def test_threads_may_share_an_object(opened: Callable[[], CopiedObject]) -> None:
     file = opened()
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(lambda offset: part(file, offset, 200_000), range(0, 2_900_000, 50_000)))
-
-
-def test_a_child_goes_on_with_what_its_parent_scans(opened: Callable[[], CopiedObject]) -> None:
-    file = opened()
-    for offset in range(0, 1_000_000, 100_000):
-        assert part(file, offset, 100_000)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = (
-                0
-                if all(part(file, offset, 100_000) for offset in range(1_000_000, 3_000_000, 100_000))
-                else 2
-            )
-        finally:
-            os._exit(code)
-    assert all(part(file, offset, 100_000) for offset in range(1_000_000, 3_000_000, 100_000))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_memory_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,77 @@
+"""Work on several items at a time, properties that are computed once, and locks of modules.
+
+A forked child has the thread that forked and the memory of all: a lock that another thread held stays
+locked in it. An open store is opened again in the child, with locks of its own; only what a module keeps
+for the whole process, such as a cache, is made again here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar, overload
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) -> list[Made]:
+    """Return the results of `work` for all items, in their order; a single item needs no thread.
+
+    Raises the first error once nothing runs any more; items that had not begun by then are left out.
+    """
+    if len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(work, items))
+
+
+@contextmanager
+def completed(
+    work: Callable[[Item], Made], items: Sequence[Item], threads: int
+) -> Iterator[Iterator[Future[Made]]]:
+    """Run `work` for all items during a block, and give it the outcomes as they come.
+
+    When the block ends, items that have not begun are cancelled, and those under way are awaited.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield as_completed([pool.submit(work, item) for item in items])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that gives a module's lock or semaphore; a forked child makes another one."""
+    kept = [make()]
+
+    def renew() -> None:
+        kept[0] = make()
+
+    os.register_at_fork(after_in_child=renew)
+    return lambda: kept[0]
+
+
+class cached_property(functools.cached_property[T]):  # noqa: TID251 - in its place
+    """A cached property without the lock that Python 3.11 has for all instances together.
+
+    With that, threads would wait for each other's files. Where two threads ask at once, both may compute;
+    they get the same result.
+    """
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
+        if instance is None:
+            return self
+        kept, name = instance.__dict__, str(self.attrname)
+        if name not in kept:
+            kept.setdefault(name, self.func(instance))
+        value: T = kept[name]
+        return value

@@ -1,0 +1,54 @@
+"""Opening a store: its catalog, its disks, and the upkeep that follows commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from elasticscan.base.clock import Clock
+from elasticscan.base.errors import StoreNotFound
+from elasticscan.catalog import Catalog
+from elasticscan.storage import Disk
+from elasticscan.store.adoption import settle_copy
+from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.context.shards import local_cluster
+from elasticscan.store.copies.disks import disk_at, read_only_disk
+from elasticscan.store.roots import Location
+from elasticscan.store.upkeep.after_commit import AfterCommit
+
+
+def open_context(
+    location: Location,
+    shown_uri: str,
+    clock: Clock,
+    disks: Callable[[str], Disk],
+    read_only: bool,
+    checkpoint: Checkpoint,
+    follows: bool,
+) -> Context:
+    """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
+    if not location.exists():
+        location.check_not_bereft()
+        raise StoreNotFound(
+            f"{shown_uri} holds no elasticscan store; create one with elasticscan.create or "
+            "`elasticscan create`",
+            uri=shown_uri,
+        )
+    location.check_not_empty()
+    location.warn_of_readers()
+    with location.knowing_its_shards():
+        catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
+
+    def open_root(root: str) -> Disk:
+        disk = disk_at(disks, root)
+        return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
+
+    reopen = partial(open_context, location, shown_uri, clock, disks, read_only, checkpoint, follows)
+    context = Context(catalog, catalog.clock, location, open_root, local_cluster, checkpoint, reopen)
+    if follows and catalog.read_only is None:
+        context.upkeep = AfterCommit(context)
+    catalog.when_copied = lambda: settle_copy(context)
+    catalog.before_writing = context.look_at_marks
+    catalog.when_missing = context.compare_with_shards
+    catalog.after_writing = context.note_committed
+    return context

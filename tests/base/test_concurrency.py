@@ -1,0 +1,127 @@
+"""Work in parallel, cached properties, and locks of modules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from elasticscan.base.concurrency import cached_property, completed, parallel, renewed_in_child
+
+SECONDS = 60
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+class _Slow:
+    def __init__(self) -> None:
+        self.begun, self.leave = threading.Event(), threading.Event()
+
+    @cached_property
+    def value(self) -> int:
+        """A number."""
+        self.begun.set()
+        self.leave.wait(SECONDS)
+        return 1
+
+
+def test_results_come_in_the_order_of_their_items() -> None:
+    both = threading.Barrier(2)
+
+    def work(number: int) -> int:
+        both.wait(SECONDS)
+        return -number
+
+    assert parallel(work, range(4), 2) == [0, -1, -2, -3]
+
+
+def test_a_single_item_needs_no_thread() -> None:
+    assert parallel(lambda _: threading.current_thread(), [0], 8) == [threading.current_thread()]
+    assert parallel(lambda _: 1, [], 8) == []
+
+
+def test_an_error_is_raised_once_nothing_runs_any_more() -> None:
+    begun, ended, failed = list[int](), list[int](), threading.Event()
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            failed.set()
+            raise ValueError(number)
+        failed.wait(SECONDS)
+        ended.append(number)
+
+    with pytest.raises(ValueError, match="0"):
+        parallel(work, range(100), 2)
+    assert sorted(begun) == sorted([0, *ended])
+    assert len(begun) < 100
+
+
+def test_items_that_have_not_begun_are_cancelled_when_the_block_ends() -> None:
+    begun, ended, first, leave = list[int](), list[int](), threading.Event(), threading.Event()
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number:
+            first.set()
+            leave.wait(SECONDS)
+        ended.append(number)
+
+    with completed(work, range(100), 2) as outcomes:
+        next(outcomes).result()
+        first.wait(SECONDS)
+        threading.Timer(0.05, leave.set).start()
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) < 100
+
+
+def test_an_error_is_an_outcome_and_the_others_go_on() -> None:
+    with completed(lambda number: 1 // number, [0, 1, 2], 2) as outcomes:
+        errors = [outcome.exception() for outcome in outcomes]
+    assert sum(isinstance(error, ZeroDivisionError) for error in errors) == 1
+    assert errors.count(None) == 2
+
+
+def test_threads_do_not_wait_for_properties_of_other_instances() -> None:
+    slow, other = _Slow(), _Slow()
+    other.leave.set()
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    slow.begun.wait(SECONDS)
+    assert other.value == 1
+    assert not slow.leave.is_set()
+    slow.leave.set()
+    thread.join()
+
+
+def test_a_property_is_computed_once() -> None:
+    slow, first = _Slow(), object()
+    slow.leave.set()
+    assert slow.value == 1
+    vars(slow)["value"] = first
+    assert slow.value is first
+    assert _Slow.value.__doc__ == "A number."
+
+
+def test_a_lock_that_another_thread_holds_is_unlocked_in_a_forked_child() -> None:
+    lock, held, leave = renewed_in_child(threading.Lock), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock():
+            held.set()
+            leave.wait(SECONDS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(SECONDS)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        with lock():
+            os._exit(0)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert lock() is lock()
