@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.redaction import as_cause, is_address, shown, without
+from elasticscan.base.redaction import as_cause, shown, without
 
 # Parameters of a URI that say who asks, not which place is meant.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
@@ -153,7 +153,7 @@ def whole_uri(text: str) -> str:
     match = _SHORT.match(text)
     if match is not None and match[1] and text.startswith("/", match.end()):
         return f"file://{text[match.end() :]}"
-    if is_address(text):
+    if shown(text) != text:
         raise InvalidOption(
             "what begins like the URL of a database, or has a user and a password in it, is taken for an "
             "address, not for a directory: write postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE, and "
