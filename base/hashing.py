@@ -403,8 +403,8 @@ def _fold_of(kind: pa.DataType) -> Fold:
         return partial(_fold_words, _small_decimal_words) if kind.precision <= 18 else _fold_big_decimals
     if kind.id not in _FOLDS:
         raise UnsupportedType(
-            f"A column of type {kind} cannot be hashed as Spark does. Use bool, int8 to int64, date32, "
-            "timestamp, decimal128, float, double, string, binary or fixed_size_binary.",
+            f"a column of type {kind} cannot be hashed as Spark does; use a whole number, date, timestamp, "
+            "decimal, float, text or binary",
             type=str(kind),
         )
     return _FOLDS[kind.id]

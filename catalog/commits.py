@@ -151,8 +151,8 @@ class CommitTx(TagTx):
             return False
         if any(row.name == table.name and row.dropped_at is None for row in self._rows.all(tables)):
             raise WriteConflict(
-                f"table {table.name!r} was made, with another definition, while rows were written that "
-                "were to make it; nothing was committed: write again, into that one",
+                f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
+                "write again into that table",
                 table=table.name,
             )
         self._enter_table(table)
@@ -240,10 +240,8 @@ class CommitTx(TagTx):
             return None
         if None not in (row.app_content, txn.content) and row.app_content != txn.content:
             raise InvalidOffset(
-                f"micro-batch {txn.version} of this stream was written before, by commit {row.number}, and "
-                "then ended elsewhere: its checkpoint lost its newest files, is an older copy or was edited. "
-                "Nothing was committed. Start the stream with a new checkpoint: rows that are there already "
-                "are upserted once more, but a copy with deletes has to begin with an empty table",
+                f"micro-batch {txn.version} was committed before as {row.number} with another end: its "
+                "checkpoint is old; start with a new checkpoint",
                 table=table,
                 batch=txn.version,
                 commit=row.number,
@@ -353,9 +351,8 @@ class CommitTx(TagTx):
         now = max(self.times.stamp, self._state("newest_commit_at"))
         if timestamp > now + CLOCK_SLACK_SECONDS:
             raise SnapshotNotFound(
-                f"the time that was asked for, {utc(timestamp)}, is still to come: it is {utc(now)} now, and "
-                "where an option of Spark takes a time without a zone it is UTC; give a time that has "
-                "passed, with its zone, or leave it out for the newest snapshot",
+                f"the time {utc(timestamp)} is still to come (now it is {utc(now)}); give a past time with "
+                "its zone, or leave it out for the newest snapshot",
                 time=timestamp,
                 now=now,
             )

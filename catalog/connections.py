@@ -401,8 +401,8 @@ def never_free(connection: object) -> None:
 
 def unsafe_fork() -> UnsafeFork:
     return UnsafeFork(
-        "this process was forked during a transaction of its parent, so it cannot use the catalog; fork "
-        "when the parent is not writing, or start processes with multiprocessing's 'spawn' or 'forkserver'",
+        "this process was forked during a transaction of its parent; fork while the parent rests, or start "
+        "processes with 'spawn'",
         process=os.getpid(),
     )
 

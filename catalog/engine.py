@@ -66,8 +66,8 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             )
         if not isinstance(url, Path) and hides(url, parsed.host):
             raise InvalidOption(
-                "it is not certain where its host begins; in a user, a password or any parameter '/', ':', "
-                f"'@' and '?' are written as %2F, %3A, %40 and %3F: {shown(url)}",
+                "it is not certain where its host begins; write '/', ':', '@' and '?' in a password as "
+                f"%2F, %3A, %40 and %3F: {shown(url)}",
                 option="uri",
             )
         if sqlite and parsed.database in (None, "", ":memory:"):
@@ -89,7 +89,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     except ArgumentError as error:
         raise InvalidOption(
             f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog "
-            f"({without(error, url)}); shards may be anywhere, but a catalog needs one of the two",
+            f"({without(error, url)}); use one of the two",
             option="uri",
         ) from as_cause(error, url)
     except ValueError as error:
@@ -120,8 +120,8 @@ def _check_options(parsed: URL, url: str | Path) -> None:
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     if not parsed.query.keys() <= known:
         raise InvalidOption(
-            "it has options of the connection that PostgreSQL does not know; in a user or a password '?', "
-            f"'&' and '=' are written as %3F, %26 and %3D: {shown(url)}",
+            "options of the connection that PostgreSQL does not know; write '?', '&' and '=' in a password "
+            f"as %3F, %26 and %3D: {shown(url)}",
             option="uri",
         )
 

@@ -128,9 +128,8 @@ def failing_disk(engine: Engine) -> CatalogUnavailable | None:
     if reason is None:
         return None
     return CatalogUnavailable(
-        f"the catalog {path} could not be read: {reason}; its disk, mount or network fails, and nothing says "
-        "that the catalog is damaged. Look at the system's log, then try again; if it stays so, copy the "
-        "catalog (or restore it) to another disk",
+        f"the catalog {path} could not be read: {reason}; its disk, mount or network fails: check the "
+        "system's log, then try again",
         detail=str(reason),
         errno=reason.errno,
     )
@@ -149,8 +148,8 @@ def _damage(error: DBAPIError, said: str, engine: Engine) -> ElasticScanError:
     number = getattr(error.orig, "sqlite_errorcode", None) or 0
     if path is not None and number & 0xFF == sqlite3.SQLITE_CORRUPT and is_sound(path):
         return CatalogUnavailable(
-            f"the catalog {path} could not be read ({said}), and now it can: its disk, mount or network has "
-            "failed for a moment. Try again, and look at the system's log",
+            f"the catalog {path} could not be read ({said}) for a moment: its disk, mount or network "
+            "failed; try again, check the system's log",
             detail=said,
         )
     return damaged(said)
@@ -260,24 +259,22 @@ def replaced_file() -> Interrupted:
 def commit_unknown(error: SQLAlchemyError | str) -> CommitUnknown:
     said = error.orig if isinstance(error, DBAPIError) else error
     return CommitUnknown(
-        f"the connection to the catalog was lost while it committed ({said}): either all was done, or "
-        "nothing. Look (at history() after a write) before you repeat it; a write with txn= may be repeated "
-        "at once, it is done only once",
+        f"the connection to the catalog was lost during a commit ({said}): all or nothing was done; look at "
+        "`history` before you repeat it",
         detail=str(said),
     )
 
 
 def damaged(why: object) -> StoreDamaged:
     return StoreDamaged(
-        f"the catalog cannot be read: {why}; `elasticscan verify` looks at all of it; {RESTORE}",
+        f"the catalog cannot be read: {why} (`elasticscan verify` checks all of it); {RESTORE}",
         detail=str(why),
     )
 
 
 def not_whole(problem: str, **fields: Any) -> StoreDamaged:
     return StoreDamaged(
-        f"the catalog is damaged: {problem}. Nothing of it was used; `elasticscan verify` looks at all of "
-        "it; " + RESTORE,
+        f"the catalog is damaged: {problem} (`elasticscan verify` checks all of it); {RESTORE}",
         **fields,
     )
 

@@ -96,8 +96,8 @@ class FragmentTx(IndexTx):
         gone = self._which_condemned(_files_of(new_fragments))
         if gone:
             raise WriteConflict(
-                "garbage was collected with a grace period shorter than this took, and took files that it "
-                "needed; nothing was changed, try again",
+                "garbage was collected with a grace period shorter than this call; nothing was changed: "
+                "try again with a longer grace",
                 path=min(gone)[1],
             )
         first = self._next("next_fragment", len(new_fragments))

@@ -107,14 +107,14 @@ def check_one_name(engine: Engine) -> None:
         raise cannot_look(Path(path), error) from error
     if stat.S_ISLNK(status.st_mode):
         raise StoreCopied(
-            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}: it is no copy; open the "
-            "store there, or make a real copy (cp -r) and write to that. Nothing was changed",
+            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}, not a copy; open the store "
+            "there, or make a real copy (`cp -r`)",
             original=os.path.realpath(path),
         )
     if status.st_nlink > 1:
         raise StoreCopied(
-            f"{path} has {status.st_nlink} names (hard links): writing to it would change all of them. Make "
-            "a real copy (cp -r) in place of one, or remove the other names. Nothing was changed",
+            f"{path} has {status.st_nlink} names (hard links), and a write would change all of them; make a "
+            "real copy (`cp -r`) in place of one",
             original=path,
         )
 

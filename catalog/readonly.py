@@ -164,8 +164,8 @@ class _Source:
                     return seen, content
             time.sleep(_PAUSE_SECONDS)
         raise CatalogUnavailable(
-            f"{self._path} changes all the time, and the files next to it that say how to read it meanwhile "
-            "cannot be used here; try again, or let this user read them"
+            f"{self._path} keeps changing, and this user cannot use the files next to it; let this user "
+            "read them, or try again"
         )
 
     def _look(self) -> Seen:

@@ -218,10 +218,9 @@ class StateTx:
         self.looked, before = now, self._seen_before
         if before is not None and before != now and not before.may_precede(now):
             raise CatalogOutdated(
-                f"the catalog is older than it was: this process has seen commit {before.last_commit} "
-                f"(layout {before.layout}), and now its newest is {now.last_commit} (layout {now.layout}). "
-                "Nothing was changed. Put the newest catalog back; or, if it is lost, run "
-                "`elasticscan adopt` to go on from this one",
+                f"the catalog is older than it was: commit {before.last_commit} (layout {before.layout}) "
+                f"was seen, it ends with {now.last_commit} (layout {now.layout}); put the newest back, or "
+                "run `elasticscan adopt`",
                 known=before.last_commit,
                 found=now.last_commit,
             )

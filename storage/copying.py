@@ -236,8 +236,8 @@ class _Copy:
         commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
         if bool((~first[1:] & (commits[1:] == commits[:-1])).any()):  # each would end the other
             raise StoreDamaged(
-                f"rows of table {self.source.table.name!r} are there twice, of the same key and commit; "
-                "nothing was changed: run `elasticscan verify`, and restore a backup if it tells of damage",
+                f"table {self.source.table.name!r} has rows of the same key and commit twice; run "
+                "`elasticscan verify`, and restore a backup if it finds damage",
                 table=self.source.table.name,
             )
         until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
@@ -310,7 +310,7 @@ def check_keys_differ(source: PageSource) -> None:
 def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> InvalidKey:
     key = {name: rows.column(name)[row].as_py() for name in names}
     return InvalidKey(
-        f"the primary key {key} occurs more than once in one write; keep one row for each key "
-        "(in Spark: df.dropDuplicates) and write again",
+        f"the primary key {key} occurs more than once in one write; keep one row for each key (in Spark: "
+        "df.dropDuplicates)",
         key=str(key),
     )

@@ -89,8 +89,8 @@ def _check_limits(schema: pa.Schema) -> None:
             fields += 1
             if depth > MAX_NESTING:
                 raise LimitExceeded(
-                    f"column {column.name!r} is nested more than {MAX_NESTING} levels deep, which "
-                    "not all that reads tables would bear; flatten it, or keep the value as JSON text",
+                    f"column {column.name!r} is nested more than {MAX_NESTING} levels deep; flatten it, or "
+                    "keep the value as JSON text",
                     column=column.name,
                     limit="nesting",
                     most=MAX_NESTING,
@@ -266,8 +266,8 @@ def check_works(table: TableInfo, hashing: Hashing) -> None:
         trial.copies(trial.stage(_deletion(row, table)))
     except _FAILURES as error:
         raise UnsupportedType(
-            f"table {table.name!r} cannot be made with these columns, because a row of them does not come "
-            f"back as it was written: {error}; change their types",
+            f"table {table.name!r} cannot have these columns: a row of them does not come back as it was "
+            f"written ({error}); change their types",
             table=table.name,
         ) from error
 

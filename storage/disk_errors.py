@@ -79,8 +79,8 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
     where = root if path is None else f"{root.rstrip('/')}/{path}"
     if number in _NO_ROOM:
         return DiskFull(
-            f"the disk is full while writing {where}; nothing was committed: free some space "
-            "(collect_garbage removes files that nothing needs) and try again",
+            f"the disk is full while writing {where}; nothing was committed: free some space (`elasticscan "
+            "gc`) and try again",
             path=where,
         )
     if number in _NO_FILES:
@@ -106,8 +106,8 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
     number = _number(error)
     if number in _NO_ROOM:
         return DiskFull(
-            f"the disk of temporary files, {place}, is full; nothing was committed: free some space, or "
-            "name a directory that has more in the environment variable TMPDIR, and try again",
+            f"the disk of temporary files, {place}, is full; nothing was committed: free some space, or set "
+            "TMPDIR to a larger directory",
             path=place,
         )
     if number in _NO_FILES:
@@ -115,8 +115,8 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
     if number in _NO_MEMORY:
         return out_of_memory(f"a temporary file in {place}")
     return InvalidOption(
-        f"temporary files cannot be kept in {place} ({error}); nothing was committed: name a directory that "
-        "this user may write to in the environment variable TMPDIR",
+        f"temporary files cannot be kept in {place} ({error}); set TMPDIR to a directory that this user may "
+        "write to",
         option="TMPDIR",
     )
 
@@ -146,8 +146,8 @@ def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
 def out_of_files(where: str) -> OutOfResources:
     """The error when the process, or the machine, has as many files open as it may."""
     return OutOfResources(
-        f"{where} cannot be opened, because too many files are open; nothing is wrong with it: allow more "
-        "(`ulimit -n 65536`), have fewer scans at once, or compact the table, which makes few files of many",
+        f"{where} cannot be opened, because too many files are open; allow more (`ulimit -n 65536`), or "
+        "compact the table",
         what="files",
     )
 
@@ -155,16 +155,15 @@ def out_of_files(where: str) -> OutOfResources:
 def out_of_memory(where: str) -> OutOfResources:
     """The error when the machine, or a limit of the process, refused memory."""
     return OutOfResources(
-        f"{where} cannot be used, because the process gets no more memory; nothing is wrong with it: allow "
-        "more, use smaller pages, or run less at once, and try again",
+        f"{where} cannot be used, because the process gets no more memory; allow more, or use smaller pages",
         what="memory",
     )
 
 
 def _swept(where: str) -> WriteConflict:
     return WriteConflict(
-        f"{where} was removed while it was being written, as a garbage collection does whose grace is "
-        "shorter than the write takes; nothing was committed: try again, and collect with a longer grace",
+        f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
+        "try again with a longer grace",
         path=where,
     )
 

@@ -26,8 +26,8 @@ def open_disk(root: str) -> Disk:
         return ObjectDisk(root)
     if root.lower().startswith(_ELSEWHERE):
         raise InvalidOption(
-            f"{shown(root)} cannot be a shard's storage: write s3://BUCKET/PREFIX, and set AWS_ENDPOINT_URL "
-            "to the server's address where each process runs",
+            f"{shown(root)} cannot be a shard's storage; write `s3://BUCKET/PREFIX`, and set "
+            "AWS_ENDPOINT_URL where each process runs",
             option="shards",
         )
     if "://" in root:

@@ -34,9 +34,8 @@ def parse_root(root: str) -> tuple[str, str]:
         path = posixpath.normpath("/" + unquote(parts.path).lstrip("/")).lstrip("/")
         return parts.netloc, f"{path}/" if path else ""
     raise InvalidOption(
-        f"{shown(root)} cannot be a shard's storage: write s3://BUCKET/PREFIX alone. Set credentials, "
-        "endpoint and region where each process runs, with AWS_PROFILE (or AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY), AWS_ENDPOINT_URL and AWS_REGION; the store never keeps them",
+        f"{shown(root)} cannot be a shard's storage; write `s3://BUCKET/PREFIX`, and set AWS_PROFILE, "
+        "AWS_ENDPOINT_URL and AWS_REGION where each process runs",
         option="shards",
     )
 

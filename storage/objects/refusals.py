@@ -118,15 +118,14 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
         return missing_file(where)
     if code == "NoSuchUpload":
         return WriteConflict(
-            f"the upload of {where} was ended while it was being written, as a garbage collection does whose "
-            "grace is shorter than the write takes; nothing was committed: try again, and collect with a "
-            "longer grace",
+            f"the upload of {where} was ended by a garbage collection; nothing was committed: try again, "
+            "and collect with a longer grace",
             path=where,
         )
     if code in ("QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"):
         return DiskFull(
             f"the object storage has no room for {where} ({code}); nothing was committed: free some space "
-            "(collect_garbage removes files that nothing needs) or raise the quota, and try again",
+            "or raise the quota",
             path=where,
         )
     why = _REFUSED.get(code) or next((said for kind, said in _UNSENT if isinstance(error, kind)), None)

@@ -79,9 +79,8 @@ def lease_snapshot(
             return at, look(tx)
     except DiskFull as error:
         raise DiskFull(
-            "the catalog's disk is full, and a scan writes a lease there where the retention period alone "
-            f"does not keep its snapshot for {2 * LEASE_SECONDS // 3600} hours; nothing was changed: free "
-            "some space and try again, or open the store with read_only=True, which takes no lease"
+            f"the catalog's disk is full, and a scan of over {2 * LEASE_SECONDS // 3600} hours writes a "
+            "lease there; free some space, or open with read_only=True"
         ) from error
 
 

@@ -272,8 +272,8 @@ def check_reached(last_commit: int, upto: int) -> None:
     """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
     if upto > last_commit:
         raise CatalogOutdated(
-            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}: an older one was "
-            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt`",
+            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}; put the newest "
+            "catalog back, or run `elasticscan adopt`",
             known=upto,
         )
 
@@ -290,9 +290,8 @@ def check_kept(table: TableInfo, after: int) -> None:
         after = table.created_commit  # before its creation a table had nothing to keep
     if after < oldest:
         raise ChangesExpired(
-            f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
-            f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
-            "(Table.set_retention)",
+            f"changes of table {table.name!r} after commit {after} are no longer kept: {after + 1} to "
+            f"{oldest} are gone; start from a snapshot, or keep changes longer",
             table=table.name,
             after=after,
             oldest=oldest,

@@ -236,8 +236,7 @@ def _narrowed(array: pa.Array, field: pa.Field, table: TableInfo) -> pa.Array:
     if not fits:
         raise TableChanged(
             f"column {field.name!r} of table {table.name!r} was dropped or widened since this read began, "
-            f"and a later commit has values that are no {field.type}; begin another one (a stream: start it "
-            "again)",
+            f"and has values that are no {field.type}; begin again",
             table=table.name,
             column=field.name,
         )

@@ -603,7 +603,7 @@ class Context:
                 self.check_root(shard)  # a disk that is not mounted is no damage
                 raise
             raise WriteConflict(
-                "garbage was collected with a grace period shorter than this took, and took files that it "
-                "needed; nothing was changed: try again, and collect with a longer grace period",
+                "garbage was collected with a grace period shorter than this call; nothing was changed: "
+                "try again with a longer grace",
                 path=path,
             ) from error

@@ -301,8 +301,8 @@ def _no_longer_needed(
     except StoreDamaged as error:  # so nobody knows which files that one needs
         torn = str(error.fields["what"])
         raise StoreDamaged(
-            f"backup {own.removesuffix(SUFFIX)} was made and is whole, but no older one was dropped: {torn} "
-            "there is not as it was written. Remove that file; the next backup drops what none needs",
+            f"backup {own.removesuffix(SUFFIX)} was made, but no older one was dropped: {torn} there is not "
+            "as it was written; remove that file",
             what=torn,
         ) from error
     dropped = set(old)
@@ -416,8 +416,8 @@ class _NewRoot:
 def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
     if file.path in root.there:
         raise InvalidOption(
-            f"{root.path} holds files of this store, but no marker that says whose they are; choose another "
-            "place, or remove this directory if no store uses it",
+            f"{root.path} holds files of this store, but no marker that names it; choose another place, or "
+            "remove it if no store uses it",
             option="roots",
         )
     root.copied.append(file.path)

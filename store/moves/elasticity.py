@@ -262,7 +262,7 @@ class Elasticity:
             if waited > DRAIN_WAIT_SECONDS:
                 raise MoveInProgress(
                     f"shard {shard} could not be emptied: another process has been moving its tablets for "
-                    f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status` and try again",
+                    f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status`",
                     shard=shard,
                 )
             self._context.clock.sleep(_POLL_SECONDS)

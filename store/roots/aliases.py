@@ -155,9 +155,8 @@ def whole_uri(text: str) -> str:
         return f"file://{text[match.end() :]}"
     if shown(text) != text:
         raise InvalidOption(
-            "what begins like the URL of a database, or has a user and a password in it, is taken for an "
-            "address, not for a directory: write postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE, and "
-            "leave the password to PGPASSFILE if you can (a directory of such a name is written ./NAME)",
+            "this looks like the address of a database; write "
+            "`postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE`, or ./NAME for a directory",
             option="uri",
         )
     if match is None:
@@ -201,8 +200,8 @@ def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
         system, path = fs.FileSystem.from_uri(text)
     except pa.ArrowInvalid as error:
         raise InvalidOption(
-            f"{shown(text)} names no place that files can be in: {without(error, text)}; write a "
-            "path, or a URI that begins with file://, s3://, gs://, abfs:// or hdfs://",
+            f"{shown(text)} is no place for files: {without(error, text)}; write a path, or a URI with "
+            "file://, s3://, gs://, abfs:// or hdfs://",
             option="uri",
         ) from as_cause(error, text)
     return system, path

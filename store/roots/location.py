@@ -116,9 +116,9 @@ class Location:
                         uri=self.uri,
                     )
                 raise StoreNotFound(
-                    f"{self.uri} is no store, but {above} is one, and tables are named apart from it: "
-                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r}), or in a shell "
-                    f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
+                    f"{self.uri} is no store, but {above} is one; open its table with `elasticscan scan "
+                    f"{shlex.quote(str(above))} {shlex.quote(self.directory.name)}` or "
+                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r})",
                     uri=self.uri,
                 )
         with self._looking():
@@ -290,9 +290,8 @@ def _check_holds_catalog(uri: str) -> None:
         )
     if rest and scheme.lower() in _OF_FILES:
         raise InvalidOption(
-            f"{shown(uri)} can hold no catalog: name a directory, or a database as postgresql+psycopg://…; "
-            "shards may lie elsewhere: shards={'s1': 's3://bucket/prefix'}, in a shell --shard "
-            "s1=s3://bucket/prefix",
+            f"{shown(uri)} can hold no catalog: name a directory or a database (`postgresql+psycopg://…`); "
+            "shards may be elsewhere",
             option="uri",
         )
 
@@ -338,7 +337,7 @@ def resolve(uri: str) -> str:
     if not value:
         raise InvalidOption(
             f"{uri} names the environment variable {name!r}, which is not set here; set it where the store "
-            "is opened: for Spark, where the driver is started",
+            "is opened (for Spark, at the driver)",
             option="uri",
         )
     return value

@@ -96,8 +96,8 @@ def read_marker(disk: Disk, root: str) -> Marker | None:
         return Marker(**_unpack(content))
     except (ValueError, TypeError) as error:
         raise WrongRoot(
-            f"the marker {MARKER} in {place_of(root)} is damaged ({error}), so nobody knows whose files "
-            "these are; restore it, or remove it and run `elasticscan adopt` if they are this store's",
+            f"the marker {MARKER} in {place_of(root)} is damaged ({error}); restore it, or remove it and "
+            "run `elasticscan adopt` if the files are this store's",
             root=str(place_of(root)),
         ) from error
 
@@ -167,9 +167,9 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
         )
     if marker.incarnation != expected.incarnation:
         raise WrongRoot(
-            f"{place} is {marker}, but it belongs to another copy of the store (incarnation "
-            f"{marker.incarnation}, not {expected.incarnation}), or an adoption was cut off; use that copy, "
-            "or run `elasticscan adopt` (again) to make this one the owner",
+            f"{place} is {marker}, but belongs to another copy of the store (incarnation "
+            f"{marker.incarnation}, not {expected.incarnation}); use that copy, or run `elasticscan adopt` "
+            "to make this one the owner",
             root=place,
             wanted=expected.incarnation,
             found=marker.incarnation,
@@ -184,8 +184,8 @@ def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[i
     if mark.layout > versions[0] or mark.commit > versions[1]:
         raise CatalogOutdated(
             f"the catalog is older than its shards: {place_of(root)} knows commit {mark.commit} (layout "
-            f"{mark.layout}), the catalog only {versions[1]} (layout {versions[0]}). Nothing was changed. "
-            "Put the newest catalog back; or, if it is lost, run `elasticscan adopt` to go on from this one",
+            f"{mark.layout}), the catalog {versions[1]} (layout {versions[0]}); put the newest back, or run "
+            "`elasticscan adopt`",
             root=str(place_of(root)),
             known=mark.commit,
             found=versions[1],
@@ -214,9 +214,8 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
         return True
     if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
         raise InvalidOption(
-            f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "
-            "choose another directory, or restore that catalog. If a restore, or the making of a store, was "
-            "cut off here, and no store has its catalog elsewhere, remove this directory and try again",
+            f"{place} holds a shard of another store ({marker}) or of a lost catalog; choose another "
+            "directory, or remove it if no store uses it",
             root=str(place),
         )
     if marker.shard in taken and marker.shard != mine.shard:

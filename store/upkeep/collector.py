@@ -280,8 +280,7 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
         if planned.ahead:
             return CatalogOutdated(
                 f"the catalog is older than its shards: a file of shard {look.shard.name!r} knows commit "
-                f"{planned.ahead}. Nothing was removed. Put the newest catalog back; or, if that is lost, "
-                "run `elasticscan adopt` to go on from this one",
+                f"{planned.ahead}; put the newest catalog back, or run `elasticscan adopt`",
                 shard=look.shard.name,
                 known=planned.ahead,
             )
@@ -289,8 +288,8 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
         if planned.unknown:
             return GarbageRefused(
                 f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
-                f"{look.shard.name!r}; so many are rarely garbage. Nothing was removed. Look at them with "
-                "`elasticscan gc --dry-run`; if interrupted writes left them, collect with --share 1",
+                f"{look.shard.name!r}; look at them with `elasticscan gc --dry-run`, then collect with "
+                "--share 1",
                 shard=look.shard.name,
                 unknown=planned.unknown,
                 files=planned.of,
