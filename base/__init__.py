@@ -1,10 +1,10 @@
-"""The ground floor: small things that every other folder uses.
+"""The lowest layer: definitions that every other folder uses.
 
-Small things that have to be the same everywhere, because two parts of a store that disagree about
-one of them lose rows without noticing:
+They must be the same everywhere, because two parts of a store that disagree about one of them would lose
+rows without noticing:
 
-errors      Every error a user can meet, sorted by what the caller should do about it: mend the
-            call, try again, start again, or call an operator. Each carries a code, its details as
+errors      Every error, sorted by what the caller should do about it: correct the call, try
+            again, start again, or call an operator. Each carries a code, its details as
             fields, and survives the trip from a worker process to the driver.
 hashing     The way from a row to its slot. By default it is Spark's own hash, so a DataFrame
             repartitioned by the shard key and the store that receives it agree on where each row
@@ -14,32 +14,31 @@ order_keys  Values as bytes whose plain comparison is the order of the values. A
             shard means the same at any other: on this, scanning across moves rests.
 value_keys  The same for any scalar with an order, and for nulls: keys of indexes, bounds of statistics.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
-redaction   URIs without their passwords; every error's text and fields go through it.
-permissions  Modes of files, of the directories that they are made in.
-clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
+redaction   URIs without passwords; applied to every error's text and fields.
+permissions  Modes of new files, derived from their directory.
+clock       Time behind a protocol of two methods, with a manual one for tests.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
 interrupted  What a thread has begun, to be ended where a signal's handler raises during it.
 resources   What a process has no more of, told as such.
 threads     Threads whose start comes to an end, also where there is no memory for them.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
-showing     Values of callers inside of messages, cut short.
+showing     Values of callers as short text in messages.
 nearness    The right name that a wrong one is most like.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
-user_files  Errors of files that users bring and take, each with its name.
+user_files  Errors of users' files, with the name of the file.
 
 Promises:
 
 * Nothing here knows of shards, files, catalogs or Spark, and nothing here imports another layer.
 * Errors, hashing, order keys and limits are pure: the same input gives the same output in every
   process, on every machine, in every version that can open the same store. Clock and forks are
-  the exceptions; a clock is always handed in by whoever owns it, nobody reaches for it.
+  the exceptions; a clock is always passed in by its owner.
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.
 
-Left out: configuration files, logging set-up, retry policies. Whoever needs one has it alongside the
-code it serves.
+Not here: configuration files, logging set-up, retry policies. They are next to the code that uses them.
 
 Import from the module that has the thing (`from elasticscan.base.errors import InvalidOption`):
 these modules have little to do with each other, and some that import them should stay light.
