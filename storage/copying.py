@@ -81,7 +81,7 @@ class Copied:
     max_commit: int
 
     def as_fragment(self, number: int, table: TableInfo) -> Fragment:
-        """The fragment as if it were entered under a number."""
+        """Return the fragment as if it were entered under a number."""
         return self.staged.entered(number, table.id, self.min_commit, self.max_commit)
 
 
@@ -171,7 +171,7 @@ class _Copy:
             self._divide(Versions(parts, self.source.table.primary_key, self.bounds))
 
     def _whole(self, fragment: Fragment) -> bool:
-        """True if every row of a fragment is kept and current, so that no rows have to be compared."""
+        """Return whether every row of a fragment is kept and current, so that no rows have to be compared."""
         apart = self.keep.apart
         needs_none = self.keep.drop_tombstones or (apart is not None and apart.complete)
         overwritten = apart is not None and fragment.min_commit < apart.floor
@@ -292,7 +292,7 @@ def copy_slots(
 
 
 def check_keys_differ(source: PageSource) -> None:
-    """Raises `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
+    """Raise `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
     names = source.table.primary_key
     everything = Bounds(0, 1 << 62)
     for interval in source.view.between(0, 1 << 16, everything):

@@ -64,7 +64,7 @@ _UNSUPPORTED = (
 
 
 def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    """Raises unless a table can be defined so.
+    """Raise unless a table can be defined so.
 
     Raises:
         LimitExceeded: it is too large, or nested too deep.
@@ -151,7 +151,7 @@ def _check_name(path: str, name: str, required: bool) -> None:
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """The bytes that one value takes even when it is null."""
+    """Return the bytes that one value takes even when it is null."""
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
@@ -214,13 +214,13 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
 
 
 def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """The schema as a table keeps it: no metadata anywhere, key columns not null, maps as Arrow has them."""
+    """Return the schema as a table keeps it: without metadata, key columns not null, maps as in Arrow."""
     bare = [field.with_nullable(field.nullable and field.name not in primary_key) for field in _bare(schema)]
     return pa.ipc.read_schema(pa.py_buffer(pa.schema(bare).serialize().to_pybytes()))
 
 
 def _bare(schema: pa.Schema) -> pa.Schema:
-    """The field without metadata, also of its type's parts: every file would carry it, and nobody read it."""
+    """Return the field without metadata, also in its type's parts: every file would carry it unread."""
     return pa.schema([_bare_field(field) for field in schema])
 
 
@@ -250,7 +250,7 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
 
 
 def check_works(table: TableInfo, hashing: Hashing) -> None:
-    """Raises `UnsupportedType` unless rows of a table, as it is stored, go in, out and from file to file.
+    """Raise `UnsupportedType` unless rows of a table, as it is stored, go in, out and from file to file.
 
     The definition is read back from its own bytes. Then a row with a value in each column is written, copied
     as moves and compactions copy, deleted, and copied together with its tombstone; all in memory.

@@ -83,14 +83,14 @@ class Disk(Protocol):
     def uncached(self) -> Disk: ...
 
     def create(self, path: str) -> Any:
-        """A context that yields a binary file to write.
+        """Return a context that yields a binary file to write.
 
         The file appears under its path, complete and flushed to the disk, when the block ends
         without an exception, and not at all otherwise. Raises `DiskFull`, `ShardUnavailable`.
         """
 
     def open(self, path: str) -> OpenFile:
-        """Raises `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
+        """Raise `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
 
     def expect(self, paths: Sequence[str]) -> None:
         """Hear that files are opened next; what is far may ask for all of them at once.
@@ -115,7 +115,7 @@ class Disk(Protocol):
 
 
 def batch_bytes(disk: Disk) -> int:
-    """The size of record batches in files of a disk: over a network a few rows come with few others."""
+    """Return the size of record batches in files of a disk: smaller over a network, for point reads."""
     return FAR_BATCH_BYTES if disk.is_far else BATCH_BYTES
 
 
@@ -277,7 +277,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
 
 
 def flush_directory(directory: Path) -> None:
-    """A rename is only on the disk once its directory is."""
+    """Return a rename is only on the disk once its directory is."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

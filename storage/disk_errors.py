@@ -64,7 +64,7 @@ _SAID = {
 
 
 def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
-    """The error to raise for what a disk said.
+    """Return the error to raise for what a disk said.
 
     Args:
         error: as the operating system or `pyarrow.fs` raised it; one without a number becomes
@@ -101,7 +101,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
 
 
 def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanError:
-    """The error to raise for what the disk of temporary files said."""
+    """Return the error to raise for what the disk of temporary files said."""
     pass_on(error)
     number = _number(error)
     if number in _NO_ROOM:
@@ -122,7 +122,7 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
 
 
 def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
-    """The error for a shard's root that is not there."""
+    """Return the error for a shard's root that is not there."""
     return ShardUnavailable(
         f"the shard's storage {root} cannot be {'written' if writing else 'read'}: it does not exist; mount "
         "or restore it and try again",
@@ -132,19 +132,19 @@ def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
 
 
 def missing_file(where: str, label: str = "") -> FragmentMissing:
-    """The error for a file that is gone, although its root is there."""
+    """Return the error for a file that is gone, although its root is there."""
     return FragmentMissing(
         f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
     )
 
 
 def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
-    """The error for a file that ends before the bytes that were to be read."""
+    """Return the error for a file that ends before the bytes that were to be read."""
     return FragmentDamaged(f"{where} ends before byte {offset + length:,}: it was cut; {RESTORE}", path=where)
 
 
 def out_of_files(where: str) -> OutOfResources:
-    """The error when the process, or the machine, has as many files open as it may."""
+    """Return the error when the process, or the machine, has as many files open as it may."""
     return OutOfResources(
         f"{where} cannot be opened, because too many files are open; allow more (`ulimit -n 65536`), or "
         "compact the table",
@@ -153,7 +153,7 @@ def out_of_files(where: str) -> OutOfResources:
 
 
 def out_of_memory(where: str) -> OutOfResources:
-    """The error when the machine, or a limit of the process, refused memory."""
+    """Return the error when the machine, or a limit of the process, refused memory."""
     return OutOfResources(
         f"{where} cannot be used, because the process gets no more memory; allow more, or use smaller pages",
         what="memory",
@@ -169,7 +169,7 @@ def _swept(where: str) -> WriteConflict:
 
 
 def _number(error: OSError | MemoryError) -> int | None:
-    """The errno of an error, or the one that its class stands for."""
+    """Return the errno of an error, or the one that its class stands for."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     kinds = {

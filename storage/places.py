@@ -13,7 +13,7 @@ _ELSEWHERE = ("s3n://", "http://", "https://")  # how else people name a bucket
 
 
 def open_disk(root: str) -> Disk:
-    """The disk for a root: a directory, a prefix of an S3 bucket, or anything `pyarrow.fs` has a URI for."""
+    """Return the disk for a root: a directory, a prefix of an S3 bucket, or a URI of `pyarrow.fs`."""
     if root.lower().startswith(OBJECT_SCHEMES):
         try:
             from elasticscan.storage.objects.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra

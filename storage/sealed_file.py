@@ -150,7 +150,7 @@ def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any
 
 
 def _unpack(body: bytes) -> tuple[Manifest, dict[str, Any]]:
-    """The manifest, and what was kept with it; raises ValueError, KeyError or TypeError."""
+    """Return the manifest, and what was kept with it; raises ValueError, KeyError or TypeError."""
     values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
     if values.pop("version") != MANIFEST_VERSION:
         raise ValueError("it was sealed by another release")
@@ -357,7 +357,7 @@ class SealedFile:
             raise error
 
     def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """The values kept with the file of the record batches in, or partly in, bytes [start, end)."""
+        """Yield the values kept with the file of the record batches in, or partly in, bytes [start, end)."""
         begin = 0
         for number, (*facts, stop) in enumerate(self.more["batches"]):
             if begin < end and stop > start:
@@ -365,7 +365,7 @@ class SealedFile:
             begin = stop
 
     def as_arrow_file(self) -> pa.NativeFile:
-        """The file as Arrow's readers take it."""
+        """Return the file as Arrow's readers take it."""
         if self._whole is not None:
             return pa.BufferReader(self._whole)
         return pa.PythonFile(_ArrowFile(self), mode="r")
@@ -419,7 +419,7 @@ def _check_length(count: int, path: str, length: int) -> None:
 
 
 def _body(sealed: memoryview) -> memoryview:
-    """The manifest before a trailer at the end of `sealed`; raises ValueError."""
+    """Return the manifest before a trailer at the end of `sealed`; raises ValueError."""
     if len(sealed) < _TRAILER_BYTES or sealed[-8:] != _MAGIC:
         raise ValueError("it was never sealed")
     length = int.from_bytes(sealed[-16:-8], "little")

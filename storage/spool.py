@@ -49,7 +49,7 @@ class Spool:
         self._count += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches that are there when the first one is asked for."""
+        """Yield the batches that are there when the first one is asked for."""
         if not self._count:
             return
         with _typed():

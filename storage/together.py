@@ -30,7 +30,7 @@ class Together:
         self._waiting: list[ExitStack] = []
 
     def of(self, disk: Disk) -> Disk:
-        """The disk, whose new files end with this block."""
+        """Return the disk, whose new files end with this block."""
         return cast("Disk", _LateDisk(disk, self))
 
     @contextmanager

@@ -221,7 +221,7 @@ class Bucket:
 
 
 def _taken(answer: Any) -> tuple[pa.Buffer, int]:
-    """The bytes of an answer, and the size of the whole object."""
+    """Return the bytes of an answer, and the size of the whole object."""
     size = int(answer["ContentLength"])
     # Large ones are the system's own: an allocator would keep them for a while when they are free.
     buffer = pa.allocate_buffer(size) if size < _LARGE_BYTES else pa.py_buffer(mmap(-1, size))

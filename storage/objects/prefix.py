@@ -23,7 +23,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
 def parse_root(root: str) -> tuple[str, str]:
-    """The bucket and the prefix that an `s3://` or `s3a://` root names; the prefix ends with a slash.
+    """Return the bucket and the prefix that an `s3://` or `s3a://` root names; the prefix ends with a slash.
 
     Raises:
         InvalidOption: it names none, or says more than that: who asks, and where the server is, belongs into

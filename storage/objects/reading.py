@@ -146,7 +146,7 @@ _gate = _Gate()
 
 
 def name_of(bucket: Bucket, key: str) -> str:
-    """The name of an object in its bucket.
+    """Return the name of an object in its bucket.
 
     It leaves out the server, which costs more to find out than a read of copies: keys of fragments are never
     given twice, and what another server's object has in them is found out like other damage.
@@ -176,7 +176,7 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> No
 
 
 def read_end(bucket: Bucket, key: str) -> tuple[pa.Buffer, int]:
-    """The last bytes of an object, and its size."""
+    """Return the last bytes of an object, and its size."""
     return bucket.read(key, f"-{TAIL_BYTES}")
 
 

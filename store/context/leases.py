@@ -36,7 +36,7 @@ _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
 
 
 def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
-    """True if retention keeps a snapshot until its reader looks again, and twice as long for good measure."""
+    """Return whether retention keeps a snapshot for twice the time until its reader checks again."""
     return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
 
 
@@ -46,7 +46,7 @@ def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
 def hold_snapshot(
     context: Context, tx: Tx, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
 ) -> tuple[int, Seen] | None:
-    """The snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
+    """Return the snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
 
     None when the retention period alone does not keep it for long enough: then it needs a lease.
     """
@@ -160,7 +160,7 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
 
 
 def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
-    """The commit that has to stay: of a snapshot, or the one after which changes are read."""
+    """Return the commit that has to stay: of a snapshot, or the one after which changes are read."""
     return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
 
 
@@ -181,5 +181,5 @@ def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> 
 
 
 def stream_of(purpose: str) -> str | None:
-    """The name of the stream that a lease is of; None for any other lease."""
+    """Return the name of the stream that a lease is of; None for any other lease."""
     return purpose.removeprefix(_STREAM) if purpose.startswith(_STREAM) else None

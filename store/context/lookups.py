@@ -66,7 +66,7 @@ class Lasting(Generic[Key, Value]):
         self._read: dict[Key, tuple[int, Value]] = {}
 
     def at(self, layout: int, key: Key) -> Value | None:
-        """The value at a layout, if that is known."""
+        """Return the value at a layout, if that is known."""
         read = self._read.get(key)
         return None if read is None or read[0] != layout else read[1]
 
@@ -75,7 +75,7 @@ class Lasting(Generic[Key, Value]):
         return value
 
     def newest(self, key: Key) -> tuple[int, Value] | None:
-        """The newest layout of which the value is known, and the value."""
+        """Return the newest layout of which the value is known, and the value."""
         return self._read.get(key)
 
     def carry_over(self, now: Reached) -> None:
@@ -105,7 +105,7 @@ class TableStatistics:
         return self.fragments if definition == self.definition else {}
 
     def histograms(self, runs: Iterable[IndexRun]) -> list[KeyHistogram]:
-        """The histograms of some runs; of those that have none, what is said of a run of its size."""
+        """Return the histograms of some runs; of those that have none, what is said of a run of its size."""
         return [self.runs.get(run.id) or KeyHistogram.unknown(run.rows) for run in runs]
 
 
@@ -171,12 +171,12 @@ class TableState:
         self._kept: dict[int, tuple[float, float]] = {}
 
     def serves(self, snapshot: int, after: int | None = None) -> bool:
-        """True if a snapshot, or the changes up to it, can be read: all is here and still kept."""
+        """Return whether a snapshot, or the changes up to it, can be read: all is here and still kept."""
         oldest = snapshot if after is None else max(after, self.table.created_commit)
         return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
 
     def is_kept(self, snapshot: int, now: float) -> bool:
-        """True if retention was seen to keep a snapshot, lately enough not to look again."""
+        """Return whether retention was seen to keep a snapshot, lately enough not to look again."""
         begin, end = self._kept.get(snapshot, (now, now))
         return begin <= now < end
 
@@ -187,7 +187,7 @@ class TableState:
         return self._views.get(shard, self._nothing)
 
     def index(self, index_id: int) -> IndexInfo:
-        """Raises `IndexChanged` when the index is there no more."""
+        """Raise `IndexChanged` when the index is there no more."""
         info = self._indexes.get(index_id)
         if info is None:
             raise IndexChanged(
@@ -198,25 +198,25 @@ class TableState:
         return info
 
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
-        """A fragment's entries in an index; every fragment has them once the index is ready."""
+        """Return a fragment's entries in an index; every fragment has them once the index is ready."""
         return self._runs[fragment.id, index.id]
 
     def all_runs(self) -> Iterator[IndexRun]:
-        """The runs of all fragments and indexes."""
+        """Return the runs of all fragments and indexes."""
         return chain.from_iterable(self._runs.values())
 
     def has(self, index: IndexInfo) -> bool:
-        """True unless an index was dropped."""
+        """Return whether no index was dropped."""
         return index.id in self._indexes
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
-        """The runs that a scan of a snapshot through an index reads."""
+        """Return the runs that a scan of a snapshot through an index reads."""
         bounds = self.bounds(snapshot)
         read = chain.from_iterable(view.fragments_within(bounds) for view in self._views.values())
         return [(fragment, run) for fragment in read for run in self.runs(fragment, index)]
 
     def intervals_at(self, snapshot: int) -> list[SlotInterval]:
-        """The slots of the fragments that a scan of a snapshot reads, shard by shard."""
+        """Return the slots of the fragments that a scan of a snapshot reads, shard by shard."""
         bounds = self.bounds(snapshot)
         return [interval for view in self._views.values() for interval in view.intervals(bounds)]
 
@@ -226,11 +226,11 @@ class TableState:
         return len(self._views)
 
     def bounds(self, snapshot: int) -> Bounds:
-        """The commits whose rows count at a snapshot."""
+        """Return the commits whose rows count at a snapshot."""
         return Bounds(self.floor(snapshot), snapshot, since=snapshot)
 
     def floor(self, snapshot: int) -> int:
-        """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+        """Return the newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
         return floor_at(self._overwrites, snapshot)
 
 
@@ -269,7 +269,7 @@ class CurrentTable:
 
 
 def check_reached(last_commit: int, upto: int) -> None:
-    """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
+    """Raise `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
     if upto > last_commit:
         raise CatalogOutdated(
             f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}; put the newest "
@@ -279,12 +279,12 @@ def check_reached(last_commit: int, upto: int) -> None:
 
 
 def oldest_kept(table: TableInfo) -> int:
-    """The commit after which every change is still kept; 0 where all are that there ever were."""
+    """Return the commit after which every change is still kept; 0 where all are that there ever were."""
     return 0 if table.oldest_snapshot <= table.created_commit else table.oldest_snapshot
 
 
 def check_kept(table: TableInfo, after: int) -> None:
-    """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
+    """Raise `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
     oldest = table.oldest_snapshot
     if after < oldest and after < table.created_commit:
         after = table.created_commit  # before its creation a table had nothing to keep

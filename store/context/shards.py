@@ -98,7 +98,7 @@ def note_look(context: Context, tx: Tx) -> None:
 
 
 def local_cluster(context: Context) -> Cluster:
-    """The store's own catalog and disks."""
+    """Return the store's own catalog and disks."""
     return Cluster(CatalogPlacements(context), LocalShards(context))
 
 
@@ -162,7 +162,7 @@ class LocalShards:
                 failed, layout = state, None
 
     def _rows_of(self, state: TableState, request: PageRequest | RowRequest) -> PageSource:
-        """The fragments that a shard has of a table."""
+        """Return the fragments that a shard has of a table."""
         view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
         if request.definition is not None:
             table = table.named_as(request.definition)

@@ -100,7 +100,7 @@ class Context:
         self._keep_lost_log()
 
     def disk_of(self, shard: int) -> Disk:
-        """The disk of a shard, also of one that was removed: its files may still be read.
+        """Return the disk of a shard, also of one that was removed: its files may still be read.
 
         For whoever only reads; see `writable_disk`.
         """
@@ -110,7 +110,7 @@ class Context:
         return self._roots.root_of(shard)
 
     def marker_of(self, shard: int) -> Marker:
-        """The marker that a shard's root must have now."""
+        """Return the marker that a shard's root must have now."""
         return self._roots.marker_of(shard, self.incarnation())
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
@@ -124,12 +124,12 @@ class Context:
         return self._sealer
 
     def seal(self, key: ContinuationKey) -> str:
-        """Raises `KeyTooLong`."""
+        """Raise `KeyTooLong`."""
         return self.sealer.seal(key)
 
     @retry_interrupted
     def incarnation(self) -> str:
-        """The id of this copy of the store; costs one small query unless something moved."""
+        """Return the id of this copy of the store; costs one small query unless something moved."""
         if self.versions()[0] != self._identity.layout:
             with self.catalog.reading() as tx:
                 now, before = tx.identity(), self._identity
@@ -139,7 +139,7 @@ class Context:
         return self._identity.incarnation
 
     def writable_disk(self, shard: int) -> Disk:
-        """The disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
+        """Return the disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
 
         Ask again for each file: a disk may be unmounted at any moment.
 
@@ -168,11 +168,11 @@ class Context:
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
     def is_succeeded(self, shard: int) -> bool:
-        """True if a shard was removed and a later one got its root, where files of both may be."""
+        """Return whether a shard was removed and a later one got its root, where files of both may be."""
         return self._roots.is_taken_over(shard, self.incarnation()) and self.has_left(shard)
 
     def has_left(self, shard: int) -> bool:
-        """True if a shard was removed; a later one may have its root, or nothing be mounted there now."""
+        """Return whether a shard was removed; a later one may have its root, or nothing is mounted there."""
         return shard not in self.shard_names()
 
     @contextmanager
@@ -224,7 +224,7 @@ class Context:
             some.carry_over(now)
 
     def _layout_in(self, tx: Tx) -> int:
-        """The layout as a transaction sees it; what is still true at it is kept."""
+        """Return the layout as a transaction sees it; what is still true at it is kept."""
         layout = tx.versions()[0]
         if tx.looked is not None and tx.looked.layout == layout:  # not one of its own making
             self._carry_over(tx.looked)
@@ -319,7 +319,7 @@ class Context:
 
     @retry_interrupted
     def commit_before(self, timestamp: float) -> int:
-        """The newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
         with self.catalog.reading() as tx:
             return tx.commit_before(timestamp)
 
@@ -359,7 +359,7 @@ class Context:
         return self._placement.put(layout, None, tx.placement()) if cached is None else cached
 
     def layout_of(self, placement: Placement) -> int | None:
-        """The layout at which a placement was read, if it is the one that was read last."""
+        """Return the layout at which a placement was read, if it is the one that was read last."""
         cached = self._placement.newest(None)
         return None if cached is None or cached[1] is not placement else cached[0]
 
@@ -374,7 +374,7 @@ class Context:
         return SlotPlaces(self.placement_in(tx), base, names)
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
+        """Return a table and its indexes, as a transaction sees them; raises `TableNotFound`."""
         layout = self._layout_in(tx)
         cached = self._by_name.at(layout, name)
         if cached is None:
@@ -383,7 +383,7 @@ class Context:
         return cached
 
     def is_entered(self, tx: Tx, table: TableInfo) -> bool:
-        """True for a table that everybody sees; false for one that is reserved, or was dropped."""
+        """Return True for a table that everybody sees; false for one that is reserved, or was dropped."""
         cached = self._by_name.at(self._layout_in(tx), table.name)
         if cached is not None and cached[0].id == table.id:
             return True  # to drop it is a change of the layout
@@ -391,7 +391,7 @@ class Context:
 
     @retry_interrupted
     def table_now(self, name: str) -> TableInfo:
-        """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
+        """Return a table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
         cached = self._by_name.at(self.versions()[0], name)
         if cached is not None:
             return cached[0]
@@ -405,7 +405,7 @@ class Context:
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def newest_topology(self, tx: Tx) -> Topology:
-        """The newest published topology as a transaction sees it, read from the history each time.
+        """Return the newest published topology as a transaction sees it, read from the history each time.
 
         Raises:
             StoreDamaged: the history is empty or damaged.
@@ -414,12 +414,12 @@ class Context:
         return self._topology
 
     def ask_topology(self) -> Sequence[Question]:
-        """The question of `newest_topology`, if it is foreseen."""
+        """Return the question of `newest_topology`, if it is foreseen."""
         return [] if self._topology is None else ask_topology(self._topology.number)
 
     @retry_interrupted
     def base_topology(self, number: int) -> Topology:
-        """The topology that a scan is compared with: a published one never changes, so each is read once."""
+        """Return the topology to compare a scan with: published ones never change, so each is read once."""
 
         def read() -> Topology:
             with self.catalog.reading() as tx:
@@ -447,7 +447,7 @@ class Context:
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
     ) -> TableState:
-        """A table's fragments as they are now, and what its snapshot excludes.
+        """Return a table's fragments as they are now, and what its snapshot excludes.
 
         Args:
             table_id: the table.
@@ -502,7 +502,7 @@ class Context:
 
     @retry_interrupted
     def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
-        """A table as it is now, also one that is reserved; None when it was dropped."""
+        """Return a table as it is now, also one that is reserved; None when it was dropped."""
         layout = self.versions()[0] if layout is None else layout
         cached = self._definitions.at(layout, table_id)
         if cached is not None:
@@ -518,7 +518,7 @@ class Context:
 
     @retry_interrupted
     def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
-        """A table's indexes as they are now, also those that are still being built.
+        """Return a table's indexes as they are now, also those that are still being built.
 
         Costs one small query unless the layout has changed, as it does with every index; `layout` as for
         `placement`.
@@ -557,7 +557,7 @@ class Context:
         replaces: Iterable[Fragment] = (),
         versions: tuple[int, int] | None = None,
     ) -> Origin:
-        """The origin that files staged from now on carry; `versions` of a look of just now."""
+        """Return the origin that files staged from now on carry; `versions` of a look of just now."""
         layout, newest = versions or self.versions()
         placement = self.placement(layout)
         return Origin(

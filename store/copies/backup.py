@@ -192,7 +192,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
 
 @retry_interrupted
 def _look(context: Context) -> tuple[str, _Backup]:
-    """A name for a backup of now, and what is to be in it, from one look at the catalog."""
+    """Return a name for a backup of now, and what is to be in it, from one look at the catalog."""
     with context.catalog.reading() as tx:
         dump, now, snapshot = tx.dump(), tx.times.stamp, tx.versions()[1]
         fragments = {fragment.id: fragment for fragment in tx.fragments()}
@@ -205,7 +205,7 @@ def _look(context: Context) -> tuple[str, _Backup]:
 
 
 def _later_name(name: str, there: Collection[str]) -> str:
-    """A name behind those that hold no more commits: the last one is the newest, whatever clocks said."""
+    """Return a name that sorts after all backups with fewer commits, whatever clocks said."""
     names = (match[1] for match in map(_NAMED.fullmatch, there) if match)
     last = max((other for other in names if _commit_of(other) <= _commit_of(name)), default="")
     if last < name:
@@ -223,7 +223,7 @@ def _place_of(file: File) -> str:
 
 
 def _is_there(disk: Disk, file: File, there: Collection[str], copied: Collection[str]) -> bool:
-    """True if a copy can be trusted: made just now, or with the length and the footer that the catalog knows.
+    """Return whether a copy is trusted: made just now, or with the length and footer that the catalog knows.
 
     In object storage its name is enough: an object appears whole, and each look is a request.
     """
@@ -510,13 +510,13 @@ def _listed(disk: Disk) -> set[str]:
 
 
 def _is_copy(path: str, others: Collection[str]) -> bool:
-    """True if a file can be a copy that a backup made; others are not ours to remove."""
+    """Return whether a file can be a copy that a backup made; others are not ours to remove."""
     shard, _, rest = path.partition("/")
     return shard.isdecimal() and shard not in others and is_fragment_path(rest)
 
 
 def _is_ours(path: str, others: Collection[str]) -> bool:
-    """True if an unfinished file can be one that a backup was writing: a copy, or a list."""
+    """Return whether an unfinished file can be one that a backup was writing: a copy, or a list."""
     return _is_copy(path, others) or _NAMED.fullmatch(path.removesuffix(_UNFINISHED)) is not None
 
 
@@ -537,7 +537,7 @@ def _pack(backup: _Backup) -> bytes:
 
 
 def _unpack(disk: Disk, name: str) -> _Backup:
-    """Raises `StoreDamaged` unless a list is as it was written."""
+    """Raise `StoreDamaged` unless a list is as it was written."""
     file = disk.open(name)
     content = file.read_at(0, file.size).to_pybytes()
     body, digest = content[:-8], content[-8:]

@@ -50,7 +50,7 @@ class Staging:
         return self.place is not self.location
 
     def root(self, stored: str) -> str:
-        """The root of a shard, as the catalog keeps it, while the store is being made."""
+        """Return the root of a shard, as the catalog keeps it, while the store is being made."""
         root = self.location.root(stored)
         if not self.is_aside or "://" in root:
             return root
@@ -102,7 +102,7 @@ def staging_of(location: Location) -> Iterator[Staging]:
 
 
 def check_no_store(location: Location) -> None:
-    """Raises `AlreadyExists` where there is one."""
+    """Raise `AlreadyExists` where there is one."""
     if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
         where = shown(location.uri)
         raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)

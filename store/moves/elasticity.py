@@ -232,7 +232,7 @@ class Elasticity:
         return moved
 
     def _add_or_take_back(self, tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
-        """Returns how many shards were not there already."""
+        """Return how many shards were not there already."""
         there = {shard.name: shard for shard in tx.shards()}
         known = {(shard.name, shard.root): shard for shard in there.values()}
         back = {known[shard].id for shard in new if shard in known and known[shard].draining}
@@ -270,7 +270,7 @@ class Elasticity:
 
     @retry_interrupted
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
-        """Moves that empty a shard; none while others move its tablets. None when it was removed."""
+        """Return moves that empty a shard; [] while others move its tablets, None when it was removed."""
         with self._context.catalog.writing() as tx:
             info = next((s for s in tx.shards() if s.id == shard), None)
             if info is None:
@@ -350,7 +350,7 @@ class Elasticity:
         return self._noted(topology, layout)
 
     def _noted(self, topology: Topology, layout: int) -> Topology:
-        """The topology, which is committed: whoever needs it next need not read it."""
+        """Return the topology, which is committed: whoever needs it next need not read it."""
         self._context.note_placement(layout, topology.placement, topology)
         return topology
 
@@ -381,12 +381,12 @@ class Elasticity:
 
 
 def _plan_even(tx: Tx, placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
-    """The moves that even shards out by what their tablets hold now."""
+    """Return the moves that even shards out by what their tablets hold now."""
     return plan_even(placement, tablet_bytes(placement, tx.fragments()), shards, Policy())
 
 
 def _told_after(error: ElasticScanError, joined: Sequence[str]) -> ElasticScanError:
-    """The error of an expansion whose shards had joined before."""
+    """Return the error of an expansion whose shards had joined before."""
     return type(error)(
         f"{error.message}. Before that {', '.join(joined)} joined the store, and what could move has moved; "
         "when this is mended, `elasticscan rebalance` (Store.rebalance) moves the rest",

@@ -274,7 +274,7 @@ class Mover:
 
 
 def _has_switched(tx: Tx, progress: _Progress) -> bool:
-    """True if the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
+    """Return whether the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
     try:
         now = tx.tablet(progress.move.tablet)
     except TabletNotFound:  # it was split or joined since, after a switch or after an adoption
@@ -284,7 +284,7 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 
 
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
-    """The source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
+    """Return the source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
     slots: SlotSet = progress.tablet.slots
     sources, here = [], dict[int, list[Fragment]]()
     for fragment in tx.fragments(shard=progress.move.source):

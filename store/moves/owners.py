@@ -48,7 +48,7 @@ def retire(owner: str) -> None:
 
 @contextmanager
 def owning() -> Iterator[str]:
-    """An owner for the length of a block."""
+    """Hold an owner during a block."""
     owner = new_owner()
     try:
         yield owner
@@ -76,7 +76,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
 
 
 def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:
-    """True if nobody works at a move or a step any more; `now` is a time that is believed."""
+    """Return whether nobody works at a move or a step any more; `now` is a time that is believed."""
     where, _, rest = owned.owner.partition(":")
     pid, _, rest = rest.partition(":")
     if where != machine() or not pid.isdigit():
@@ -105,7 +105,7 @@ def machine() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """The start of a process, in clock ticks: a later process with the same id has another."""
+    """Return the start of a process, in clock ticks: a later process with the same id has another."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     return "0"

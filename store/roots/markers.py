@@ -51,7 +51,7 @@ class Marker:
         return f"shard {self.name!r} ({self.shard}) of store {self.store}"
 
     def precedes(self, found: Marker | None) -> bool:
-        """True if what was found is the marker of a shard of this copy of the store that was made later."""
+        """Return whether the marker found is of a shard that this copy of the store made later."""
         return (
             found is not None
             and (found.store, found.incarnation) == (self.store, self.incarnation)
@@ -78,12 +78,12 @@ class Mark:
     catalog: str = ""
 
     def is_of(self, marker: Marker) -> bool:
-        """True if it was written next to a marker; where nothing can be mounted that says whose a root is."""
+        """Return whether it was written next to a marker, in a bucket, where nothing else can be mounted."""
         return (self.incarnation, self.shard) == (marker.incarnation, marker.shard)
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
-    """The marker in a root; None where there is none.
+    """Return the marker in a root; None where there is none.
 
     Raises:
         WrongRoot: there is one that cannot be read.
@@ -108,7 +108,7 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 
 
 def read_mark(disk: Disk) -> Mark | None:
-    """The mark in a root; None where there is none, or a torn one."""
+    """Return the mark in a root; None where there is none, or a torn one."""
     content = _content(disk, MARK)
     with Passing(ValueError, TypeError):
         return None if content is None else Mark(**_unpack(content))
@@ -142,7 +142,7 @@ def advance_mark(
 
 
 def check_marker(disk: Disk, root: str, expected: Marker) -> None:
-    """Raises unless a root is the one that the catalog takes it for.
+    """Raise unless a root is the one that the catalog takes it for.
 
     Raises:
         ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
@@ -178,7 +178,7 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
 
 
 def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
-    """Raises `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
+    """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
     if mark is None or mark.incarnation != incarnation:
         return
     if mark.layout > versions[0] or mark.commit > versions[1]:
@@ -193,7 +193,7 @@ def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[i
 
 
 def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
-    """True if nobody has a root yet; `mine` and files of shards that were removed do not matter.
+    """Return whether a root has no owner yet; `mine` and files of shards that were removed do not matter.
 
     Args:
         mine: what shall be its marker, if it is known.

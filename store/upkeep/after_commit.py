@@ -182,7 +182,7 @@ class AfterCommit:
         return _Work(site, look, merges, depth, look.fragments, bool(merges) or not look.merges)
 
     def _begin(self, tx: Tx, works: Sequence[_Work]) -> list[tuple[Site, Merging]]:
-        """The next merge at each site that has one; those that are not worth it any more are left out."""
+        """Return the next merge at each site, without merges that are not worth it any more."""
         begun = []
         for work in works:
             table = work.look.table
@@ -204,7 +204,7 @@ class AfterCommit:
         work.ended = not work.merges and merged != Merged()
 
     def _affordable(self, merges: Sequence[Merge], overdue: bool) -> list[Merge]:
-        """The first merges that the allowance is enough for; all when they are overdue."""
+        """Return the first merges that the allowance is enough for; all when they are overdue."""
         chosen, left = [], self._allowance
         for merge in merges:
             if merge.bytes > left and not overdue:

@@ -104,7 +104,7 @@ class _Collection:
     # Looking
 
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
-        """A plan for each root that can be reached; nothing is changed yet."""
+        """Return a plan for each root that can be reached; nothing is changed yet."""
         looks = self._looks()
         doubt = _doubt([look.shelf for look in looks])
         manifests = []
@@ -261,7 +261,7 @@ def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
 
 
 def _doubt(shelves: Sequence[Shelf]) -> str | None:
-    """The reason to doubt a catalog that does not know some files; None when there is none."""
+    """Return the reason to doubt a catalog that does not know some files; None when there is none."""
     lost = [
         f"{path} of shard {shelf.shard!r}"
         for shelf in shelves

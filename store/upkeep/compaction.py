@@ -77,7 +77,7 @@ def compact(context: Context, table: TableInfo) -> int:
 
 
 def _note(target: str, tx: Tx, merged: Merged) -> None:
-    """Write down what was merged because somebody asked for it: not as merges, whose bytes have a bound."""
+    """Record a manual compaction; it does not count against the automatic budget."""
     tx.add_done(target, len(merged.gone), merged.bytes_read, merged.bytes_written)
 
 
@@ -225,7 +225,7 @@ def plan_merge(
 def keep_for(
     fragments: Sequence[Fragment], others: Sequence[Fragment], horizon: int, overwritten: int
 ) -> Keep:
-    """The versions to keep, and apart; given the fragments of the shard that take no part."""
+    """Return the versions to keep, and apart; given the fragments of the shard that take no part."""
     beside = _beside(fragments, others)
     complete = all(other.superseded_at is not None for other in beside)
     until = max((other.superseded_at or 0 for other in beside), default=0)
@@ -233,7 +233,7 @@ def keep_for(
 
 
 def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment, ...]:
-    """The fragments that are worth a merge; a single one of newest rows stays as it is."""
+    """Return the fragments that are worth a merge; a single one of newest rows stays as it is."""
     current = [f for f in fragments if f.superseded_at is None]
     if len(current) > 1 or any(f.tombstones or not f.unique for f in current):
         return tuple(fragments)
@@ -242,7 +242,7 @@ def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment
 
 
 def _beside(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
-    """The fragments that can hold a version of a key which is older than one that takes part.
+    """Return the fragments that can hold a version of a key which is older than one that takes part.
 
     There are never more of them while the merge goes on: what comes to its slots is newer, or comes from a
     fragment that was there.
@@ -350,7 +350,7 @@ class Merging:
         return copies
 
     def _index(self, indexes: Sequence[IndexInfo], copies: Sequence[Copied]) -> list[Copied]:
-        """The merged fragments with the runs that they lack."""
+        """Return the merged fragments with the runs that they lack."""
         before = [copied.staged for copied in copies]
         after = with_runs(self.context, self.table, indexes, before)
         self.bytes_written += sum(run.bytes for staged in after for run in staged.runs)
@@ -360,7 +360,7 @@ class Merging:
     # ------------------------------------------------------------------ the transaction
 
     def _still_served(self, tx: Tx) -> SlotSet:
-        """The slots that all sources serve as they did when the merge was planned."""
+        """Return the slots that all sources serve as they did when the merge was planned."""
         slots = _slots_of(self.fragments) - _being_copied(tx)
         for fragment in self.fragments:
             slots -= fragment.slots - self.served.get(fragment.id, SlotSet())
@@ -382,7 +382,7 @@ class Merging:
 
 
 def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:
-    """The fragments to merge at once: as many as there is room for, at least three, of which two may come."""
+    """Return the fragments to merge at once: as many as memory allows, at least three."""
     ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
     grow = MOST_COMPRESSED if compressed else 1
     sizes = accumulate(min(grow * fragment.bytes, BATCH_BYTES) for fragment in ascending)
@@ -400,7 +400,7 @@ def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
 
 
 def _being_copied(tx: Tx) -> SlotSet:
-    """The slots of tablets that a mover has begun to copy.
+    """Return the slots of tablets that a mover has begun to copy.
 
     It copies commit by commit: were a deletion merged away between two of its rounds, the row that
     it deleted would come back at the target.

@@ -34,7 +34,7 @@ _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
 def trashed_paths(files: Iterable[str]) -> frozenset[str]:
-    """The former paths of the files in a root's trash."""
+    """Return the former paths of the files in a root's trash."""
     return frozenset(trashed_places(files))
 
 
@@ -140,7 +140,7 @@ class RemovalPlan:
 
 
 def in_question(shelf: Shelf, rules: GarbageRules) -> dict[str, str]:
-    """The files whose manifest has to be read, with the paths that they were written as.
+    """Return the files whose manifest has to be read, with the paths that they were written as.
 
     They are those that would go if it says so.
     """
@@ -236,7 +236,7 @@ def _account(manifest: Manifest) -> str:
 
 
 def _trash_seconds(shelf: Shelf, rules: GarbageRules) -> float:
-    """The time for which a file stays in the trash."""
+    """Return the time for which a file stays in the trash."""
     return rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
 
 

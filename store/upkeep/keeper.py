@@ -203,7 +203,7 @@ class Keeper:
             self._carry_out(splits, joins, away, kept)
 
     def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
-        """The shards whose storage is there: others must not keep tablets from moving between these."""
+        """Return the shards whose storage is available; others must not stop moves between these."""
         there = list[int]()
         for shard in shards:
             with _noting(kept, "balancing"), self._context.unless_left(shard):
@@ -263,7 +263,7 @@ class Keeper:
 def _in_parts(
     splits: Sequence[Split], joins: Sequence[Join]
 ) -> Iterator[tuple[Sequence[Split], Sequence[Join]]]:
-    """Changes of tablets in parts of a bounded size: while one is made, writers wait."""
+    """Yield changes of tablets in batches of bounded size: writers wait during each."""
     for at in range(0, len(splits), MOST_CHANGES):
         yield splits[at : at + MOST_CHANGES], ()
     for at in range(0, len(joins), MOST_CHANGES):

@@ -82,7 +82,7 @@ class MergePlan:
     fragments: int = 0
 
     def is_of_newest(self, merge: Merge) -> bool:
-        """True if a merge makes slots be read from fewer fragments; false for history."""
+        """Return whether a merge makes slots be read from fewer fragments; false for history."""
         return any(part.id in merge.fragments for part in self.parts)
 
 
