@@ -181,7 +181,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _check_sound(column: pa.Array, field: pa.Field) -> None:
     """Kernels trust offsets and indices: a wrong one would end the process.
 
-    And what goes into a fragment has to be sound: whoever reads one takes unsound values for damage.
+    Values in a fragment must be sound: readers take unsound ones for damage.
     """
     try:
         column.validate(full=True)

@@ -2,7 +2,7 @@
 
 History can be kept apart. A version is history from the commit on that has the next newer version of its key,
 that overwrote it, or, if it is a tombstone that hides nothing but history, its own. From that snapshot on
-(`_until`) it counts for nobody; changes of commits, older snapshots and further copies still need it. It may
+(`_until`) no reader needs it; changes of commits, older snapshots and further copies still need it. It may
 lie in one file with rows whose end comes later, so readers of older snapshots look at each row's own.
 """
 
@@ -47,9 +47,9 @@ class Apart:
 
     Attributes:
         floor: the newest overwrite; all before it is history.
-        complete: nobody else holds current rows that are older than those of the copy. Then a tombstone
+        complete: no other fragment holds current rows that are older than those of the copy. Then a tombstone
             hides nothing but history, and is history itself.
-        until: the snapshot from which on nobody reads the history that others hold of the same slots.
+        until: the snapshot from which on no reader needs the history that others hold of the same slots.
     """
 
     floor: int = 0

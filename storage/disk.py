@@ -251,14 +251,14 @@ class LocalDisk:
 
 
 def _give(handle: int, root: os.stat_result, is_directory: bool = False) -> None:
-    """Give a file its root's mode and, where this user may, the owner: root acts for whoever that is."""
+    """Give a file its root's mode and, where this user may, the owner: root acts for any owner."""
     if os.geteuid() == 0:
         os.fchown(handle, root.st_uid, root.st_gid)
     os.fchmod(handle, mode_within(root.st_mode, is_directory))
 
 
 def keep_from_group(file: Any) -> None:
-    """Let nobody but its owner read a file that is being written, whoever may read others at its root."""
+    """Let only the owner read a file that is being written, whatever the modes of others at its root."""
     with suppress(AttributeError, io.UnsupportedOperation):  # it is none of this system
         os.fchmod(file.fileno(), 0o600)
 
@@ -286,7 +286,7 @@ def flush_directory(directory: Path) -> None:
 
 
 class _Descriptor:
-    """An open file of the system, closed when nobody reads from it any more."""
+    """An open file of the system, closed when it has no reader any more."""
 
     def __init__(self, path: Path) -> None:
         # A pipe in the place of a file would be waited for; files take no notice of it.
@@ -299,7 +299,7 @@ class _Descriptor:
 
 
 class _Descriptors:
-    """Says which files may stay open: those that were read last."""
+    """Policy of which files stay open: the most recently read."""
 
     def __init__(self) -> None:
         self._lock = ChildSafeLock()

@@ -41,7 +41,7 @@ _SAID = {
     errno.EACCES: "this user may not have it {doing}; run as the store's owner, or give it the permission",
     errno.EPERM: "this user may not have it {doing}; run as the store's owner, or give it the permission",
     errno.EROFS: "its file system is mounted read-only; mount it for writing, or only read the store",
-    errno.ESTALE: "the file server let go of it (a stale handle); mount it again",
+    errno.ESTALE: "the file server dropped it (a stale handle); mount it again",
     errno.EIO: "the device reports an input/output error; look at its health (the kernel's log tells more), "
     "and copy what can still be read before anything else",
     errno.ENODEV: "its device is gone; mount it again",

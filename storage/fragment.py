@@ -405,7 +405,7 @@ class FragmentReader(BatchReader):
         return self._complete(arrays, batch.num_rows, columns)
 
     def _complete(self, arrays: Mapping[str, pa.Array], rows: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Columns of a batch, with nulls in those that the file lacks."""
+        """Complete a batch with nulls in the columns that the file lacks."""
         whole = [
             self._nulls_of(self._lacking[name], rows) if name in self._lacking else arrays[name]
             for name in columns

@@ -222,7 +222,7 @@ def gather(
 ) -> list[StagedFragment]:
     """Return the same rows in fewer fragments: small ones that many tasks staged at a shard are merged.
 
-    The files that it was in stay; whoever commits the result removes them. Large fragments stay as they are.
+    Its old files stay; the commit of the result removes them. Large fragments stay as they are.
     """
     gathered = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
     made: list[StagedFragment] = []

@@ -6,7 +6,7 @@ is not there is not in the fragment. A hash that is there proves nothing, so the
 
 To build a filter reads and hashes all keys, to search for some reads and compares few. So it is built once
 as much time was spent on searches as it takes to build it: who reads a fragment once does not pay for it,
-and nobody pays twice what the better way would have cost. It lies in the cache of batches, counts against
+and no reader pays twice the cost of the better way. It lies in the cache of batches, counts against
 its bound, and goes when it was not used lately; then it has to be earned again.
 """
 

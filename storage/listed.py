@@ -168,7 +168,7 @@ def _find_newest(
             continue
         asked = np.flatnonzero(newest < fragment.max_commit)
         if not len(asked):
-            break  # those that follow are older
+            break  # the following ones are older
         asked, places, commits = sought.find_in(fragment, asked, bounds)
         newer = (commits > newest[asked]) & (commits >= bounds.floor)
         asked = asked[newer]

@@ -264,7 +264,7 @@ class Sought:
         """Find some of the keys, by number, in a fragment, tombstones too.
 
         Returns:
-            The numbers of those that it has, the rows of their newest versions up to the snapshot, and the
+            The numbers of the keys found, the rows of their newest versions up to the snapshot, and the
             commits of these.
         """
         reader = self._open(fragment)

@@ -96,7 +96,7 @@ class Overlay:
             (self.batch_count, 2)
         )  # rows and bytes of the others, in batches of the largest size
         self._rows_beside, self._bytes_beside = self._beside()
-        # Where one batch has too many, wherever they are, nobody looks at them.
+        # Where one batch has too many, they are not used.
         self._spans = self._cut() if self._rows_beside <= BATCH_ROWS * self.batch_count else []
         self.fits = bool(self._spans)
         self._batches = large.reader.kept_beside()
@@ -445,7 +445,7 @@ class _Placed:
         return pa.Array.from_buffers(old.type, self.count, [None, data])
 
     def joined(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Stretches of two columns one behind the other: they are copied as they are, whatever their type."""
+        """Join pieces of two columns: they are copied as they are, whatever their type."""
         if not self._pieces:
             return old.slice(0, 0)
         return pa.concat_arrays(
@@ -458,7 +458,7 @@ class _Placed:
 
     @cached_property
     def _pieces(self) -> list[tuple[bool, int, int]]:
-        """Stretches of the batch, and the newer rows between them: (newer, begin, rows)."""
+        """Return pieces of the batch, and the newer rows between them: (newer, begin, rows)."""
         pieces, begin = [], 0
         chosen = np.flatnonzero(self.living | self.gone)
         parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
@@ -491,7 +491,7 @@ class _Placed:
 
 
 def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[int]) -> list[InputRows]:
-    """Rows of others by number, those that they serve."""
+    """Return rows of others by number, only the ones they serve."""
     return [
         InputRows(one, served)
         for one, first, beyond in zip(others, begins, ends, strict=True)
@@ -558,7 +558,7 @@ def run_of(
     with _LOCK:
         kept = reader.overlays.pop(key, None)
         if kept is not None:
-            reader.overlays[key] = kept  # behind those that were not used since
+            reader.overlays[key] = kept  # as the most recently used
     if kept is None:
         others = [MergeInput(fragment, open_fragment(fragment, columns)) for fragment in layers.others]
         with _LOCK:

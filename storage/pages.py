@@ -26,7 +26,7 @@ from elasticscan.topology import SlotSet
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
-_MOST_AT_ONCE = 256  # ranges; those of a page that is full earlier were looked up in vain
+_MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     elsewhere versions are merged.
     What statistics rule out is skipped within the page, however much it is, so a page
     without rows is still the last one. `scanned` counts versions of rows, but
-    not those that others were laid over.
+    not the ones under an overlay.
     """
     schema = pa.schema([source.table.schema.field(name) for name in request.columns])
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
@@ -230,7 +230,7 @@ def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bo
 
 @dataclass(slots=True)
 class _Reach:
-    """Stretches over the same large fragment, which are read in one go; without layers it is one.
+    """Ranges over the same large fragment, which are read in one go; without layers it is one.
 
     Attributes:
         number: of the piece that the first one is of.

@@ -1,7 +1,7 @@
 """Limits on rows, looked at for whole batches before anything of them is staged.
 
 A page may end at any row, and its continuation key then holds the row's keys. So a row whose keys are
-longer than a continuation key takes is refused when it is written, not when somebody's scan ends there.
+longer than a continuation key takes is refused when it is written, not when a scan ends there.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ no byte that was not proven: the tail by the digest, each segment by its checksu
 Who has no catalog believes the trailer instead (`read_manifest`).
 
 Bytes are read, never mapped. Touching a mapped file that was cut, or whose disk fails, ends the process
-with a signal; a read fails with an error that can be told. It costs a copy from the page cache, which
+with a signal; a read fails with an error that can be raised. It costs a copy from the page cache, which
 checks and kernels then find in the processor's cache.
 """
 
@@ -403,7 +403,7 @@ class _ArrowFile(io.RawIOBase):
 
 
 def _exactly(file: OpenFile, path: str, offset: int, length: int) -> pa.Buffer:
-    """As `OpenFile.read_at`; a disk that gives fewer bytes than it promised is not believed."""
+    """As `OpenFile.read_at`; a disk that returns fewer bytes than requested is an error."""
     data = file.read_at(offset, length)
     _check_length(data.size, path, length)
     return data

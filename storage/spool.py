@@ -33,7 +33,7 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # closing writes what is buffered, which nobody needs any more
+        with suppress(OSError):  # closing writes the buffer, which is not needed any more
             if self._writer is not None:
                 self._writer.close()
         with suppress(OSError):

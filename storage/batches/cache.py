@@ -26,7 +26,7 @@ from elasticscan.metadata import Seal
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.sealed_file import SealedFile
 
-LASTING_AGE = 32  # so many times the bound came in until a lasting batch that nobody uses may go
+LASTING_AGE = 32  # a lasting batch that is unused goes after so many times the bound came in
 
 
 MOST_BATCHES = 4_096
@@ -81,7 +81,7 @@ class BatchCache:
     def used(
         self, reader: int, index: int, batch: pa.RecordBatch, lasting: bool = False, weight: int = 1
     ) -> None:
-        """Keep a batch for longer than those that were used before; it counts as `weight` times its bytes."""
+        """Keep a batch for longer than the ones used before; it counts as `weight` times its bytes."""
         key, kept = (reader, index), self._lasting if lasting else self._batches
         with self._lock:
             if (before := kept.get(key)) is not None:
@@ -114,7 +114,7 @@ class BatchCache:
         self._bytes -= gone.bytes
 
     def forget(self, reader: int, indices: Iterable[int]) -> None:
-        """Drop batches of a reader that nobody will ask for again."""
+        """Drop batches of a reader that will not be read again."""
         with self._lock:
             for key in ((reader, index) for index in indices):
                 if (gone := self._batches.pop(key, None)) is not None:
@@ -137,7 +137,7 @@ class BatchCache:
 
 
 class KeptBatches:
-    """The batches of one reader: what the cache keeps, or somebody holds, is not made twice."""
+    """The batches of one reader: what the cache or a caller holds is not made twice."""
 
     def __init__(self, cache: BatchCache, reader: int, lasting: bool, weight: int) -> None:
         self._cache, self._reader, self._lasting, self._weight = cache, reader, lasting, weight

@@ -62,7 +62,7 @@ FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies
 class BatchReader:
     """Random access to the record batches of a sealed file, with only some columns.
 
-    What was read lately is kept by the cache, what somebody holds is never read twice.
+    Recently read batches are kept by the cache; a batch that a caller holds is never read twice.
 
     Args:
         disk, path, seal, label: see `SealedFile`.
@@ -219,7 +219,7 @@ class BatchReader:
     def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Rows of a batch, by number, in the order asked, of some of the reader's columns.
 
-        A batch that nobody holds, and that there is no room to keep, is not read for the sake of some rows.
+        A batch that no caller holds, and that the cache has no room for, is not read for a few rows.
         """
         arrays = None
         if not self.holds(index):

@@ -26,7 +26,7 @@ class Events:
         versions: for each one a version of its key, by its number in the histories.
         places: where its values are.
         commits: what did it.
-        kinds: what it was, as an index of `KINDS`; None when nobody asked.
+        kinds: what it was, as an index of `KINDS`; None when not requested.
     """
 
     versions: NDArray[np.int64]

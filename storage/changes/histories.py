@@ -92,7 +92,7 @@ class HistoryIterator:
 
     Args:
         opened: the fragments.
-        owners: those that take part, at least one.
+        owners: the participants, at least one.
         key: begin beyond this key in the first slot.
         bounds: which commits count.
     """

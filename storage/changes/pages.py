@@ -2,7 +2,7 @@
 
 A fragment keeps every version of a row that a reader may still want, so changes need no log of
 their own. Of each key the versions in the range are brought together, oldest first; what each one
-replaced is the version before it, in the range or, by a look-up, before it.
+replaced is the version before it, in the range or found by a point lookup before it.
 """
 
 from __future__ import annotations

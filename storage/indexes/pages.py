@@ -5,7 +5,7 @@ every run shows entries in proportion to what it holds; all of them up to the lo
 are taken, so nothing can be missing in between, and only those are sorted together. An entry counts if
 its row is the newest version of its key at the snapshot. That has to be asked only where several
 fragments serve its slot, or where a fragment holds several versions or newer ones; elsewhere an
-index that carries the wanted columns is read without a look at the rows.
+index that carries the wanted columns is read without reading rows.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _lock = ChildSafeLock()
 
 
 def _client() -> _Client:
-    # A hash: whoever prints the variables of a failed call must find no secret among them.
+    # A hash: the variables of a failed call, which tracebacks may print, must hold no secret.
     key = os.getpid(), hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
     client = _clients.get(key)
     if client is None:
@@ -164,7 +164,7 @@ class Bucket:
         return Upload(self._ask, key)
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
-        """(key, id, time of its beginning) of each upload below a prefix that nobody has ended."""
+        """(key, id, time of its beginning) of each unfinished upload below a prefix."""
         more: dict[str, Any] = {}
         while True:
             answer = self._ask("list_multipart_uploads", None, Prefix=prefix, **more)

@@ -8,7 +8,7 @@ lies the object's end, with its size:
                                  block of 64 KB: 1 once the block is there. It is written last.
     <directory>/3f/3f9c…/end     its size (8 bytes, little-endian), and its last bytes
 
-A name is a hash of bucket and key. Nothing here is believed: every byte of a sealed file is compared
+A name is a hash of bucket and key. Nothing here is trusted: every byte of a sealed file is compared
 with a checksum when it is read, and what differs is forgotten and fetched again (`SealedFile`). What is used
 least goes first. A cache that cannot be written, or is full, is gone on without.
 """
@@ -47,7 +47,7 @@ class Copies:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._most_bytes = directory, most_bytes
-        self._unswept = most_bytes  # bytes written since the last sweep; at first nobody knows what is there
+        self._unswept = most_bytes  # bytes written since the last sweep; at first what is there is unknown
         self._is_ours: bool | None = None
 
     @staticmethod
@@ -184,7 +184,7 @@ class Copies:
             os.utime(handle, (now, now))
 
     def _may_write(self, name: str) -> bool:
-        """Return True for a directory that nobody else may look into; it has a place for the object then."""
+        """Return whether the directory is private to this user; then it has a place for the object then."""
         place = self._place(name)
         if self._is_ours is None or (self._is_ours and not Path(place).is_dir()):
             self._directory.mkdir(_PRIVATE, parents=True, exist_ok=True)

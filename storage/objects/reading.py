@@ -35,7 +35,7 @@ TAIL_BYTES = 64 << 10
 # Requests alongside each other; two ranges ahead of time, and who reads, leave some of 16 connections.
 MOST_AT_ONCE = 6
 STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
-_SECOND_BYTES = 1 << 20  # where somebody may begin to scan
+_SECOND_BYTES = 1 << 20  # where a scan may begin
 _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
 _REMEMBERED_BYTES = 2 * STRETCH_BYTES  # by a process, of all objects
 _MOST_ENDS = 128  # 8 MB
@@ -167,7 +167,7 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> No
         name = name_of(bucket, key)
         copy = "" if copies is None else copies.name(name)
         if copies is None or copies.end_of(copy) is None:
-            with suppress(FragmentMissing):  # whoever opens it is told
+            with suppress(FragmentMissing):  # opening it raises the error
                 end, size = read_end(bucket, key)
                 if copies is None or not copies.keep_end(copy, memoryview(end).cast("B"), size):
                     _ends.put(name, end, size)
@@ -270,13 +270,13 @@ class CopiedObject(Object):
         self._ahead = None
         if ahead[0] != os.getpid() or offset > ahead[2] + _NEAR_BYTES:
             return
-        with suppress(ElasticScanError):  # whoever asks for these bytes is told himself
+        with suppress(ElasticScanError):  # the reader of these bytes gets the error
             ahead[3].result()
             self._reached = ahead[2]
             self._fetch_ahead(ahead[2])
 
     def _fetch_from(self, offset: int, room: memoryview) -> None:
-        """Fetch blocks, and those that come next if somebody scans."""
+        """Fetch blocks, and the following ones during a scan."""
         begin = offset // BLOCK_BYTES * BLOCK_BYTES
         end = least = -(-(offset + len(room)) // BLOCK_BYTES) * BLOCK_BYTES
         if self._expected[0] - BLOCK_BYTES < begin < self._expected[1]:
@@ -332,7 +332,7 @@ class CopiedObject(Object):
             try:
                 all_side_by_side(lambda part: self._fetch(*part), parts, MOST_AT_ONCE)
                 future.set_result(None)
-            except BaseException as error:  # told to whoever waits for it
+            except BaseException as error:  # raised where its result is awaited
                 future.set_exception(error)
             finally:
                 gate.release()

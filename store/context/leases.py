@@ -124,7 +124,7 @@ def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> Ta
 
 
 def end_lease(context: Context, lease: str) -> None:
-    """Let go of a scan's snapshot, if it was ever leased and that can be written.
+    """Release a scan's snapshot, if it was leased and the catalog is writable.
 
     Else the lease runs out by itself. An error would stand for what was done under it, and say of a write
     that was committed that it was not.
@@ -175,7 +175,7 @@ def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> 
     with context.catalog.leasing() as tx:
         table = tx.table_by_id(table_id)
         if table is not None:
-            # Beyond what is kept there is nothing to hold: whoever misses it says so.
+            # Beyond what is kept there is nothing to hold: the reader raises the error.
             at = min(max(commit, table.oldest_snapshot), tx.versions()[1])
             tx.take_lease(lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
 

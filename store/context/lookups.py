@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Values that were made lately; of those that weigh too much together, the ones used least lately go.
+    """Cache of values with a bound on their total weight; the least recently used go first.
 
     By default each weighs 1, and `MOST_CACHED` are kept.
     """
@@ -101,17 +101,17 @@ class TableStatistics:
     runs: Mapping[int, KeyHistogram]
 
     def fragments_of(self, definition: int) -> Mapping[int, FragmentStatistics]:
-        """Statistics of fragments for whoever names columns by a definition; none if that is another."""
+        """Return statistics of fragments for the columns of a definition; none if it is another."""
         return self.fragments if definition == self.definition else {}
 
     def histograms(self, runs: Iterable[IndexRun]) -> list[KeyHistogram]:
-        """Return the histograms of some runs; of those that have none, what is said of a run of its size."""
+        """Return the histograms of some runs; runs without one get the default of their size."""
         return [self.runs.get(run.id) or KeyHistogram.unknown(run.rows) for run in runs]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPlaces:
-    """The places of slots, for whoever divides a read among tasks.
+    """The places of slots, for dividing a read among tasks.
 
     Attributes:
         placement: where they are now.
@@ -127,7 +127,7 @@ class SlotPlaces:
 
 @dataclass(frozen=True, slots=True)
 class ScanLayout:
-    """The facts by which a scan is divided among tasks, from the look at the catalog that fixed its snapshot.
+    """The facts by which a scan is divided among tasks, from the catalog transaction that fixed its snapshot.
 
     Attributes:
         places: where slots live, and the scan's base topology.

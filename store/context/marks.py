@@ -1,11 +1,11 @@
 """The roots of an open store's shards: their disks, whose they are, and what they know of the catalog.
 
-How far the catalog has got is for whoever calls to say.
+The caller passes in how far the catalog has got.
 
 A store may have hundreds of shards, and a commit touches few. So what is committed is noted where files were
-written, and at a few *witnesses*, the same few for everybody who reaches the same roots: whoever writes looks
-at these first. An open store has once looked at all, and where the set of shards changed, all are told. So an
-older catalog is noticed by each process as if all looked at all, unless all witnesses of what was done since
+written, and at a few *witnesses*, the same few for all that reach the same roots: a writer reads
+these first. An open store has read all once, and where the set of shards changed, all are written. So an
+older catalog is noticed by each process as if it read all marks, unless all witnesses of what was done since
 are away or lost; against that the marks of all others are brought up in turn, too.
 """
 
@@ -68,7 +68,7 @@ def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
 
 
 class RootMarks:
-    """Opens the roots of a store's shards, also of those that were removed, and reads what lies in them."""
+    """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RootMarks:
     ) -> None:
         self._catalog, self._clock, self._store = catalog, clock, store
         self._location, self._open_disk = location, open_disk
-        self._shards: dict[int, Shard] = {}  # also those whose disks nobody has asked for yet
+        self._shards: dict[int, Shard] = {}  # also ones whose disks were not opened yet
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
@@ -154,7 +154,7 @@ class RootMarks:
         return dict(zip(these, looked, strict=True))
 
     def _is_far(self, shard: int) -> bool:
-        """Return True for a shard in object storage, where it can be told."""
+        """Return whether a shard is in object storage, as far as known."""
         with suppress(ElasticScanError):
             return self.disk_of(shard).is_far
         return False
@@ -258,7 +258,7 @@ class RootMarks:
     def _is_of_this_catalog(self, shard: int, mark: Mark) -> bool:
         """Return whether a mark of another incarnation was left by what lay in the catalog's own place.
 
-        By nobody else where the root is copied with the catalog. To other roots a copy may lead, which has
+        By no other where the root is copied with the catalog. To other roots a copy may lead, which has
         taken them over: then the original is read as far as it knows.
         """
         if not self._location.is_inside(self._shard_and_disk(shard)[0].root):
@@ -266,7 +266,7 @@ class RootMarks:
             if not place or mark.catalog != place:
                 return False
         marker = None
-        with suppress(ElasticScanError):  # it is another's: whoever reads its files is told
+        with suppress(ElasticScanError):  # it is another's: readers of its files get the error
             marker = read_marker(self.disk_of(shard), self.root_of(shard))
         return marker == self.marker_of(shard, mark.incarnation)
 

@@ -24,7 +24,7 @@ class Readers:
         self.let_go()
 
     def let_go(self) -> None:
-        """Let go of all files, and of what was read of them; a scan that goes on opens them again."""
+        """Close all files and drop their cached batches; a scan that goes on opens them again."""
         self._batches = BatchCache()
         self._large: LruCache[Hashable, FragmentReader] = LruCache()
         # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
@@ -37,7 +37,7 @@ class Readers:
         return lambda fragment, columns: self._open(table, fragment, columns)
 
     def expect(self, fragments: Sequence[Fragment]) -> None:
-        """Hear that fragments are opened next: the ends of those that are far are fetched at once."""
+        """Hear that fragments are opened next: the ends of remote ones are fetched at once."""
         new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._expected]
         if len(new) < 2:
             return

@@ -92,7 +92,7 @@ class CatalogPlacements:
 
 
 def note_look(context: Context, tx: Tx) -> None:
-    """Take what a transaction sees, which has just begun, for a look at the placement."""
+    """Use the state of a transaction that has just begun as a placement check."""
     context.note_seen(tx.versions())
     context.looked = context.placement_in(tx), context.clock.now()
 
@@ -154,7 +154,7 @@ class LocalShards:
             try:
                 return read(state)
             except FragmentDamaged:
-                # A file may have been collected between the look-up and the opening, by another
+                # A file may have been collected between the lookup and the opening, by another
                 # process, after a compaction. Then there is a newer layout; otherwise it is damage.
                 if failed is not None and failed.layout == state.layout:
                     self._context.check_root(request.shard)  # a disk that is not mounted is no damage

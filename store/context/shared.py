@@ -81,7 +81,7 @@ class Context:
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
         self._active = Lasting[None, tuple[tuple[int, ...], tuple[int, ...]]]()  # at directories, and others
-        # The versions at the last look: enough for what a later transaction compares with its own.
+        # The versions at the last check: enough for what a later transaction compares with its own.
         self.seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
         self._placement = Lasting[None, Placement]()
@@ -102,7 +102,7 @@ class Context:
     def disk_of(self, shard: int) -> Disk:
         """Return the disk of a shard, also of one that was removed: its files may still be read.
 
-        For whoever only reads; see `writable_disk`.
+        For reading only; see `writable_disk`.
         """
         return self._roots.disk_of(shard)
 
@@ -185,7 +185,7 @@ class Context:
                 raise
 
     def check_root(self, shard: int) -> Disk:
-        """As `writable_disk`, for whoever changes nothing."""
+        """Return a shard's disk as `writable_disk` does, without the right to write."""
         return self._roots.check(shard, self._progress)
 
     def _progress(self) -> Mark:
@@ -199,7 +199,7 @@ class Context:
     def note_committed(self, committed: Identity, files_at: frozenset[int]) -> None:
         """Leave a mark of what was committed where files were entered and at witnesses, or at all new shards.
 
-        Where files were entered, only at directories: whoever did that knows which of the others he wrote to.
+        Where files were entered, only at directories: the writer knows which of the others it wrote to.
         """
         self.note_seen((committed.layout, committed.last_commit))
         with suppress(ElasticScanError):
@@ -240,7 +240,7 @@ class Context:
     def local_shards(self, layout: int | None = None) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network.
 
-        They are those of a layout; for None those that were seen last.
+        They are those of a layout; for None, the last seen.
         """
         return self._active_shards(layout)[0]
 
@@ -295,7 +295,7 @@ class Context:
     def _keep_lost_log(self) -> None:
         """Keep the catalog's log aside, before anything is written, if it lacks commits that shards know."""
         if self.catalog.has_log:
-            with suppress(ElasticScanError):  # whoever uses the store is told what is wrong
+            with suppress(ElasticScanError):  # using the store raises the error
                 try:
                     self.check_newest()
                 except CatalogOutdated as error:
@@ -311,7 +311,7 @@ class Context:
         return self.note_seen(self.catalog.versions())
 
     def note_seen(self, versions: tuple[int, int]) -> tuple[int, int]:
-        """Remember what a look at the catalog has shown, and return it."""
+        """Remember the result of a catalog check, and return it."""
         if versions > self.seen and self.catalog.progress is not None:
             self._carry_over(self.catalog.progress)
         self.seen = max(self.seen, versions)  # another thread may have looked since
@@ -344,7 +344,7 @@ class Context:
     def placement(self, layout: int | None = None) -> Placement:
         """Return where tablets are now; costs one small query unless something moved.
 
-        `layout` is that of a look of just now, which need not be repeated.
+        `layout` is that of a check just made, which need not be repeated.
         """
         cached = self._placement.at(self.versions()[0] if layout is None else layout, None)
         if cached is not None:
@@ -397,7 +397,7 @@ class Context:
             return cached[0]
         with self.catalog.reading() as tx:
             self.note_seen(tx.versions())
-            self.placement_in(tx)  # whoever asks for a table needs it next, and so waits once
+            self.placement_in(tx)  # it is needed next, so both take one round trip
             return self.table(tx, name)[0]
 
     def retention_of(self, table: TableInfo) -> float:
@@ -453,7 +453,7 @@ class Context:
             table_id: the table.
             snapshot: what is to be read.
             after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
-            layout: of the catalog at a look of just now, which need not be repeated.
+            layout: of the catalog at a check just made, which need not be repeated.
 
         Raises:
             TableChanged: the table was dropped.
@@ -537,7 +537,7 @@ class Context:
 
     @retry_interrupted
     def statistics(self, state: TableState) -> TableStatistics:
-        """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
+        """Statistics of a table's fragments and runs; the ones read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, None))
         if before is state and kept is not None:
             return kept
@@ -557,7 +557,7 @@ class Context:
         replaces: Iterable[Fragment] = (),
         versions: tuple[int, int] | None = None,
     ) -> Origin:
-        """Return the origin that files staged from now on carry; `versions` of a look of just now."""
+        """Return the origin that files staged from now on carry; `versions` of a check just made."""
         layout, newest = versions or self.versions()
         placement = self.placement(layout)
         return Origin(
@@ -580,7 +580,7 @@ class Context:
         They are there, and it is the shards' roots where they are. `since` are the catalog's versions before
         the first was staged, if known: while they stay nothing was condemned, so objects are still there.
         """
-        fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
+        fragments, now = list(staged), tx.identity()  # no other commits before this transaction ends
         self.catalog.settle()
         disks = self._roots.check_all({fragment.shard for fragment in fragments}, lambda: mark_of(now))
         nothing_went = since == (now.layout, now.last_commit)

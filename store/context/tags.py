@@ -77,7 +77,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
 
 @retry_interrupted
 def drop_tag(context: Context, find: Find, name: str) -> None:
-    """Let go of a tag.
+    """Remove a tag.
 
     Raises:
         TagNotFound: there is none of this name.

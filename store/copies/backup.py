@@ -93,8 +93,7 @@ class BackedUp:
         snapshot: the store's newest commit then.
         files: how many it refers to.
         copied, copied_bytes: those of them that were not there yet.
-        removed: files that no backup needs any more, after older ones were dropped, and those that were
-            never finished.
+        removed: files that no backup needs any more, after older ones were dropped, and unfinished files.
     """
 
     name: str
@@ -111,7 +110,7 @@ class _Backup:
 
     store: str
     snapshot: int
-    shards: Mapping[int, str]  # names of those that are not removed
+    shards: Mapping[int, str]  # names of the active ones
     files: Sequence[File]
     catalog: Dump
 
@@ -298,7 +297,7 @@ def _no_longer_needed(
         needed = {
             _place_of(file) for name in names if name not in older for file in _unpack(disk, name).files
         }
-    except StoreDamaged as error:  # so nobody knows which files that one needs
+    except StoreDamaged as error:  # so the files that it needs are unknown
         torn = str(error.fields["what"])
         raise StoreDamaged(
             f"backup {own.removesuffix(SUFFIX)} was made, but no older one was dropped: {torn} there is not "
@@ -403,7 +402,7 @@ class _NewRoot:
 
     Attributes:
         there: files that were there before.
-        copied: those that were copied since.
+        copied: the ones copied since.
     """
 
     disk: Disk
@@ -426,7 +425,7 @@ def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
 
 @contextmanager
 def _taken_back(roots: Iterable[_NewRoot]) -> Iterator[None]:
-    """When the block fails, take back what was copied, where nobody else has claimed the root meanwhile."""
+    """Remove the copies when the block fails, unless another process has claimed the root meanwhile."""
     try:
         yield
     except BaseException:

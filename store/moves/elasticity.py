@@ -174,7 +174,7 @@ class Elasticity:
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Cut tablets in the middle, and make neighbours one, all in one transaction; copies nothing.
 
-        What others have made impossible meanwhile is left out. Returns how many were cut, and joined.
+        Changes that became impossible meanwhile are skipped. Returns how many were cut, and joined.
         """
         with self._context.catalog.writing() as tx:
             for move in tx.moves():
@@ -307,7 +307,7 @@ class Elasticity:
     def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
-        birthplace = Birthplace()  # progress is told to a user's code, which may fork
+        birthplace = Birthplace()  # progress calls a user's code, which may fork
         try:
             # On an interrupt, moves that have not begun are given up, those under way end.
             with side_by_side(mover.carry_out, plans, self._parallel) as outcomes:
@@ -329,7 +329,7 @@ class Elasticity:
             raise errors[0]
 
     def _give_up(self, plans: Sequence[Move], owner: str) -> None:
-        """End moves that did not begin. If the catalog stays away, they are left to whoever comes next."""
+        """End moves that did not begin. If the catalog stays away, they are left to the next process."""
         for wait in UNDO_WAITS_SECONDS:
             try:
                 with self._context.catalog.writing() as tx:
@@ -350,7 +350,7 @@ class Elasticity:
         return self._noted(topology, layout)
 
     def _noted(self, topology: Topology, layout: int) -> Topology:
-        """Return the topology, which is committed: whoever needs it next need not read it."""
+        """Return the committed topology and cache it."""
         self._context.note_placement(layout, topology.placement, topology)
         return topology
 

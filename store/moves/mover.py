@@ -69,7 +69,7 @@ class Mover:
         """Move a tablet whose move was planned for this owner.
 
         On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
-        stays away meanwhile, whoever resumes moves does that, once the owner has retired.
+        stays away meanwhile, `resume_moves` does that, once the owner has retired.
         """
         progress = _Progress(move, self._look_up(move))
         try:
@@ -259,7 +259,7 @@ class Mover:
     def _end(self, move: Move, has_switched: Callable[[Tx], bool]) -> bool | None:
         """End a move that failed, as soon as the catalog can be asked.
 
-        Returns whether it went through all the same; None when nobody knows.
+        Returns whether it went through all the same; None when unknown.
         """
         for wait in (*UNDO_WAITS_SECONDS, None):
             try:

@@ -1,7 +1,7 @@
 """The catalog of a store that is being repaired, where all of it can be read.
 
 Files cannot tell that another one is gone. The catalog can, and it knows the commits of writes, which
-tables were dropped, and which files were never committed. It is believed only when it is whole, of the same
+tables were dropped, and which files were never committed. It is used only when it is whole, of the same
 store, and not older than the files.
 """
 
@@ -29,7 +29,7 @@ class KnownStore:
     Attributes:
         newest: its newest commit.
         roots: of its shards, by their names.
-        tables: those that were not dropped, by id.
+        tables: not dropped, by id.
         live: fragments of these that serve slots, by path; no path is ever given twice.
         shards: names, by id.
         commits: bounds of each fragment's commits, dropped ones included, by path.

@@ -63,7 +63,7 @@ class TablePlan:
         pieces: what its rows are in, oldest first.
         floor: commits before this one were overwritten.
         doubts: what the files could not tell, as sentences.
-        definition: as a catalog has it that is believed; None where files alone say what the columns are.
+        definition: of a usable catalog; None where only files define the columns.
     """
 
     name: str
@@ -100,7 +100,7 @@ def plan_repair(
     Args:
         files: all that are whole.
         store: the id of the one that is wanted; by default that of most files.
-        indexes: by table, where they are known; by default those that files define.
+        indexes: by table, where they are known; by default the ones that files define.
 
     Returns:
         None when there is no file of the store.
@@ -232,13 +232,13 @@ def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
         if not manifest.max_commit:
             began[manifest.write] = (manifest.began_at, piece.min_commit)
     ordered = sorted(began, key=began.__getitem__)
-    beside = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
-    if not beside:
+    overlapping = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
+    if not overlapping:
         return []
     doubt = (
-        f"{beside} writes ran alongside others, or were never committed; of rows that two of them wrote, the "
+        f"{overlapping} writes overlapped others or were never committed; of rows written twice, the later"
     )
-    return [f"table {name!r}: {doubt}one that began later was taken"]
+    return [f"table {name!r}: {doubt} write was taken"]
 
 
 def _last_writes(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:

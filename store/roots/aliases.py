@@ -63,7 +63,7 @@ def place_of(root: str) -> Place:
     if directory is not None:
         try:
             return Place("", os.path.realpath(directory))
-        except OSError:  # a link that this user may not follow; whoever uses the place is told
+        except OSError:  # a link that this user may not follow; using the place raises the error
             return Place("", os.path.abspath(directory))  # noqa: PTH100 - a text is made of a text
     parts = urlsplit(root)
     path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))

@@ -75,7 +75,7 @@ class Location:
 
         Raises:
             StoreNotFound: this user may not look, so it is as if there were none.
-            InvalidOption: nobody could look.
+            InvalidOption: it cannot be checked.
         """
         if self.directory is None:
             return True
@@ -243,13 +243,13 @@ def warn_of_readers_of(root: str) -> None:
     path = Path(root)
     if "://" in root or path in _warned:
         return
-    with Passing(OSError):  # whoever uses the root is told what is wrong with it
+    with Passing(OSError):  # using the root raises the error
         if not (path.parent.parent / CATALOG_FILE).exists():
             _warn_of_readers(path / MARKER, f"the rows in {root}")
 
 
 def _warn_of_readers(file: Path, what: str) -> None:
-    """Tell it those that can mend it, of a file in whose place others are made."""
+    """Warn the users who can change the mode of a file that is rewritten with it."""
     directory = file.parent
     if directory in _warned:
         return
@@ -355,7 +355,7 @@ def check_outside(root: str, own: Path | None = None) -> None:
     """Raise `InvalidOption` for a place within a store's directory, a shard's root or a place of backups.
 
     What lies there is the others' alone: it is lost with them, and may be taken for their garbage. So is a
-    place of which nobody here can tell.
+    place that cannot be checked here.
 
     Args:
         own: a store's directory in which its own shards may lie.

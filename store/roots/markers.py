@@ -1,9 +1,9 @@
 """The owner of a shard's root: a marker in the root names store, shard and incarnation.
 
 What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
-names may lead to one directory; a catalog may be a copy. So whoever writes or deletes at a shard reads
-the marker first (`Context.writable_disk`). Alongside it lies a mark of how far the catalog had got when
-somebody last committed here. It is only a note: one that is lost or torn says nothing, one that is ahead of
+names may lead to one directory; a catalog may be a copy. So each write or delete at a shard reads
+the marker first (`Context.writable_disk`). Next to it is a mark of how far the catalog had got at the
+last commit here. It is only a note: one that is lost or torn says nothing, one that is ahead of
 the catalog proves that the catalog is an older copy.
 """
 
@@ -64,7 +64,7 @@ class Mark:
     """The least progress of a store's catalog.
 
     Attributes:
-        missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
+        missed: when it was found missing; 0.0 for a mark that was kept since the root was
             claimed. What was known before may be lost.
         shard: whose root it lies in.
         catalog: a digest of the place of the catalog's file; empty where it is in a database.
@@ -244,7 +244,7 @@ class Claims:
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
-        """Give claimed roots back when the block raises, but for those that others took meanwhile."""
+        """Give claimed roots back when the block raises, except the ones that others took meanwhile."""
         try:
             yield
         except BaseException:
@@ -261,7 +261,7 @@ def _alone_at(root: str) -> Iterator[None]:
     """Let no other process that claims a directory come in; where it cannot be locked, all may.
 
     Raises:
-        InvalidOption: somebody else holds it for long.
+        InvalidOption: another process holds it for long.
     """
     try:
         directory = None if "://" in root else os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -73,7 +73,7 @@ class AfterCommit:
     # A process that commits once and ends has its first merge to do it with.
     _gone: int = GARBAGE_EVERY
     # How many fragments a site may have, and until which commit, before it is looked at again: others may
-    # have made fewer of those that do not matter.
+    # have merged some of the irrelevant ones.
     _patience: dict[Site, tuple[int, int]] = field(default_factory=dict)
     _commits: int = 0
     # One owner for all steps of a process, and the sites where its threads are at work.
@@ -124,7 +124,7 @@ class AfterCommit:
 
     @property
     def _mine(self) -> str:
-        assert self._owner is not None, "whoever takes a site becomes an owner"
+        assert self._owner is not None, "claiming a site makes an owner"
         return self._owner
 
     def close(self) -> None:

@@ -50,8 +50,8 @@ class Collected:
     """The result of a garbage collection; of a dry run, what it would be.
 
     Attributes:
-        decisions: about every file that the catalog does not refer to, also those that are kept.
-        skipped: (shard, why) of those that could not be collected.
+        decisions: about every file that the catalog does not refer to, kept ones included.
+        skipped: (shard, why) of the shards that could not be collected.
         refused: why nothing at all would be removed; only in a dry run, otherwise it is raised.
     """
 
@@ -71,7 +71,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A root as it was found. `shard` is the newest of those that it was given to."""
+    """A root as it was found. `shard` is the newest of its owners."""
 
     shard: Shard
     shelf: Shelf
@@ -81,7 +81,7 @@ class _Look:
         """By this files go, those first that were dropped first, the unknown last.
 
         A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
-        merge is gone, which a later one replaced: so no file goes before those that it replaced.
+        merge is gone, which a later one replaced: so a file goes after the ones that it replaced.
         """
         drops = self.dropped.get(decision.path, ())
         return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))

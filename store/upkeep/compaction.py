@@ -4,8 +4,8 @@ A merge writes two fragments. One has the newest version of each key, so that sc
 give out slices of it. The other has history: the versions that only older snapshots, changes and moves need.
 What a lease or the retention period may need stays. A tombstone goes, or becomes history, only when all
 fragments take part that may hold what it deleted. Nothing is visible before one transaction, which puts the
-merged fragments in for what their sources still serve then: whoever comes second, or dies before, has changed
-nothing.
+merged fragments in for what their sources still serve then: a process that comes second, or dies before, has
+changed nothing.
 
 More than `MOST_AT_ONCE` fragments, or more than `MOST_BATCH_BYTES` of their batches, are merged in stages,
 the smallest first, so that memory and open files are bounded whatever the number and the size of fragments.
@@ -86,7 +86,7 @@ def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Seque
     match [fragment for fragment in fragments if fragment.superseded_at is None]:
         case [alone]:
             with context.unless_left(alone.shard), context.noticing_collection():
-                context.writable_disk(alone.shard)  # the root proves whose it is, before a file is believed
+                context.writable_disk(alone.shard)  # the marker is checked before a file is read
                 return context.readers.compression_of(alone) != table.compression
     return False
 
@@ -107,7 +107,7 @@ def merge_fragments(
         context: the store.
         table: as it was when the fragments were chosen; it is looked up again with them.
         shard: where the fragments are.
-        fragments: their ids. Those that are gone by now, or at another shard, are left out; nothing is done
+        fragments: their ids. Missing ones, and ones at another shard, are left out; nothing is done
             where what is left is a single fragment that would stay as it is.
         pace: called with the number of bytes just merged, again and again. It may sleep, and it may raise to
             give the merge up; then nothing has changed, and no file remains.
@@ -159,7 +159,7 @@ def merge_together(
                 note(tx, merged)
                 for merging, result in zip(mergings, merged, strict=True):
                     if result.added:
-                        merging.copies = []  # the commit refers to them, or nobody knows
+                        merging.copies = []  # the commit refers to them, or may do so
         finally:
             discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
     context.note_newest_afar(merging.shard for merging in mergings)
@@ -226,9 +226,9 @@ def keep_for(
     fragments: Sequence[Fragment], others: Sequence[Fragment], horizon: int, overwritten: int
 ) -> Keep:
     """Return the versions to keep, and apart; given the fragments of the shard that take no part."""
-    beside = _beside(fragments, others)
-    complete = all(other.superseded_at is not None for other in beside)
-    until = max((other.superseded_at or 0 for other in beside), default=0)
+    overlapping = _overlapping(fragments, others)
+    complete = all(other.superseded_at is not None for other in overlapping)
+    until = max((other.superseded_at or 0 for other in overlapping), default=0)
     return Keep(horizon, complete and until <= horizon, Apart(overwritten, complete, until))
 
 
@@ -241,7 +241,7 @@ def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment
     return history if len(history) > 1 or any(not f.is_needed_at(horizon) for f in history) else ()
 
 
-def _beside(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
+def _overlapping(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
     """Return the fragments that can hold a version of a key which is older than one that takes part.
 
     There are never more of them while the merge goes on: what comes to its slots is newer, or comes from a
@@ -258,8 +258,8 @@ class Merging:
 
     Attributes:
         copies: files that are staged, and not entered yet.
-        served, slots: by fragments of the shard, and those that all sources still serve as they did, at the
-            look during the transaction that is to enter them.
+        served, slots: by fragments of the shard, and the ones that all sources still serve unchanged, in the
+            transaction that enters them.
         moves_horizon: true if older snapshots of the table are no longer kept after it.
     """
 
