@@ -78,7 +78,7 @@ class Interrupted(CatalogUnavailable):
 
 
 def driver_error(error: Exception, dialect: Dialect) -> Exception:
-    """The error of a driver that was asked directly, as SQLAlchemy would have raised it."""
+    """Return the error of a driver that was asked directly, as SQLAlchemy would have raised it."""
     base = dialect.loaded_dbapi.Error
     return DBAPIError.instance(None, None, error, base, hide_parameters=True, dialect=dialect)
 
@@ -117,12 +117,12 @@ def _url(engine: Engine) -> str:
 
 
 def told_of(error: BaseException, engine: Engine) -> BaseException | None:
-    """An error of an engine as the cause of one of ours: without what connects to its server."""
+    """Return an error of an engine as the cause of one of ours: without what connects to its server."""
     return as_cause(error, _url(engine))
 
 
 def failing_disk(engine: Engine) -> CatalogUnavailable | None:
-    """The error to tell in place of damage: the system does not give the file; None where it does."""
+    """Return the error to tell in place of damage: the system does not give the file; None where it does."""
     path = _file(engine)
     reason = None if path is None else why_unreadable(path)
     if reason is None:
@@ -141,7 +141,7 @@ def _file(engine: Engine) -> Path | None:
 
 
 def _damage(error: DBAPIError, said: str, engine: Engine) -> ElasticScanError:
-    """The error for what a database takes for damage: of its disk, where that fails or has failed."""
+    """Return the error for what a database takes for damage: of its disk, where that fails or has failed."""
     failing, path = failing_disk(engine), _file(engine)
     if failing is not None:
         return failing
@@ -190,7 +190,7 @@ def _failed_at_its_disk(error: DBAPIError) -> bool:
 
 
 def is_damage(error: DBAPIError, engine: Engine) -> bool:
-    """True for the error of a database that cannot make sense of its own file."""
+    """Return True for the error of a database that cannot make sense of its own file."""
     return isinstance(_meaning(error, engine), StoreDamaged)
 
 
@@ -202,7 +202,7 @@ def _unavailable(said: str) -> CatalogUnavailable:
 
 
 def is_there(file: Path) -> bool:
-    """True if there is a file of a catalog; raises `CatalogUnavailable` where nobody can tell."""
+    """Return whether there is a file of a catalog; raises `CatalogUnavailable` where that is unknown."""
     try:
         return file.exists()
     except OSError as error:
@@ -210,7 +210,7 @@ def is_there(file: Path) -> bool:
 
 
 def cannot_look(file: Path, error: OSError) -> CatalogUnavailable:
-    """The error for a file of a catalog of which the system does not even tell that it is there."""
+    """Return the error for a file of a catalog of which the system does not even tell that it is there."""
     pass_on(error)
     return CatalogUnavailable(
         f"the catalog {file} could not be looked at: {error.strerror or error}; check that its disk is "
@@ -239,7 +239,7 @@ def committing(connection: Connection) -> Iterator[None]:
 
 
 def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanError:
-    """Translate the error of a COMMIT: refused for sure, or nobody knows."""
+    """Translate the error of a COMMIT: refused for sure, or unknown."""
     meaning = _meaning(error, engine)
     words = str(error.orig).lower()
     if _failed_at_its_disk(error) and isinstance(meaning, DiskFull):

@@ -38,7 +38,7 @@ class Home:
 
     @staticmethod
     def unpack(text: str) -> Home:
-        """Raises `ValueError` or `TypeError` when nobody wrote that."""
+        """Raise `ValueError` or `TypeError` for any other text."""
         return Home(**json.loads(text))
 
 
@@ -47,7 +47,7 @@ FileId = tuple[int, int]  # device and inode
 
 @dataclass(slots=True)
 class OpenedFiles:
-    """The files that connections have open, to see whether they are those that others open now.
+    """The files that connections have open, to see whether they are the files that others open now.
 
     Attributes:
         alongside: the log and its index; None for one that SQLite had not made yet.
@@ -61,7 +61,7 @@ class OpenedFiles:
 
     @staticmethod
     def look(path: str) -> OpenedFiles | None:
-        """The files at a path; None where there is no database."""
+        """Return the files at a path; None where there is no database."""
         database = _id_of(path)
         if database is None:
             return None
@@ -92,7 +92,7 @@ def _file_of(engine: Engine) -> str | None:
 
 
 def check_one_name(engine: Engine) -> None:
-    """Raises `StoreCopied` when a catalog's file is also that of another directory, by a link.
+    """Raise `StoreCopied` when a catalog's file is also that of another directory, by a link.
 
     What is written through one name would be the other's as well, and SQLite keeps a log for each name.
     """
@@ -120,7 +120,7 @@ def check_one_name(engine: Engine) -> None:
 
 
 def home_of(engine: Engine) -> Home | None:
-    """The home of a catalog's file; None for a database server, whose copy is another server."""
+    """Return the home of a catalog's file; None for a database server, whose copy is another server."""
     path = _file_of(engine)
     if path is None:
         return None
@@ -128,6 +128,6 @@ def home_of(engine: Engine) -> Home | None:
         status = Path(path).stat()
     except FileNotFoundError:  # using it will tell what is wrong
         return None
-    except OSError as error:  # without its home nobody would see that it is a copy
+    except OSError as error:  # without its home a copy would not be recognized
         raise cannot_look(Path(path), error) from error
     return Home(status.st_ino, status.st_dev, str(Path(path).resolve()))

@@ -21,7 +21,7 @@ from elasticscan.base.interrupted import Passing, pass_on
 from elasticscan.catalog.failures import cannot_look, is_there
 
 _HEAD_BYTES = 32  # of a log that holds nothing
-_PART_SECONDS = 3_600  # a copy that nobody has added to for so long is nobody's
+_PART_SECONDS = 3_600  # a copy without additions for so long is abandoned
 
 
 def log_of(file: Path) -> Path:
@@ -29,7 +29,7 @@ def log_of(file: Path) -> Path:
 
 
 def holds_anything(log: Path) -> bool:
-    """True if there is more in a log than its head; raises `CatalogUnavailable` where nobody can tell."""
+    """Return whether a log has more than its head; raises `CatalogUnavailable` where that is unknown."""
     try:
         return log.stat().st_size > _HEAD_BYTES
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def keep_log(file: Path, known: str) -> None:
         if is_there(kept) or not holds_anything(log):
             return
         _remove_parts(log)
-    except (OSError, CatalogUnavailable) as error:  # whoever uses the catalog is told
+    except (OSError, CatalogUnavailable) as error:  # using the catalog raises the error
         pass_on(error)
         return
     part = log.with_name(f"{log.name}.part-{secrets.token_hex(4)}")  # it has its name when it is whole
@@ -79,7 +79,7 @@ def _remove_parts(log: Path) -> None:
 
 
 def kept_logs(file: Path) -> list[Path]:
-    """The logs that were kept alongside a catalog, as far as its directory can be read."""
+    """Return the logs that were kept alongside a catalog, as far as its directory can be read."""
     with Passing(OSError):
         return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
     return []

@@ -16,7 +16,7 @@ from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import tags
 from elasticscan.metadata import TableInfo
 
-# What others call the newest snapshot.
+# Other products' names of the newest snapshot.
 _NEWEST = frozenset({"latest", "newest", "current", "head", "last", "now", "main"})
 _OLDEST = frozenset({"earliest", "oldest", "beginning", "first", "start"})
 
@@ -34,19 +34,19 @@ class TagTx(FragmentTx):
     """Reads and changes of tags."""
 
     def tags(self, table: int | None = None) -> tuple[Tag, ...]:
-        """The tags of a table, or of all, the oldest snapshot first."""
+        """Return the tags of a table, or of all, the oldest snapshot first."""
         rows = self._tag_rows(table)
         return tuple(sorted(map(_tag, rows), key=lambda tag: (tag.snapshot, tag.name)))
 
     def tags_by_table(self) -> dict[int, list[Tag]]:
-        """The tags of each table that has some, as `tags`."""
+        """Return the tags of each table that has some, as `tags`."""
         tagged: dict[int, list[Tag]] = {}
         for row in sorted(self._tag_rows(None), key=lambda row: (row.snapshot, row.name)):
             tagged.setdefault(row.table_id, []).append(_tag(row))
         return tagged
 
     def tag(self, table: TableInfo, name: str) -> Tag:
-        """A tag by its name. Raises `TagNotFound`, naming the nearest."""
+        """Return a tag by its name. Raises `TagNotFound`, naming the nearest."""
         return _tag(self._tag_row(table, name))
 
     def add_tag(self, table: TableInfo, name: str, snapshot: int) -> Tag:
