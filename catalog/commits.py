@@ -240,8 +240,8 @@ class CommitTx(TagTx):
             return None
         if None not in (row.app_content, txn.content) and row.app_content != txn.content:
             raise InvalidOffset(
-                f"micro-batch {txn.version} was committed before as {row.number} with another end: its "
-                "checkpoint is old; start with a new checkpoint",
+                f"micro-batch {txn.version} was committed before by commit {row.number}, with another "
+                "end: its checkpoint is old; start with a new checkpoint",
                 table=table,
                 batch=txn.version,
                 commit=row.number,

@@ -259,8 +259,8 @@ def replaced_file() -> Interrupted:
 def commit_unknown(error: SQLAlchemyError | str) -> CommitUnknown:
     said = error.orig if isinstance(error, DBAPIError) else error
     return CommitUnknown(
-        f"the connection to the catalog was lost during a commit ({said}): all or nothing was done; look at "
-        "`history` before you repeat it",
+        f"the catalog was lost during a commit ({said}): all or nothing was done; look at history() first, "
+        "or repeat a write with txn=",
         detail=str(said),
     )
 
