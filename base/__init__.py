@@ -14,16 +14,16 @@ order_keys  Values as bytes whose plain comparison is the order of the values. A
             shard means the same at any other: on this, scanning across moves rests.
 value_keys  The same for any scalar with an order, and for nulls: keys of indexes, bounds of statistics.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
-redaction   URIs without passwords; applied to every error's text and fields.
-permissions  Modes of new files, derived from their directory.
-clock       Time behind a protocol of two methods, with a manual one for tests.
+redaction   URIs without their passwords; every error's text and fields go through it.
+permissions  Modes of files, of the directories that they are made in.
+clock       Time behind a protocol of two methods, with a twin that tests turn by hand.
 forks       Locks that a forked child finds open, and a gate at which a fork waits for work that
             must not be cut in two.
 interrupted  What a thread has begun, to be ended where a signal's handler raises during it.
 resources   What a process has no more of, told as such.
 threads     Threads whose start comes to an end, also where there is no memory for them.
 side_by_side  Work by several threads, or by the caller alone where there are no more.
-showing     Values of callers as short text in messages.
+showing     Values of callers inside of messages, cut short.
 nearness    The right name that a wrong one is most like.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
@@ -34,7 +34,7 @@ Promises:
 * Nothing here knows of shards, files, catalogs or Spark, and nothing here imports another layer.
 * Errors, hashing, order keys and limits are pure: the same input gives the same output in every
   process, on every machine, in every version that can open the same store. Clock and forks are
-  the exceptions; a clock is always passed in by its owner.
+  the exceptions; a clock is always handed in by whoever owns it, nobody reaches for it.
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.
 

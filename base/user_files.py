@@ -47,11 +47,11 @@ def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> It
 
 @contextmanager
 def naming_source(path: str, verb: str, secrets: str | None = None) -> Iterator[None]:
-    """Translate any other error of a library that reads users' data: libraries promise no kinds.
+    """Translate whatever else a library raises that reads users' data: which kinds these are is no promise.
 
     Args:
         path, verb: as of `naming_file`.
-        secrets: a URI whose secrets are hidden as well; the path by default.
+        secrets: a URI whose secrets are shown neither; the path by default.
     """
     place, uri = shown(path), secrets or path
     try:

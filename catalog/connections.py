@@ -57,7 +57,7 @@ class _ProofCondition(Condition):
 
 
 class _FreeConnections(Queue[Any]):
-    """The free connections of a pool, whose lock is always released."""
+    """The free connections of a pool, whose lock nobody leaves shut to other threads."""
 
     def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
         super().__init__(maxsize, use_lifo)

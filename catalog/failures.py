@@ -210,7 +210,7 @@ def is_there(file: Path) -> bool:
 
 
 def cannot_look(file: Path, error: OSError) -> CatalogUnavailable:
-    """Return the error for a file of a catalog of which the system does not even tell that it is there."""
+    """The error for a file of a catalog of which the system does not even tell that it is there."""
     pass_on(error)
     return CatalogUnavailable(
         f"the catalog {file} could not be looked at: {error.strerror or error}; check that its disk is "

@@ -50,7 +50,7 @@ def keep_log(file: Path, known: str) -> None:
         if is_there(kept) or not holds_anything(log):
             return
         _remove_parts(log)
-    except (OSError, CatalogUnavailable) as error:  # using the catalog raises the error
+    except (OSError, CatalogUnavailable) as error:  # whoever uses the catalog is told
         pass_on(error)
         return
     part = log.with_name(f"{log.name}.part-{secrets.token_hex(4)}")  # it has its name when it is whole
@@ -79,7 +79,7 @@ def _remove_parts(log: Path) -> None:
 
 
 def kept_logs(file: Path) -> list[Path]:
-    """Return the logs that were kept alongside a catalog, as far as its directory can be read."""
+    """The logs that were kept alongside a catalog, as far as its directory can be read."""
     with Passing(OSError):
         return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
     return []

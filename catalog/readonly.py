@@ -203,7 +203,7 @@ def _telling() -> Iterator[None]:
         yield
     except OSError as error:
         if lack_in(error) is not None:
-            raise  # the public call translates it
+            raise  # whoever was called by the user says what is lacking
         what_to_do = "check that it is reachable, then try again"
         if isinstance(error, PermissionError):
             what_to_do = "its owner can let a group read it: docs/security.md says how"

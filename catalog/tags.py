@@ -16,7 +16,7 @@ from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import tags
 from elasticscan.metadata import TableInfo
 
-# Other products' names of the newest snapshot.
+# What others call the newest snapshot.
 _NEWEST = frozenset({"latest", "newest", "current", "head", "last", "now", "main"})
 _OLDEST = frozenset({"earliest", "oldest", "beginning", "first", "start"})
 
@@ -46,7 +46,7 @@ class TagTx(FragmentTx):
         return tagged
 
     def tag(self, table: TableInfo, name: str) -> Tag:
-        """Return a tag by its name. Raises `TagNotFound`, naming the nearest."""
+        """A tag by its name. Raises `TagNotFound`, naming the nearest."""
         return _tag(self._tag_row(table, name))
 
     def add_tag(self, table: TableInfo, name: str, snapshot: int) -> Tag:

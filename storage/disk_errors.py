@@ -101,7 +101,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
 
 
 def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanError:
-    """Return the error to raise for what the disk of temporary files said."""
+    """The error to raise for what the disk of temporary files said."""
     pass_on(error)
     number = _number(error)
     if number in _NO_ROOM:

@@ -321,7 +321,7 @@ class Overlay:
         return pa.RecordBatch.from_arrays(list(map(pa.array, arrays)), names=["row", "replaces", "counts"])
 
     def _made_before(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the batch as another overlay has made it, of the same rows."""
+        """The batch as another overlay has made it, of the same rows."""
         with _LOCK:
             siblings = list(self._siblings.values())
         for sibling in siblings:

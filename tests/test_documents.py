@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import elasticscan
 from elasticscan.base import errors
-from elasticscan.base.errors import ElasticScanError, FilterError
+from elasticscan.base.errors import ElasticScanError, FilterError, FragmentMissing, WrongArguments
 from elasticscan.cli.app import app
 from scripts import errors_page
 from tests.pages import ROOT, blocks, promised, run, statements, steps, stripped
@@ -99,7 +99,7 @@ def test_each_error_says_when_it_is_met_and_what_to_do_and_is_drawn() -> None:
             drawn = f"── {kind.__name__} "
         else:
             lacking += [kind.__name__] if len(lines) < 2 else []
-            below_another = kind.__base__ not in errors_page.HEADINGS
+            below_another = kind in (FragmentMissing, WrongArguments)
             drawn = f"── {kind.__name__:<{20 if below_another else 24}}"
             drawn += "the same" if below_another else f"{kind.code}\n"
         lacking += [] if drawn in (errors.__doc__ or "") else [drawn]

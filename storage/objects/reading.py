@@ -270,7 +270,7 @@ class CopiedObject(Object):
         self._ahead = None
         if ahead[0] != os.getpid() or offset > ahead[2] + _NEAR_BYTES:
             return
-        with suppress(ElasticScanError):  # the reader of these bytes gets the error
+        with suppress(ElasticScanError):  # whoever asks for these bytes is told himself
             ahead[3].result()
             self._reached = ahead[2]
             self._fetch_ahead(ahead[2])

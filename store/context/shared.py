@@ -100,9 +100,9 @@ class Context:
         self._keep_lost_log()
 
     def disk_of(self, shard: int) -> Disk:
-        """Return the disk of a shard, also of one that was removed: its files may still be read.
+        """The disk of a shard, also of one that was removed: its files may still be read.
 
-        For reading only; see `writable_disk`.
+        For whoever only reads; see `writable_disk`.
         """
         return self._roots.disk_of(shard)
 
@@ -124,7 +124,7 @@ class Context:
         return self._sealer
 
     def seal(self, key: ContinuationKey) -> str:
-        """Raise `KeyTooLong`."""
+        """Raises `KeyTooLong`."""
         return self.sealer.seal(key)
 
     @retry_interrupted

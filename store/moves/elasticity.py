@@ -307,7 +307,7 @@ class Elasticity:
     def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
         mover = Mover(self._context, owner, self._bytes_per_second)
         errors: list[BaseException] = []
-        birthplace = Birthplace()  # progress calls a user's code, which may fork
+        birthplace = Birthplace()  # progress is told to a user's code, which may fork
         try:
             # On an interrupt, moves that have not begun are given up, those under way end.
             with side_by_side(mover.carry_out, plans, self._parallel) as outcomes:

@@ -243,7 +243,7 @@ def warn_of_readers_of(root: str) -> None:
     path = Path(root)
     if "://" in root or path in _warned:
         return
-    with Passing(OSError):  # using the root raises the error
+    with Passing(OSError):  # whoever uses the root is told what is wrong with it
         if not (path.parent.parent / CATALOG_FILE).exists():
             _warn_of_readers(path / MARKER, f"the rows in {root}")
 
