@@ -1,10 +1,10 @@
-"""The ground floor: small things that every other folder uses.
+"""The lowest layer: definitions that every other folder uses.
 
-Small things that have to be the same everywhere, because two parts of a store that disagree about
-one of them lose rows without noticing:
+They must be the same everywhere, because two parts of a store that disagree about one of them would lose
+rows without noticing:
 
-errors      Every error a user can meet, sorted by what the caller should do about it: mend the
-            call, try again, start again, or call an operator. Each carries a code, its details as
+errors      Every error, sorted by what the caller should do about it: correct the call, try
+            again, start again, or call an operator. Each carries a code, its details as
             fields, and survives the trip from a worker process to the driver.
 hashing     The way from a row to its slot. By default it is Spark's own hash, so a DataFrame
             repartitioned by the shard key and the store that receives it agree on where each row
@@ -24,7 +24,7 @@ showing     Values of callers inside of messages, cut short.
 suggestions  The name that was probably meant, for errors about a name that does not exist.
 drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
 json_text   Values as JSON, for the command line and the page.
-user_files  Errors of files that users bring and take, each with its name.
+user_files  Errors of users' files, with the name of the file.
 
 Promises:
 
@@ -35,8 +35,7 @@ Promises:
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.
 
-Left out: configuration files, logging set-up, retry policies. Whoever needs one has it alongside the
-code it serves.
+Not here: configuration files, logging set-up, retry policies. They are next to the code that uses them.
 
 Import from the module that has the thing (`from elasticscan.base.errors import InvalidOption`):
 these modules have little to do with each other, and some that import them should stay light.

@@ -16,7 +16,7 @@ class Clock(Protocol):
     """A clock, as far as the rest of the project may see one."""
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC. May step back when the machine's clock is set."""
+        """Return seconds since the epoch, UTC. May step back when the machine's clock is set."""
 
     def sleep(self, seconds: float) -> None:
         """Return when `seconds` (0 or more) have passed."""
@@ -33,11 +33,11 @@ class SystemClock:
 
 
 def zoned(option: str, moment: datetime) -> datetime:
-    """The moment itself.
+    """Return the moment itself, with a zone.
 
     Raises:
         InvalidOption: it has no zone. Python would take it for this machine's, SQL for the session's, and
-            others for UTC: nobody but the caller knows.
+            others for UTC: only the caller knows.
     """
     if moment.utcoffset() is None:
         plain = moment.replace(tzinfo=None).isoformat()

@@ -1,4 +1,4 @@
-"""Pictures as SVG and listings as HTML that need nothing else: one style for slot map, bars and notebooks.
+"""Pictures as SVG and listings as HTML without other files: one style for slot map, bars and notebooks.
 
 All text is escaped here, so a name from a catalog is only ever shown.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
-# Told apart by most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
+# Distinct for most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
 COLOURS = (
     "#0072b2 #e69f00 #009e73 #cc79a7 #56b4e9 #d55e00 #b8a800 #7570b3 #66c2a5 #fc8d62 #8da0cb #a6761d".split()  # noqa: SIM905
 )
@@ -20,7 +20,7 @@ _LEFT, _WIDTH, _RIGHT, _LINE = 210, 420, 110, 20
 
 
 def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """The text of an SVG file."""
+    """Return the text of an SVG file."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}">',
@@ -33,13 +33,13 @@ def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 
 
 def words(x: float, y: float, text: str, ends: bool = False) -> str:
-    """A line of text that begins, or ends, at a place."""
+    """Return a line of text that begins, or ends, at a position."""
     anchor = ' text-anchor="end"' if ends else ""
     return f'<text x="{x:g}" y="{y:g}"{anchor}>{escape(text)}</text>'
 
 
 def bars(title: str, values: Sequence[tuple[str, float, int]]) -> str:
-    """Bars one below the other, as an SVG: label, value, and which colour; the longest fills the width."""
+    """Draw bars one below the other, of (label, value, number of a colour); the longest fills the width."""
     most = max((value for _, value, _ in values), default=0) or 1
     parts = [words(0, 13, title)]
     for at, (label, value, colour) in enumerate(values, 1):
@@ -53,18 +53,18 @@ def bars(title: str, values: Sequence[tuple[str, float, int]]) -> str:
 
 
 def _sized(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """A picture that a notebook does not range."""
+    """Draw a picture of fixed size, which a notebook does not scale."""
     drawn = picture(width, height, title, parts)
     return drawn.replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)
 
 
 def code(text: str) -> str:
-    """A line of HTML for what a shell would print."""
+    """Return a line of HTML in the style of a shell."""
     return f"<code>{escape(text)}</code>"
 
 
 def listing(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of HTML; whole numbers get their thousands apart, and stand to the right."""
+    """Return an HTML table; integers have thousands separators and are aligned to the right."""
 
     def cell(value: object) -> str:
         if isinstance(value, int) and not isinstance(value, bool):

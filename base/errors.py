@@ -44,7 +44,7 @@
     │   ├── StoreReplaced           ES_STORE_REPLACED
     │   ├── TableChanged            ES_TABLE_CHANGED
     │   └── IndexChanged            ES_INDEX_CHANGED
-    └── OperatorNeeded              somebody has to look at the store or its disks
+    └── OperatorNeeded              an operator must look at the store or its disks
         ├── StoreTooNew             ES_STORE_TOO_NEW
         ├── StoreDamaged            ES_STORE_DAMAGED
         ├── ShardUnavailable        ES_SHARD_UNAVAILABLE
@@ -150,9 +150,9 @@ class ElasticScanError(Exception):
     names_its_host: ClassVar[bool] = False
 
     def __init__(self, message: str, **fields: Any) -> None:
-        # Whoever made the text: no URI's password gets into a log by way of an error.
+        # Every text is redacted here, so no password of a URI reaches a log through an error.
         message = _shortened(printable(redact(message)))
-        if self.names_its_host and "host" not in fields:  # one that was sent here keeps its own
+        if self.names_its_host and "host" not in fields:  # one from another process keeps its own
             fields |= {"host": os.uname().nodename, "user": _user()}
         super().__init__(message)
         self.message = message
@@ -168,7 +168,7 @@ class ElasticScanError(Exception):
 
 
 def _shortened(message: str) -> str:
-    """A text without its middle where it is too long for a log: it quotes what it was given."""
+    """Return a message without its middle if it is too long for a log: it quotes its arguments."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
     end = _MESSAGE_CHARACTERS // 4  # what to do stands there
@@ -185,7 +185,7 @@ def _user() -> str:
 
 
 class StoreReadableByAll(UserWarning):
-    """A store whose catalog every user of the machine can read; filter it where that is meant."""
+    """Warning about a store that every user of the machine can read; filter it where that is intended."""
 
 
 def _rebuild(kind: type[ElasticScanError], message: str, fields: dict[str, Any]) -> ElasticScanError:
@@ -489,7 +489,7 @@ class IndexChanged(StartAgain):
 
 
 class OperatorNeeded(ElasticScanError):
-    """The store or one of its disks needs somebody's attention."""
+    """Store or disk that needs an operator's attention."""
 
 
 class StoreTooNew(OperatorNeeded):
@@ -561,7 +561,7 @@ class FragmentDamaged(OperatorNeeded):
 
 class FragmentMissing(FragmentDamaged):
     """A file of rows that is gone.
-    Whoever staged it, or read it for longer than a grace period, may try again; else as above."""
+    A writer that staged it, or a scan longer than a grace period, may try again; else as above."""
 
 
 class CoverageBroken(OperatorNeeded):

@@ -55,7 +55,7 @@ _INVERSE_OF_31 = pow(31, -1, 2**32)
 
 
 def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.int32]:
-    """Spark's `hash(columns...)` of every row, for one or several columns of equal length.
+    """Compute Spark's `hash(columns...)` of every row, for one or several columns of equal length.
 
     Raises `UnsupportedType` for a type that Spark would not hash as one value, and `InvalidKey` for a
     timestamp in seconds or milliseconds so far away that Spark's microseconds cannot hold it.
@@ -80,7 +80,7 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
 
 
 def java_hash(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int32]:
-    """`java.util.Objects.hashCode` of a single column of strings, integers or booleans; null is 0.
+    """Compute `java.util.Objects.hashCode` of a single column of strings, integers or booleans; null is 0.
 
     Raises `UnsupportedType` for several columns and for other types: Java has no one rule for them.
     """
@@ -111,7 +111,7 @@ def slots_of(
     slots: int,
     hash: str = "spark",  # noqa: A002
 ) -> NDArray[np.uint16]:
-    """The slot of every row, `pmod(hash, slots)`.
+    """Return the slot of every row, `pmod(hash, slots)`.
 
     `hash` is "spark" (any shard key) or "java" (see `java_hash`). Hadoop's `HashPartitioner` clears the
     sign bit instead of taking `pmod`: where `slots` is a power of two that comes to the same.
@@ -147,7 +147,7 @@ def _equal_length(columns: Sequence[pa.Array | pa.ChunkedArray]) -> int:
 
 
 def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
-    """Slices of at most `_BLOCK_ROWS` rows, never empty, each with the number of rows before it."""
+    """Yield slices of at most `_BLOCK_ROWS` rows, never empty, each with the number of rows before it."""
     before = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
         for start in range(0, len(chunk), _BLOCK_ROWS):
@@ -165,10 +165,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _raw(block: pa.Array, dtype: Any, width: int = 1) -> NDArray[Any]:
-    """The values, without a copy, as `width` numbers a row; what lies below a null is arbitrary."""
+    """Return the values, without a copy, as `width` numbers a row; those of nulls are arbitrary."""
     item = np.dtype(dtype).itemsize * width
     values = np.frombuffer(block.buffers()[1], dtype, count=len(block) * width, offset=block.offset * item)
-    values.setflags(write=False)  # Arrow's memory is shared by whoever holds the column.
+    values.setflags(write=False)  # Arrow's memory is shared with all holders of the column.
     return values
 
 
@@ -403,8 +403,8 @@ def _fold_of(kind: pa.DataType) -> Fold:
         return partial(_fold_words, _small_decimal_words) if kind.precision <= 18 else _fold_big_decimals
     if kind.id not in _FOLDS:
         raise UnsupportedType(
-            f"A column of type {kind} cannot be hashed as Spark does. Use bool, int8 to int64, date32, "
-            "timestamp, decimal128, float, double, string, binary or fixed_size_binary.",
+            f"a column of type {kind} cannot be hashed as Spark does; use a whole number, date, timestamp, "
+            "decimal, float, text or binary",
             type=str(kind),
         )
     return _FOLDS[kind.id]
@@ -423,7 +423,7 @@ def _java_values(block: pa.Array) -> NDArray[np.int32]:
 
 
 def _java_texts(block: pa.Array) -> NDArray[np.int32]:
-    """Java's `String.hashCode`: `s[0] * 31**(n-1) + ... + s[n-1]` over UTF-16 code units."""
+    """Compute Java's `String.hashCode`: `s[0] * 31**(n-1) + ... + s[n-1]` over UTF-16 code units."""
     hashes = np.empty(len(block), dtype=np.uint32)
     # The bytes below a null need not be text.
     offsets, data = _offsets_and_data(block.fill_null("") if block.null_count else block)
@@ -434,7 +434,7 @@ def _java_texts(block: pa.Array) -> NDArray[np.int32]:
 
 
 def _by_bytes(offsets: Longs) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of about `_BLOCK_BYTES`; a longer row is a range of its own."""
+    """Yield ranges of rows of about `_BLOCK_BYTES`; a longer row is a range of its own."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
         last = int(np.searchsorted(offsets, offsets[first] + _BLOCK_BYTES, "right")) - 1
@@ -444,7 +444,7 @@ def _by_bytes(offsets: Longs) -> Iterator[tuple[int, int]]:
 
 
 def _code_units(data: Bytes, ends: Longs) -> tuple[NDArray[Any], Longs]:
-    """UTF-8 as UTF-16 code units, and where each row ends among them; ASCII passes as it is."""
+    """Return UTF-8 as UTF-16 code units, and where each row ends among them; ASCII is not converted."""
     if not len(data) or int(data.max()) < 0x80:
         return data, ends
     try:
@@ -458,7 +458,7 @@ def _code_units(data: Bytes, ends: Longs) -> tuple[NDArray[Any], Longs]:
 
 
 def _java_polynomial(units: NDArray[Any], ends: Longs) -> Words:
-    """Java's hashes of rows of code units, from one running sum over all of them.
+    """Compute Java's hashes of rows of code units, from one running sum over all of them.
 
     With s[i] the sum of units[j] * 31**-j for j < i, modulo 2**32, the row [a, b) hashes to
     (s[b] - s[a]) * 31**(b-1): for "ab" at 0 that is (97 + 98/31) * 31 = 97 * 31 + 98.

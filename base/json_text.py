@@ -10,7 +10,7 @@ from typing import Any
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """The value as JSON, which knows no NaN and no infinity: those become texts, as in Spark."""
+    """Return a value as JSON; NaN and infinity, which JSON lacks, become texts, as in Spark."""
     try:
         return json.dumps(value, default=plain, allow_nan=False, indent=indent)
     except ValueError:
@@ -26,7 +26,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON has no form for as one that it has: bytes as base64, all others as text."""
+    """Convert a value without a JSON form: bytes to base64, all others to text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if hasattr(value, "isoformat"):

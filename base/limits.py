@@ -1,6 +1,6 @@
 """The limits and defaults that users can meet, each with its unit in its name.
 
-What merely tunes one module stands in that module.
+A constant that only tunes one module is in that module.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ DEFAULT_SPLIT_BYTES: Final = 512 << 20
 MAX_NUMBER: Final = 2**63 - 1
 MAX_ID: Final = 2**31 - 1
 
-# How many tablets are moved at a time. The owner of a move says now and then that it lives; on another
-# machine it is taken to be gone after a silence. A contraction waits so long for somebody else's moves.
+# How many tablets are moved at a time. The owner of a move renews its heartbeat; on another machine it is
+# presumed dead after a silence. A contraction waits so long for the moves of other processes.
 PARALLEL_MOVES: Final = 2
 MAX_PARALLEL_MOVES: Final = 1_024
 BEAT_SECONDS: Final = 120.0
@@ -66,7 +66,7 @@ MAX_KEY_CHARS: Final = 64 << 20
 KEY_SECONDS: Final = 30 * 86_400
 SECRETS_SECONDS: Final = 60
 
-# Clocks are believed up to a day beyond the newest time that the store has seen; a later time only
+# Clocks are trusted up to a day beyond the newest time that the store has seen; a later time only
 # when it is still claimed an hour later.
 TRUSTED_JUMP_SECONDS: Final = 86_400
 CLAIM_SECONDS: Final = 3_600
@@ -75,7 +75,7 @@ CLOCK_SLACK_SECONDS: Final = 60  # a snapshot's time may be so far ahead: clocks
 # How data is written.
 BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
 BATCH_BYTES: Final = 32 << 20
-FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where nobody reads a part of a batch
+FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where batches are read whole
 WRITE_BUFFER_BYTES: Final = 128 << 20
 
 # To how many shards in object storage one write, or look at them, goes at a time.
@@ -90,7 +90,7 @@ FORK_WAIT_SECONDS: Final = 20.0
 RECONNECT_SECONDS: Final = 60.0
 FIRST_CONNECT_SECONDS: Final = 10.0
 
-# How long a look at where slots are may be what the next page of a scan is read by.
+# How long a placement check may be reused by the next page of a scan.
 LOOK_SECONDS: Final = 1.0
 
 # How long a database server may be silent during an answer before its connection counts as lost; and how long
@@ -114,7 +114,7 @@ RUN_BYTES: Final = 512 << 20
 # reads with the catalog, and every file begins with, must stay small. A write into more columns than this
 # takes a time that grows with their square; Spark plans some thousands, and not tens of thousands, of them.
 MAX_NESTING: Final = 32  # levels of lists and structs (a map is two) around a value; a plain column has none
-MAX_COLUMNS: Final = 4_096  # also with those that were dropped
+MAX_COLUMNS: Final = 4_096  # including dropped ones
 MAX_RENAMES: Final = 1_000
 MAX_FIELDS: Final = 16_384  # columns, and all parts of their types
 MAX_COLUMN_NAME_BYTES: Final = 255  # in UTF-8; of parts of types too
@@ -151,7 +151,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 def check_name(kind: str, name: object) -> str:
-    """The name itself, if it is a good one for a `kind` ("table", "shard", "index").
+    """Return the name itself if it is valid for a `kind` ("table", "shard", "index").
 
     Raises:
         InvalidName: it is not 1 to 64 lower-case letters, digits and underscores.

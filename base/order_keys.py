@@ -67,7 +67,7 @@ def check_key_type(name: str, type: pa.DataType) -> None:  # noqa: A002
 
 
 def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
-    """The key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
+    """Return the key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
 
     Raises `InvalidKey` for a null and `UnsupportedType` for a type that `check_key_type` refuses.
 
@@ -134,7 +134,7 @@ ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
 
 
 def decode(key: bytes, types: Sequence[pa.DataType]) -> list[pa.Scalar]:
-    """The values of a key: the exact inverse of `encode_row` for columns of these types.
+    """Return the values of a key: the exact inverse of `encode_row` for columns of these types.
 
     Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written, among them keys that
     end too early or too late.
@@ -165,7 +165,7 @@ def _malformed(fault: str, at: int) -> ContinuationKeyError:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Encoded bytes of a fixed-width type."""
+    """Return the encoded bytes of a fixed-width type."""
     return 1 if kind.id == _BOOL else int(kind.byte_width)
 
 
@@ -203,7 +203,7 @@ def _decode_text(key: bytes, at: int, kind: pa.DataType) -> tuple[pa.Scalar, int
 
 
 def sort_codes(column: pa.Array) -> NDArray[Any]:
-    """Integers that are ordered, and equal, as the column's values are; made for `numpy.lexsort`.
+    """Return integers that are ordered, and equal, as the column's values are; made for `numpy.lexsort`.
 
     They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
     come without a copy, the other types as dense ranks.
@@ -249,5 +249,5 @@ def _values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
     values = np.frombuffer(
         column.buffers()[1], dtype, count=len(column) * per_row, offset=column.offset * item
     )
-    values.setflags(write=False)  # Arrow's memory is shared by whoever holds the column.
+    values.setflags(write=False)  # Arrow's memory is shared with all holders of the column.
     return values

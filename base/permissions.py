@@ -1,4 +1,4 @@
-"""Modes of files and directories: what is made is for whom the directory around it was opened on purpose."""
+"""Modes of new files and directories, derived from the directory that contains them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from stat import S_ISGID
 
 
 def mode_within(directory: int, is_directory: bool = False) -> int:
-    """The mode of what is made in a directory of this mode, whatever the umask is.
+    """Return the mode of a new file or directory in a directory of this mode, whatever the umask is.
 
-    A group may use it where a directory lets a group in and nobody else, or hands its group on (setgid):
-    somebody chose that. `mkdir` alone makes directories that all may read, so that says nothing, and all
-    others are never let in.
+    The group gets access only where it was granted on purpose: the directory excludes all other users, or has
+    setgid. The default of `mkdir`, which all users may read, grants nothing. Other users never get access.
 
     >>> oct(mode_within(0o2750)), oct(mode_within(0o750, True)), oct(mode_within(0o755))
     ('0o640', '0o750', '0o600')

@@ -1,4 +1,4 @@
-"""Values of callers inside of messages: always text, never long, whatever they are."""
+"""Values of callers as short text in messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def brief(value: Any, most: int = 80) -> str:
-    """`repr(value)`, in one line and cut; the type of a value without one (very long integers, loops)."""
+    """Return `repr(value)` in one line, cut to `most`; the type where that fails (huge integers, loops)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
@@ -18,7 +18,7 @@ def brief(value: Any, most: int = 80) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """False for a text with half a character (a lone surrogate) in it, which no file or database takes."""
+    """Return whether a text has no lone surrogate, which no file or database accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -27,12 +27,12 @@ def is_whole(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """A text that every stream and log takes: of half a character, its number stands there."""
+    """Return a text that every stream and log accepts: lone surrogates are escaped."""
     return text if is_whole(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
 def utc(seconds: float) -> str:
-    """A moment with its zone, to the microsecond: `2026-11-22T19:30:56.735123Z`."""
+    """Format a moment with its zone, to the microsecond: `2026-11-22T19:30:56.735123Z`."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):  # of a year that no calendar has, as of milliseconds
@@ -40,6 +40,6 @@ def utc(seconds: float) -> str:
 
 
 def a_type(value: Any) -> str:
-    """The type of a value with its article: "an int", "a dict"."""
+    """Return the type of a value with its article: "an int", "a dict"."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

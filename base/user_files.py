@@ -1,7 +1,6 @@
-"""Errors of users' files: those that are loaded, written and exported, which are no files of a store.
+"""Errors of users' files, which are loaded or exported, as opposed to files of a store.
 
-What a process lacks (memory, open files) is no error of a file: it is raised as everywhere else
-(`resources`).
+A lack of memory or open files is not an error of a file: it is raised as elsewhere (`resources`).
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> It
 
     Args:
         path: the file, or the URI of it or of its directory; its password is not shown.
-        verb: what cannot be done with it: "read", "written".
-        hints: what to do where Arrow refuses its rows, by a part of what it says; the first that fits counts.
+        verb: the operation that failed: "read", "written".
+        hints: the next step where Arrow refuses the rows, by a part of its message; the first match counts.
     """
     place = shown(path)
     try:
         yield
-    except BrokenPipeError:  # no error of a file: whoever reads what is written has enough
+    except BrokenPipeError:  # not an error of a file: the reader of the output has closed it
         raise
     except OSError as error:
         if (lack := lack_in(error)) is not None:

@@ -73,7 +73,7 @@ def can_be_encoded(kind: pa.DataType) -> bool:
 
 
 def encode_value(scalar: pa.Scalar) -> bytes:
-    """The key of one value.
+    """Return the key of one value.
 
     >>> encode_value(pa.scalar(5, pa.int16())).hex(), encode_value(pa.scalar(None, pa.int16())).hex()
     ('018005', '00')
@@ -82,7 +82,7 @@ def encode_value(scalar: pa.Scalar) -> bytes:
 
 
 def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
-    """The key of row `row`; quick enough to bisect with."""
+    """Return the key of row `row`; quick enough to bisect with."""
     return b"".join([encode_value(column[row]) for column in columns])
 
 
@@ -97,12 +97,12 @@ def encoded_value_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def can_be_sought(kind: pa.DataType) -> bool:
-    """True if `place_of` finds keys in columns of a type."""
+    """Return whether `place_of` finds keys in columns of a type."""
     return kind.id in _NUMBERS
 
 
 def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
-    """[begin, end) of the rows of an ascending column in which a key with further columns may lie.
+    """Return [begin, end) of the rows of an ascending column in which a key with further columns may lie.
 
     Rows before `begin` are below the key and those from `end` on above it; those between have the value that
     the key begins with. A key that has no more than that value lies before all of them.
@@ -117,7 +117,7 @@ def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
         return nulls, nulls
     sign = "u" if offset == 0 else "i"
     values = np.frombuffer(column.buffers()[1], f"{sign}{width}", len(column), column.offset * width)[nulls:]
-    # A key that was cut within the value is the lowest of those that begin so.
+    # A key that was cut within the value is the lowest with that prefix.
     number = int.from_bytes(key[1 : 1 + width].ljust(width, b"\0"), "big") - offset
     value = values.dtype.type(number)
     begin = nulls + int(values.searchsorted(value))
@@ -125,7 +125,7 @@ def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
 
 
 def successor(prefix: bytes) -> bytes:
-    """The lowest bytes above every key that begins with `prefix`: of `01 61 ff` it is `01 62`.
+    """Return the lowest bytes above every key that begins with `prefix`: of `01 61 ff` it is `01 62`.
 
     `prefix` is not all 0xFF.
     """
@@ -134,12 +134,12 @@ def successor(prefix: bytes) -> bytes:
 
 
 def inverted(key: bytes) -> bytes:
-    """The key with all bits inverted, which sorts the other way round: `00 05` becomes `ff fa`, and back."""
+    """Invert all bits of a key, which then sorts in reverse: `00 05` becomes `ff fa`, and back."""
     return key.translate(_TURN)
 
 
 def sort_codes(column: pa.Array) -> list[NDArray[Any]]:
-    """One or two arrays, the most significant first, that are ordered and equal as the keys are.
+    """Return one or two arrays, the most significant first, that are ordered and equal as the keys are.
 
     They compare within this column only; made for `numpy.lexsort` and for finding equal neighbours.
     """
@@ -165,9 +165,9 @@ def sort_codes(column: pa.Array) -> list[NDArray[Any]]:
 
 
 def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
-    """Spark's hash of every row's values: equal keys have equal hashes.
+    """Compute Spark's hash of every row's values: equal keys have equal hashes.
 
-    Types that Spark does not have are hashed as those that hold the same values.
+    Types that Spark lacks are hashed as the types of the same values.
     """
     return spark_hash([_hashable(column) for column in columns])
 
@@ -187,7 +187,7 @@ def _hashable(column: pa.Array) -> pa.Array:
 
 
 def float_codes(column: pa.Array) -> NDArray[np.int64]:
-    """Signed integers in the order of the floats, with one NaN above infinity; no nulls."""
+    """Return signed integers in the order of the floats, with one NaN above infinity; no nulls."""
     values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan  # one NaN, the positive one
     bits = values.view(np.int64)

@@ -17,12 +17,12 @@ shards at once, one transaction moves a tablet. What it promises:
   damaged database alters, hides or repeats raises `StoreDamaged`, and never passes as other rows.
 - **It does not go back.** Who has seen a commit never takes an older copy, put back, for the newest catalog
   (`Reached`), nor a file that is no longer in its place (`OpenedFiles`).
-- **No clock is believed alone.** Times of commits never go back; what ends with time ends when the store
+- **No clock is trusted alone.** Times of commits never go back; what ends with time ends when the store
   believes that it is over (`believed_time.py`), by a server's clock where there is one (`server_clock.py`).
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
   `Tx.transition` is the one writer of their rows.
 - **Connections to a server may be lost**: transactions are carried over, and the fate of
-  a commit whose answer was lost is found out (`server.py`). Only a server that stays away is told, and of a
+  a commit whose answer was lost is found out (`server.py`). Only a lasting absence is an error, and of a
   commit that its fate is not known (`CommitUnknown`).
 
 The tables are described in `docs/formats.md`. A fragment's row lists the slots that it speaks
@@ -39,13 +39,13 @@ Where the catalog's file cannot be written, it is read without changing anything
 The modules, from the bottom up:
 
 tables         the SQL tables
-gate           forks wait while SQLite is at work; probe: a look at its files, before damage is told
+gate           forks wait while SQLite is at work; probe: a check of its files, before damage is raised
 failures       the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 remembered     groups of rows that were read before, of which only newer rows are read
 compiled       statements, compiled once for all catalogs in SQLite of a process
 waiting        answers of a server that falls silent are waited for no longer than a limit
-connections    few, of no thread in particular, none across a fork; readonly: catalogs that nobody writes
+connections    few, of no thread in particular, none across a fork; readonly: catalogs that are not writable
 exchange       messages to a server and their answers; pipeline: statements on this short way
 server         transactions that outlive their connections
 near           transactions of SQLite that only read
@@ -58,7 +58,7 @@ indexes        indexes and their runs; fragments: files of rows
 tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
 reports        what scans say of themselves while they run
 definitions    the columns of a table, as its row keeps them
-checks         the look at all of it; dump: all of it as values, and back
+checks         the check of all of it; dump: all of it as values, and back
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one
 
 It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisions (which tablet

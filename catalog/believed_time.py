@@ -70,5 +70,5 @@ def observe(belief: Belief, clock: float) -> Belief:
 
 
 def next_commit_time(clock: float, newest: float) -> float:
-    """The time of the next commit, at a whole microsecond, and later than that of the last one."""
+    """Return the time of the next commit, at a whole microsecond, and later than that of the last one."""
     return max(round(clock, 6), round(newest + 1e-6, 6))

@@ -95,7 +95,7 @@ _WRITERS: list[int] = []
 
 
 def is_writing() -> bool:
-    """True if this thread is in a writing transaction: a second one would wait for the first for ever."""
+    """Return whether this thread is in a writing transaction; a second one would deadlock."""
     return get_ident() in _WRITERS
 
 
@@ -121,7 +121,7 @@ class Catalog:
         when_copied: is called before the first transaction that writes to a copy.
         before_writing: is called before every transaction that writes; what it returns is called with the
             catalog's identity as the transaction sees it, and raises when that cannot be the newest.
-        when_missing: is called before somebody is told that something is not there, and raises where the
+        when_missing: is called before `NotFound` errors are raised, and raises where the
             catalog may be an older one that does not know it.
         after_writing: is called after every such transaction that changed the versions, with what it made
             of the identity, and with the shards at which it entered files.
@@ -248,7 +248,7 @@ class Catalog:
 
     @contextmanager
     def reading(self, ahead: Asking = list) -> Iterator[Tx]:
-        """A transaction that sees one state of the catalog and changes nothing.
+        """Begin a transaction that sees one state of the catalog and changes nothing.
 
         What a server is asked `ahead` is answered with its beginning: one wait less for each.
         """
@@ -267,7 +267,7 @@ class Catalog:
 
     @contextmanager
     def writing(self, ahead: Asking = list) -> Iterator[Tx]:
-        """A transaction that may change things; one at a time over all processes; `ahead` as for `reading`.
+        """Begin the writing transaction, one at a time over all processes; `ahead` as for `reading`.
 
         Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
         its own before the first one. An older copy, put back, is noticed before anything is changed.
@@ -336,7 +336,7 @@ class Catalog:
         return self._newest
 
     def forget_progress(self) -> None:
-        """Take the catalog as it is, also where it is older than it was: somebody has decided so."""
+        """Take the catalog as it is, also where it is older than it was: the user decided so."""
         self._newest = None
 
     @contextmanager
@@ -344,7 +344,7 @@ class Catalog:
         """Answer this thread's looks at the versions by its own transaction, which holds them still.
 
         At a server each would need a second connection: where a proxy has few, and others wait in all of them
-        for this very transaction, nobody would get on.
+        for this very transaction, neither would go on.
         """
         if not self._is_far:
             yield
@@ -363,7 +363,7 @@ class Catalog:
         let_go(self._engine)
 
     def check_whole(self, mend: bool = False) -> None:
-        """Raises `StoreDamaged` unless the catalog is as it was written.
+        """Raise `StoreDamaged` unless the catalog is as it was written.
 
         Where it is to `mend`, statistics that are damaged are left out: no row depends on them.
         """
@@ -381,7 +381,7 @@ class Catalog:
             return tx.mend_statistics()
 
     def check_writable(self) -> None:
-        """Raises `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
+        """Raise `ReadOnlyStore` when nothing can be written; to be asked before work is begun."""
         if self.read_only is not None:
             raise ReadOnlyStore(
                 f"the store is open for reading alone: {self.read_only}; nothing was changed, do this where "
@@ -413,7 +413,7 @@ class Catalog:
         """Find out whether this catalog is a copy that was not written to yet; then `when_copied` is called.
 
         Raises:
-            StoreCopied: nobody said what is to be done then, or the catalog's file has two names.
+            StoreCopied: there is no handler for that, or the catalog's file has two names.
         """
         check_one_name(self._engine)
         here = self.home
@@ -437,7 +437,7 @@ class Catalog:
 
     @contextmanager
     def versions_asked(self) -> Iterator[Callable[[], tuple[int, int]] | None]:
-        """Ask a server for them, and give what waits for the answer; None where nobody would wait for it."""
+        """Ask a server for them, and return a function that waits for the answer; None if none would."""
         if not self._is_far or self._watch is None or get_ident() in self._own_versions:
             yield None
             return

@@ -79,7 +79,7 @@ def _definitions(sql: AnyTransaction) -> set[tuple[Any, ...]]:
 
 @cache
 def _expected_definitions() -> set[tuple[Any, ...]]:
-    """The definitions that a catalog must have; it may have more, and lack an index that others lacked."""
+    """Return the definitions that a catalog must have; it may have more."""
     engine = create_engine("sqlite://")
     try:
         with engine.begin() as sql:
@@ -90,7 +90,7 @@ def _expected_definitions() -> set[tuple[Any, ...]]:
 
 
 def kinds_in(names: Iterable[str]) -> frozenset[str]:
-    """The kinds of the groups that the rows of some tables are in."""
+    """Return the kinds of the groups that the rows of some tables are in."""
     groupings = (grouping for name in names for grouping in metadata.tables[name].info["groups"])
     return frozenset(kind for grouping in groupings for kind in kinds_of(grouping))
 
@@ -100,10 +100,10 @@ def without_kinds(sums: Sums, kinds: Collection[str]) -> dict[Group, Counted]:
 
 
 class CheckTx(CommitTx):
-    """A look at all of the catalog."""
+    """A check of the whole catalog."""
 
     def check_whole(self) -> None:
-        """Raises `StoreDamaged`, naming what, unless the catalog is what was written, all of it.
+        """Raise `StoreDamaged`, naming what, unless the catalog is what was written, all of it.
 
         The database's own check (SQLite's `integrity_check`), every row's digest, the number and sum of
         every group, and what rows say of each other. Takes about 10 µs a row.

@@ -83,7 +83,7 @@ _KINDS = (
     "statistics",
     "upkeep_steps",
 )
-_RESERVED = 0  # the commit that made a table which nobody sees yet
+_RESERVED = 0  # the commit that made a table which is not visible yet
 
 
 class IdempotencyKey(NamedTuple):
@@ -109,7 +109,7 @@ class CommitTx(TagTx):
         return self.table(name)
 
     def reserve_table(self, info: TableInfo) -> TableInfo:
-        """Reserve a table that nobody sees yet, for files to be staged; an equal definition gets the same.
+        """Reserve a table that is not visible yet, for files to be staged; an equal definition gets the same.
 
         The form of its files is that which was asked for last.
         """
@@ -136,7 +136,7 @@ class CommitTx(TagTx):
         return replace(info, id=number)
 
     def reserved_table(self, table_id: int) -> TableInfo | None:
-        """A table that was reserved and not entered."""
+        """Return a table that was reserved and not entered."""
         row = self._rows.one(tables, id=table_id, created_commit=_RESERVED)
         return None if row is None else _table_info(row)
 
@@ -151,8 +151,8 @@ class CommitTx(TagTx):
             return False
         if any(row.name == table.name and row.dropped_at is None for row in self._rows.all(tables)):
             raise WriteConflict(
-                f"table {table.name!r} was made, with another definition, while rows were written that "
-                "were to make it; nothing was committed: write again, into that one",
+                f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
+                "write again into that table",
                 table=table.name,
             )
         self._enter_table(table)
@@ -192,7 +192,7 @@ class CommitTx(TagTx):
         return None if row is None else _table_info(row)
 
     def tables(self, of: Collection[int] | None = None) -> tuple[TableInfo, ...]:
-        """The tables that are not dropped; `of` some ids, without a look at the others."""
+        """Return the tables that are not dropped; `of` some ids, without reading the others."""
         rows = sorted(self._of(tables, "id", of or ()), key=lambda row: row.name)
         if of is None or len(rows) != len(of):  # one that damage hides is missed among all
             every = self._rows.all(tables, order_by=tables.c.name)
@@ -228,7 +228,7 @@ class CommitTx(TagTx):
         return number
 
     def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
-        """The commit that was made under an idempotency key, if there is one.
+        """Return the commit that was made under an idempotency key, if there is one.
 
         Raises:
             InvalidOffset: there is, but it stood for other rows.
@@ -239,10 +239,8 @@ class CommitTx(TagTx):
             return None
         if None not in (row.app_content, txn.content) and row.app_content != txn.content:
             raise InvalidOffset(
-                f"micro-batch {txn.version} of this stream was written before, by commit {row.number}, and "
-                "then ended elsewhere: its checkpoint lost its newest files, is an older copy or was edited. "
-                "Nothing was committed. Start the stream with a new checkpoint: rows that are there already "
-                "are upserted once more, but a copy with deletes has to begin with an empty table",
+                f"micro-batch {txn.version} was committed before by commit {row.number}, with another "
+                "end: its checkpoint is old; start with a new checkpoint",
                 table=table,
                 batch=txn.version,
                 commit=row.number,
@@ -250,7 +248,7 @@ class CommitTx(TagTx):
         return int(row.number)
 
     def has_forerunner(self, table: TableInfo, application: str) -> bool:
-        """True if an application wrote to a table of this name before this one was made."""
+        """Return whether an application wrote to a table of this name before this one was made."""
         same_name = [r.id for r in self._rows.all(tables) if r.name == table.name and r.id != table.id]
         c = commits.c
         wrote = (c.table_id.in_(same_name), c.app_id == application)
@@ -262,7 +260,7 @@ class CommitTx(TagTx):
         return tuple(_commit(row) for row in rows)
 
     def newest_commits(self, table: int, most: int) -> tuple[Commit, ...]:
-        """The newest commits of a table, oldest first, at most so many."""
+        """Return the newest commits of a table, oldest first, at most so many."""
         c, count = commits.c, self._rows.count(COMMITS, table)
         rows = self._rows.select(commits, c.table_id == table, order_by=c.number.desc(), limit=most)
         # Ordinals have no gaps, so a row that is hidden is missed.
@@ -271,7 +269,7 @@ class CommitTx(TagTx):
         return tuple(_commit(row) for row in reversed(rows))
 
     def commits_after(self, table: int, after: int, most: int) -> tuple[Commit, ...]:
-        """The next commits of a table beyond one, oldest first, at most so many."""
+        """Return the next commits of a table beyond one, oldest first, at most so many."""
         c = commits.c
         beyond = (c.table_id == table, c.number > after)
         rows = self._rows.select(commits, *beyond, order_by=c.number, limit=most)
@@ -284,7 +282,7 @@ class CommitTx(TagTx):
         return tuple(_commit(row) for row in rows)
 
     def newest_upto(self, table: int, upto: int) -> Commit:
-        """The newest commit of a table up to a snapshot of it."""
+        """Return the newest commit of a table up to a snapshot of it."""
         rows = self._rows.ask(_UPTO, table=table, upto=upto)
         self.commits_after(table, upto, 1)  # the next one proves that none is hidden in between
         if not rows:
@@ -292,14 +290,14 @@ class CommitTx(TagTx):
         return _commit(rows[0])
 
     def last_commit_of(self, table: int) -> int:
-        """The newest commit of a table."""
+        """Return the newest commit of a table."""
         newest = self._newest(table)
         if newest is None:
             raise damaged(f"table {table} has no commits")
         return int(newest.number)
 
     def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
-        """(commits, rows, time of the oldest) of a table beyond a commit: how far a stream is behind."""
+        """Return (commits, rows, time of the oldest) of a table beyond a commit: a stream's lag."""
         newest, (ordinal, rows) = self._newest(table), self._totals_upto(table, after)
         if newest is None or newest.ordinal <= ordinal:
             return 0, 0, None
@@ -307,12 +305,12 @@ class CommitTx(TagTx):
         return newest.ordinal - ordinal, newest.rows_upto - rows, oldest.created_at
 
     def _totals_upto(self, table: int, upto: int) -> tuple[int, int]:
-        """(commits, rows) of a table up to a commit."""
+        """Return (commits, rows) of a table up to a commit."""
         rows = self._rows.ask(_UPTO, table=table, upto=upto)
         return (rows[0].ordinal, rows[0].rows_upto) if rows else (0, 0)
 
     def _newest(self, table: int) -> Any | None:
-        """The row of a table's newest commit; None before its first."""
+        """Return the row of a table's newest commit; None before its first."""
         count = self._rows.count(COMMITS, table)
         rows = self._rows.ask(_NEWEST, table=table)
         if (rows[0].ordinal if rows else 0) != count:
@@ -333,7 +331,7 @@ class CommitTx(TagTx):
         return 0 if newest is None else int(newest.bytes_upto)
 
     def commit_before(self, timestamp: float) -> int:
-        """The newest commit made at or before a time; 0 when there is none."""
+        """Return the newest commit made at or before a time; 0 when there is none."""
         rows = self._rows.ask(_MADE_BEFORE, timestamp=timestamp)
         number = int(rows[0].number) if rows else 0
         # Times grow with numbers, so the next commit proves that this one is the newest.
@@ -343,7 +341,7 @@ class CommitTx(TagTx):
         return number
 
     def commit_at(self, timestamp: float) -> int:
-        """As `commit_before`, of a time that somebody gave for a snapshot.
+        """As `commit_before`, of a time that a user gave for a snapshot.
 
         Raises:
             SnapshotNotFound: the time is still to come, and what will be the newest then is not known.
@@ -352,22 +350,21 @@ class CommitTx(TagTx):
         now = max(self.times.stamp, self._state("newest_commit_at"))
         if timestamp > now + CLOCK_SLACK_SECONDS:
             raise SnapshotNotFound(
-                f"the time that was asked for, {utc(timestamp)}, is still to come: it is {utc(now)} now, and "
-                "where an option of Spark takes a time without a zone it is UTC; give a time that has "
-                "passed, with its zone, or leave it out for the newest snapshot",
+                f"the time {utc(timestamp)} is still to come (now it is {utc(now)}); give a past time with "
+                "its zone, or leave it out for the newest snapshot",
                 time=timestamp,
                 now=now,
             )
         return self.commit_before(timestamp)
 
     def made_at(self, snapshot: int) -> float:
-        """The time of the newest commit of a snapshot; 0 where there is none."""
+        """Return the time of the newest commit of a snapshot; 0 where there is none."""
         c = commits.c
         rows = self._rows.select(commits, c.number <= snapshot, order_by=c.number.desc(), limit=1)
         return float(rows[0].created_at) if rows else 0.0
 
     def _commit_time(self, number: int) -> float | None:
-        """The time of a commit, or of the first after it that was not lost; None when it is still to come."""
+        """Return the time of a commit, or of the next one not lost; None when it is still to come."""
         if number > self.versions()[1]:
             return None
         row = self._rows.one(commits, missing_is_checked=False, number=number)
@@ -379,14 +376,14 @@ class CommitTx(TagTx):
         raise damaged(f"commit {number} is not there")
 
     def commit_times(self, numbers: Iterable[int]) -> dict[int, float]:
-        """The times of commits, as far as these are there."""
+        """Return the times of commits, as far as these are there."""
         if not (asked := set(numbers)):
             return {}
         found = self._rows.select(commits, commits.c.number.in_(asked))
         return {row.number: float(row.created_at) for row in found}
 
     def overwrites(self, table: int) -> tuple[int, ...]:
-        """Commits that replaced the whole table: at and after each, rows of earlier ones are gone.
+        """Return commits that replaced the whole table: at and after each, rows of earlier ones are gone.
 
         Of those up to the oldest snapshot the newest alone: no other is asked for.
         """
@@ -399,7 +396,7 @@ class CommitTx(TagTx):
         return {row.table_id: (row.number, row.rows_upto - row.rows) for row in rows}
 
     def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
-        """Raises unless the snapshot exists and is still kept."""
+        """Raise unless the snapshot exists and is still kept."""
         newest = self.versions()[1]
         if not table.created_commit <= snapshot <= newest:
             raise SnapshotNotFound(
@@ -469,7 +466,7 @@ class CommitTx(TagTx):
         return self._rows.one(leases, missing_is_checked=False, id=lease)
 
     def lease_end(self, lease: str) -> float:
-        """The time at which a lease ends or ended; 0 when there is none."""
+        """Return the time at which a lease ends or ended; 0 when there is none."""
         row = self._lease(lease)
         return 0.0 if row is None else float(row.expires_at)
 
@@ -507,18 +504,18 @@ class CommitTx(TagTx):
         ]
 
     def oldest_held(self, table: int) -> int | None:
-        """The oldest snapshot of a table that some lease or tag holds."""
+        """Return the oldest snapshot of a table that some lease or tag holds."""
         held = self._leased(self._rows.group(leases, {"table_id": table}))
         tagged = self._oldest_tagged(table)
         return min(held if tagged is None else [*held, tagged], default=None)
 
     def _leased(self, rows: Iterable[Any]) -> list[int]:
-        """The snapshots that leases hold, of those that last."""
+        """Return the snapshots that unexpired leases hold."""
         lasting = (row for row in rows if row.expires_at >= self.times.expiry)
         return [row.snapshot for row in lasting if not row.purpose.startswith(REPORT)]
 
     def _retained(self, seconds: float) -> int:
-        """The oldest snapshot that a retention period keeps by itself."""
+        """Return the oldest snapshot that a retention period keeps by itself."""
         return self.versions()[1] if seconds <= 0 else self.commit_before(self.times.expiry - seconds)
 
     def kept_seconds(self, snapshot: int, retention_seconds: float) -> float:
@@ -537,7 +534,7 @@ class CommitTx(TagTx):
         self.bump_layout()
 
     def oldest_needed(self, table: int, retention_seconds: float) -> int:
-        """The oldest snapshot that a lease, a tag or the retention period may still ask for."""
+        """Return the oldest snapshot that a lease, a tag or the retention period may still ask for."""
         oldest, held = self._retained(retention_seconds), self.oldest_held(table)
         return oldest if held is None else min(oldest, held)
 
@@ -560,7 +557,7 @@ class CommitTx(TagTx):
 
 
 def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Question]:
-    """The questions of `CommitTx.add_commit`: a server may be asked with its transaction's beginning."""
+    """Return the queries of `CommitTx.add_commit`, which may be sent with a transaction's beginning."""
     questions = [ask_sums(_KINDS, table), (_NEWEST.statement(raw=False), {"table": table})]
     if any(fragment.runs for fragment in staged):
         questions.append(ask_group(indexes, {"table_id": table}, "id"))
@@ -568,7 +565,7 @@ def ask_for_commit(table: int, staged: Sequence[StagedFragment]) -> list[Questio
 
 
 def ask_for_merges(table: int, at: Iterable[int]) -> list[Question]:
-    """The questions of who plans merges of a table at some shards."""
+    """Return the questions of who plans merges of a table at some shards."""
     overwritten = ask_group(commits, {"table_id": table, "is_floor": 1}, "number")
     newest, sums = (_NEWEST.statement(raw=False), {"table": table}), (SUMS_OF_KINDS, {"kinds": ["shards"]})
     return [*ask_fragments(table, at), overwritten, newest, ask_group(shards, {}, None), sums]
@@ -580,7 +577,7 @@ def _commit(row: Any) -> Commit:
     return Commit(row.number, row.table_id, row.kind, row.rows, row.bytes, row.created_at, said)
 
 
-@lru_cache(maxsize=4096)  # a look at all tables wants each again
+@lru_cache(maxsize=4096)  # listing all tables needs each again
 def _table_info(row: Any) -> TableInfo:
     with decoding(f"table {row.name!r}"):
         columns = unpacked_columns(row.schema, row.past)

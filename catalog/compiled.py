@@ -48,26 +48,26 @@ def share_compiled(engine: Engine) -> None:
 
 @cache
 def sqlite_dialect() -> Dialect:
-    """The dialect that belongs to no engine."""
+    """Return the dialect that belongs to no engine."""
     dialect: Dialect = sqlite.dialect()
     return dialect
 
 
 @cache
 def _server_dialect(kind: Callable[..., Dialect]) -> Dialect:
-    """A server's dialect that belongs to no engine, and names values as the server itself does: $1, $2, …"""
+    """Return a server's dialect without an engine, whose parameters are the server's own: $1, $2, …"""
     return kind(paramstyle="numeric_dollar")
 
 
 def own_dialect(dialect: Dialect) -> Dialect:
-    """The dialect to compile in what is kept: no engine's."""
+    """Return the dialect to compile in what is kept: no engine's."""
     kind: Any = type(dialect)
     return sqlite_dialect() if dialect.name == "sqlite" else _server_dialect(kind)
 
 
 @lru_cache(maxsize=16)
 def sql_of(query: Select[Any], dialect: Dialect) -> str:
-    """A query without values in SQL; `dialect` as `own_dialect` gives it."""
+    """Return a query without values in SQL; `dialect` as `own_dialect` gives it."""
     return str(query.compile(dialect=dialect))
 
 

@@ -45,7 +45,7 @@ class ConnectionPool(QueuePool):
     def close_idle(self) -> None:
         """Close the connections that are not in use; those that are come back here, as all others do.
 
-        `Engine.dispose` would make another pool. They would then come back to one that nobody knows, and
+        `Engine.dispose` would make another pool. They would then come back to an unknown one, and
         stay open across a fork.
         """
         while True:
@@ -72,13 +72,13 @@ def is_sqlite(engine: Engine) -> bool:
 
 
 def is_postgres(engine: Engine) -> bool:
-    """True for a server whose transactions outlive their connections (`server.py`)."""
+    """Return True for a server whose transactions outlive their connections (`server.py`)."""
     return engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg"
 
 
 @contextmanager
 def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
-    """A transaction, with the execution options of its connection; a fork waits for its end.
+    """Begin a transaction, with the execution options of its connection; a fork waits for its end.
 
     Where the very thread forks that is in it, the child must leave it to its parent: it would else
     end it a second time.
@@ -107,7 +107,7 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
 
 @contextmanager
 def _still_in_place(engine: Engine) -> Iterator[None]:
-    """Raises `CommitUnknown` where what was committed went into files that nobody opens any more.
+    """Raise `CommitUnknown` where a commit went into files that are not the catalog's any more.
 
     To be left while the connection is open, and forks wait: SQLite removes its log with the last one.
     """
@@ -118,7 +118,7 @@ def _still_in_place(engine: Engine) -> Iterator[None]:
 
 
 def _enter(engine: Engine, stack: ExitStack, options: Mapping[str, Any]) -> Connection:
-    """A connection, and its place behind the gate of forks, entered into a stack."""
+    """Return a connection, and its place behind the gate of forks, entered into a stack."""
     # Where the files were looked at a moment ago, a new connection may be the first that meets others.
     for at_once in (bool(options), True):
         _FORKS.follow_file(engine, at_once)
@@ -156,7 +156,7 @@ class Watch:
         _FORKS.watches.add(self)
 
     def row(self) -> tuple[Any, ...] | None:
-        """The row, or None when it could not be had this way: then ask in a transaction."""
+        """Return the row, or None when it could not be had this way: then ask in a transaction."""
         with self.asked() as row:
             return row()
 
@@ -178,7 +178,7 @@ class Watch:
     def asked(self) -> Iterator[Callable[[], tuple[Any, ...] | None]]:
         """Ask a server, and give what waits for its answer, as `row`; something else may be done before.
 
-        Nobody waits for a connection meanwhile, whatever else is asked: where none is free that may be
+        No caller waits for a connection meanwhile, whatever else is asked: where none is free that may be
         kept for so long, the question is asked when its answer is wanted.
         """
         if not is_postgres(self.engine):
@@ -213,14 +213,14 @@ class Watch:
                 self._end(question)
 
     def _asker(self, question: _Question) -> _Slot | None:
-        """The first free slot for a question under way, which is then its own; None where none is free."""
+        """Take the first free slot for a running query; None where none is free."""
         for slot in self._askers:
             if self._asked.setdefault(slot, question) is question:
                 return slot
         return None
 
     def _end(self, question: _Question) -> None:
-        """Give the slot of a question to others, if it has one; what it did not take is nobody's answer."""
+        """Give the slot of a question to others, if it has one; its remaining answers are dropped."""
         for slot in self._askers:
             if self._asked.get(slot) is question:
                 if not question.is_answered:
@@ -260,7 +260,7 @@ class Watch:
             return entered
 
     def _free(self) -> _Slot:
-        """The first free slot, so that no more connections are opened than are in use at once.
+        """Return the first free slot, so that no more connections are opened than are in use at once.
 
         Another thread may take it first, and is waited for: to try a lock, and to release it only if it was
         had, would leave it shut where a signal's handler raises between two steps.
@@ -271,7 +271,7 @@ class Watch:
         return self._slots[next(self._turns) % WATCHERS]
 
     def close(self) -> None:
-        """Let go of the connections; the next question opens one again."""
+        """Close the connections; the next query opens one again."""
         with kept_from_forks(self.engine):
             for slot in self._slots:
                 with slot.lock:
@@ -281,7 +281,7 @@ class Watch:
                     self._end(question)  # nothing was answered, so it closes
 
     def hold(self, end: float) -> list[_Slot]:
-        """Take all slots that become free until `end`, a time of `monotonic`: nobody asks meanwhile."""
+        """Take all slots that become free until `end`, a time of `monotonic`: no query runs meanwhile."""
         return [slot for slot in self._slots if slot.lock.acquire(timeout=max(0.0, end - monotonic()))]
 
     def abandon(self) -> None:
@@ -330,12 +330,12 @@ def let_go(engine: Engine) -> None:
 
 
 def let_go_at_the_end(owner: object, engine: Engine) -> None:
-    """Close an engine's connections once nobody has `owner` any more; drivers would warn of each."""
+    """Close an engine's connections once `owner` has no reference any more; drivers would warn of each."""
     finalize(owner, _close_later, engine.dispose).atexit = False
 
 
 def _close_later(close: Callable[[], None]) -> None:
-    """Close what nobody uses any more: at once or, during a fork, before others are opened."""
+    """Close unused connections: at once or, during a fork, before others are opened."""
     with GATE.inside_at_once() as entered:
         if entered:
             close()
@@ -349,7 +349,7 @@ def _close_slots(slots: list[_Slot]) -> None:
 
 
 def _connect(engine: Engine) -> Any:
-    """A driver's connection, made as the pool makes its own but not counted by it."""
+    """Return a driver's connection, made as the pool makes its own but not counted by it."""
     lent = engine.raw_connection()
     connection = lent.dbapi_connection
     lent.detach()
@@ -363,8 +363,8 @@ def never_free(connection: object) -> None:
 
 def unsafe_fork() -> UnsafeFork:
     return UnsafeFork(
-        "this process was forked during a transaction of its parent, so it cannot use the catalog; fork "
-        "when the parent is not writing, or start processes with multiprocessing's 'spawn' or 'forkserver'",
+        "this process was forked during a transaction of its parent; fork while the parent rests, or start "
+        "processes with 'spawn'",
         process=os.getpid(),
     )
 
@@ -381,17 +381,17 @@ class _Forks:
         self.left: deque[Callable[[], None]] = deque()  # closes what finalizers met during a fork
         self._forking = Lock()
         self._held: list[_Slot] = []
-        self._quiet = False  # from before a fork to its end: nobody uses SQLite, no connection is open
+        self._quiet = False  # from before a fork to its end: SQLite is not in use, no connection is open
 
     def check(self, engine: Engine) -> None:
-        """Raises `UnsafeFork` in a child that cannot use SQLite."""
+        """Raise `UnsafeFork` in a child that cannot use SQLite."""
         if (self.unsafe or os.getpid() != self.process) and is_sqlite(engine):
             raise unsafe_fork()
 
     def follow_file(self, engine: Engine, at_once: bool = False) -> None:
-        """Let go of all connections to files that are not the catalog's any more.
+        """Drop all connections to files that are not the catalog's any more.
 
-        Nobody else sees what they write. New ones must not be opened alongside them: they would share a log.
+        No other connection sees their writes. New ones must not be opened meanwhile: they would share a log.
         Who reads may look a moment late: what it reads is what was there a moment ago.
         """
         opened = self.files.get(engine)
@@ -416,7 +416,7 @@ class _Forks:
                 self._let_go()
 
     def note_files(self, engine: Engine, opened: OpenedFiles) -> None:
-        """Remember what a new connection has opened; it must be what others have."""
+        """Remember what a new connection has opened; it must be the same file as the others'."""
         if not self.files.setdefault(engine, opened).are_there():
             raise replaced_file()
 
@@ -512,7 +512,7 @@ def _end_what_is_interrupted(engine: Engine) -> None:
 
 
 def check_own(connection: Connection) -> None:
-    """Raises `UnsafeFork` where a child goes on in a transaction during which its own thread forked it.
+    """Raise `UnsafeFork` where a child goes on in a transaction during which its own thread forked it.
 
     What it sent would get answers that are its parent's, which would wait for them for ever.
     """
@@ -548,12 +548,12 @@ def opens(engine: Engine, open_it: Callable[[], Any], path: str) -> Any:
 
 
 def opened_files(engine: Engine) -> OpenedFiles | None:
-    """The files that an engine's connections have opened."""
+    """Return the files that an engine's connections have opened."""
     return _FORKS.files.get(engine)
 
 
 def forget_closed_files(engine: Engine) -> None:
-    """To be called when an engine let go of idle connections: with the last one SQLite removes files."""
+    """Run after an engine closed idle connections: with the last one SQLite removes files."""
     opened = _FORKS.files.get(engine)
     if opened is not None and not opened.are_there():
         _FORKS.files.pop(engine, None)

@@ -17,7 +17,7 @@ from elasticscan.metadata import TableColumn, TableInfo, schema_at
 
 
 def packed_columns(table: TableInfo) -> dict[str, Any]:
-    """The values of the row that say which columns a table has."""
+    """Return the values of the row that say which columns a table has."""
     if not table.columns:
         return {"schema": table.schema.serialize().to_pybytes(), "past": None}
     fields = [pa.field(c.stored, kind, c.nullable) for c in table.columns for _, kind in c.types]
@@ -30,7 +30,7 @@ def packed_columns(table: TableInfo) -> dict[str, Any]:
 
 
 def unpacked_columns(packed: bytes, past: str | None) -> dict[str, Any]:
-    """The inverse: what a `TableInfo` says of its columns."""
+    """Return the inverse: what a `TableInfo` says of its columns."""
     schema = pa.ipc.read_schema(pa.py_buffer(packed))
     if past is None:
         return {"schema": schema}

@@ -50,7 +50,7 @@ _SIGNS_OF_LIFE: Final = {
 
 
 def make_engine(url: str | Path, read_only: bool = False) -> Engine:
-    """An engine whose transactions start exactly when asked, and survive a fork.
+    """Return an engine whose transactions start exactly when asked, and survive a fork.
 
     A path is the file of an SQLite database; it may hold what a URL would take for something else.
     SQLite runs in WAL mode, so readers never wait for a writer, with `synchronous=FULL`, so a
@@ -66,8 +66,8 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
             )
         if not isinstance(url, Path) and hides(url, parsed.host):
             raise InvalidOption(
-                "it is not certain where its host begins; in a user, a password or any parameter '/', ':', "
-                f"'@' and '?' are written as %2F, %3A, %40 and %3F: {shown(url)}",
+                "it is not certain where its host begins; write '/', ':', '@' and '?' in a password as "
+                f"%2F, %3A, %40 and %3F: {shown(url)}",
                 option="uri",
             )
         if sqlite and parsed.database in (None, "", ":memory:"):
@@ -89,7 +89,7 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     except ArgumentError as error:
         raise InvalidOption(
             f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog "
-            f"({without(error, url)}); shards may be anywhere, but a catalog needs one of the two",
+            f"({without(error, url)}); use one of the two",
             option="uri",
         ) from as_cause(error, url)
     except ValueError as error:
@@ -113,15 +113,15 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
 def _check_options(parsed: URL, url: str | Path) -> None:
     """Refuse options of a connection that PostgreSQL's library would tell by name.
 
-    What follows a '?' in a password that was written as it is would be told so.
+    The rest of a password after an unquoted '?' would be in that error.
     """
     from psycopg.pq import Conninfo  # noqa: PLC0415 - an extra, which not all installations have
 
     known = {option.keyword.decode() for option in Conninfo.get_defaults()}
     if not parsed.query.keys() <= known:
         raise InvalidOption(
-            "it has options of the connection that PostgreSQL does not know; in a user or a password '?', "
-            f"'&' and '=' are written as %3F, %26 and %3D: {shown(url)}",
+            "options of the connection that PostgreSQL does not know; write '?', '&' and '=' in a password "
+            f"as %3F, %26 and %3D: {shown(url)}",
             option="uri",
         )
 
@@ -131,7 +131,7 @@ def _parse(url: str | Path) -> URL:
 
 
 def file_of(url: str | Path) -> Path | None:
-    """The file that a catalog is in; None where it is in a database server, or nowhere."""
+    """Return the file that a catalog is in; None where it is in a database server, or nowhere."""
     try:
         parsed = _parse(url)
         named = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
@@ -141,7 +141,7 @@ def file_of(url: str | Path) -> Path | None:
 
 
 def make_file(path: Path, like_directory: bool) -> None:
-    """An empty file for a new catalog: its owner's, or also that of a group that its directory was opened to.
+    """Make an empty file for a new catalog, for its owner and a group that its directory was opened to.
 
     Whatever the umask is. What SQLite puts alongside it gets its mode.
     """
@@ -155,7 +155,7 @@ def make_file(path: Path, like_directory: bool) -> None:
 
 
 def why_read_only(engine: Engine) -> str | None:
-    """The reason why this user may only read a database; None when it may write, or does not say."""
+    """Return the reason why this user may only read a database; None when it may write, or does not say."""
     if engine.dialect.name != "postgresql":
         return None
 
@@ -201,7 +201,7 @@ def _sqlite_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # IMMEDIATE: a writer waits for the lock at its first statement instead of failing at
-        # its first write because somebody else wrote since it began to read.
+        # its first write because another process wrote since it began to read.
         options = connection.get_execution_options()
         mode = "IMMEDIATE" if options.get("writing") else "DEFERRED"
         if not options.get("at_once"):
@@ -223,7 +223,7 @@ def _prepare_postgres(engine: Engine) -> None:
 
 
 def holds_store(url: str | Path) -> bool:
-    """True if there is a store's catalog; makes nothing, not even an empty file, and changes none."""
+    """Return whether there is a store's catalog; makes nothing, not even an empty file, and changes none."""
     engine = make_engine(url, read_only=True)
     try:
         file = file_of(url)
@@ -252,7 +252,7 @@ def looking(engine: Engine, look: Callable[[Connection], T]) -> T:
 
 @contextmanager
 def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTransaction]:
-    """A transaction that sees one state of the catalog.
+    """Begin a transaction that sees one state of the catalog.
 
     SQLite's always do; elsewhere each statement would see its own. A server is asked `ahead` with the
     transaction's beginning.
@@ -270,7 +270,7 @@ def reading(engine: Engine, ahead: Sequence[Question] = ()) -> Iterator[AnyTrans
 def writing(
     engine: Engine, ahead: Sequence[Question] = (), at_once: bool = False
 ) -> Iterator[AnyTransaction]:
-    """The one writing transaction: others wait until it ends; `ahead` as for `reading`.
+    """Begin the one writing transaction: others wait until it ends; `ahead` as for `reading`.
 
     One that has to be begun `at_once` waits for no other, nor for a server that went away: it is refused.
     It begins by touching the state row. That is the lock on databases with row locks, and makes

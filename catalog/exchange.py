@@ -5,7 +5,7 @@ around each: most of what a small commit's statements take of a processor. Here 
 Only what goes beyond the message is the driver's: how values become bytes, and bytes values, how
 answers are waited for (`waiting.py`) and which error a refusal is.
 
-A message that was broken off (by the handler of a signal) leaves answers that nobody takes. Its connection is
+A message that was broken off (by the handler of a signal) leaves unread answers. Its connection is
 closed then: the next one who asked there would get them for his own.
 """
 
@@ -40,7 +40,7 @@ class Answer:
 
 @lru_cache(maxsize=64)
 def row_type(names: tuple[str, ...]) -> Any:
-    """The type of the rows that have some columns."""
+    """Return the type of the rows that have some columns."""
     return namedtuple("Row", names, rename=True)
 
 
@@ -52,7 +52,7 @@ def _library() -> Any:
 
 
 def exchange(driver: Any, said: Sequence[Said]) -> list[Answer]:
-    """The answers to some statements; if one fails those behind it are not done, and its error is raised."""
+    """Return the answers to some statements; if one fails, the rest is not run, and its error is raised."""
     message, line = _Message(driver, said), driver.pgconn
     if line.pipeline_status:  # an earlier message was broken off where not even this could be done about it
         driver.close()

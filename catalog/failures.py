@@ -77,7 +77,7 @@ class Interrupted(CatalogUnavailable):
 
 
 def driver_error(error: Exception, dialect: Dialect) -> Exception:
-    """The error of a driver that was asked directly, as SQLAlchemy would have raised it."""
+    """Return the error of a driver that was asked directly, as SQLAlchemy would have raised it."""
     base = dialect.loaded_dbapi.Error
     return DBAPIError.instance(None, None, error, base, hide_parameters=True, dialect=dialect)
 
@@ -116,20 +116,19 @@ def _url(engine: Engine) -> str:
 
 
 def told_of(error: BaseException, engine: Engine) -> BaseException | None:
-    """An error of an engine as the cause of one of ours: without what connects to its server."""
+    """Return an error of an engine as the cause of one of ours: without what connects to its server."""
     return as_cause(error, _url(engine))
 
 
 def failing_disk(engine: Engine) -> CatalogUnavailable | None:
-    """The error to tell in place of damage: the system does not give the file; None where it does."""
+    """Return the error to tell in place of damage: the system does not give the file; None where it does."""
     path = _file(engine)
     reason = None if path is None else why_unreadable(path)
     if reason is None:
         return None
     return CatalogUnavailable(
-        f"the catalog {path} could not be read: {reason}; its disk, mount or network fails, and nothing says "
-        "that the catalog is damaged. Look at the system's log, then try again; if it stays so, copy the "
-        "catalog (or restore it) to another disk",
+        f"the catalog {path} could not be read: {reason}; its disk, mount or network fails: check the "
+        "system's log, then try again",
         detail=str(reason),
         errno=reason.errno,
     )
@@ -141,15 +140,15 @@ def _file(engine: Engine) -> Path | None:
 
 
 def _damage(error: DBAPIError, said: str, engine: Engine) -> ElasticScanError:
-    """The error for what a database takes for damage: of its disk, where that fails or has failed."""
+    """Return the error for what a database takes for damage: of its disk, where that fails or has failed."""
     failing, path = failing_disk(engine), _file(engine)
     if failing is not None:
         return failing
     number = getattr(error.orig, "sqlite_errorcode", None) or 0
     if path is not None and number & 0xFF == sqlite3.SQLITE_CORRUPT and is_sound(path):
         return CatalogUnavailable(
-            f"the catalog {path} could not be read ({said}), and now it can: its disk, mount or network has "
-            "failed for a moment. Try again, and look at the system's log",
+            f"the catalog {path} could not be read ({said}) for a moment: its disk, mount or network "
+            "failed; try again, check the system's log",
             detail=said,
         )
     return damaged(said)
@@ -190,7 +189,7 @@ def _failed_at_its_disk(error: DBAPIError) -> bool:
 
 
 def is_damage(error: DBAPIError, engine: Engine) -> bool:
-    """True for the error of a database that cannot make sense of its own file."""
+    """Return True for the error of a database that cannot make sense of its own file."""
     return isinstance(_meaning(error, engine), StoreDamaged)
 
 
@@ -202,7 +201,7 @@ def _unavailable(said: str) -> CatalogUnavailable:
 
 
 def is_there(file: Path) -> bool:
-    """True if there is a file of a catalog; raises `CatalogUnavailable` where nobody can tell."""
+    """Return whether there is a file of a catalog; raises `CatalogUnavailable` where that is unknown."""
     try:
         return file.exists()
     except OSError as error:
@@ -238,7 +237,7 @@ def committing(connection: Connection) -> Iterator[None]:
 
 
 def translate_commit_error(error: DBAPIError, engine: Engine) -> ElasticScanError:
-    """Translate the error of a COMMIT: refused for sure, or nobody knows."""
+    """Translate the error of a COMMIT: refused for sure, or unknown."""
     meaning = _meaning(error, engine)
     words = str(error.orig).lower()
     if _failed_at_its_disk(error) and isinstance(meaning, DiskFull):
@@ -258,24 +257,22 @@ def replaced_file() -> Interrupted:
 def commit_unknown(error: SQLAlchemyError | str) -> CommitUnknown:
     said = error.orig if isinstance(error, DBAPIError) else error
     return CommitUnknown(
-        f"the connection to the catalog was lost while it committed ({said}): either all was done, or "
-        "nothing. Look (at history() after a write) before you repeat it; a write with txn= may be repeated "
-        "at once, it is done only once",
+        f"the catalog was lost during a commit ({said}): all or nothing was done; look at history() first, "
+        "or repeat a write with txn=",
         detail=str(said),
     )
 
 
 def damaged(why: object) -> StoreDamaged:
     return StoreDamaged(
-        f"the catalog cannot be read: {why}; `elasticscan verify` looks at all of it; {RESTORE}",
+        f"the catalog cannot be read: {why} (`elasticscan verify` checks all of it); {RESTORE}",
         detail=str(why),
     )
 
 
 def not_whole(problem: str, **fields: Any) -> StoreDamaged:
     return StoreDamaged(
-        f"the catalog is damaged: {problem}. Nothing of it was used; `elasticscan verify` looks at all of "
-        "it; " + RESTORE,
+        f"the catalog is damaged: {problem} (`elasticscan verify` checks all of it); {RESTORE}",
         **fields,
     )
 

@@ -96,8 +96,8 @@ class FragmentTx(IndexTx):
         gone = self._which_condemned(_files_of(new_fragments))
         if gone:
             raise WriteConflict(
-                "garbage was collected with a grace period shorter than this took, and took files that it "
-                "needed; nothing was changed, try again",
+                "garbage was collected with a grace period shorter than this call; nothing was changed: "
+                "try again with a longer grace",
                 path=min(gone)[1],
             )
         first = self._next("next_fragment", len(new_fragments))
@@ -119,11 +119,11 @@ class FragmentTx(IndexTx):
             self._insert_runs(table, runs)
 
     def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
-        """The fragments that serve slots now, oldest first."""
+        """Return the fragments that serve slots now, oldest first."""
         return tuple(_fragment(row) for row in self._fragment_rows(table, shard))
 
     def fragment_counts(self, table: int) -> dict[int, int]:
-        """The numbers of fragments that serve slots of a table, by shard; looks at no fragment."""
+        """Return the numbers of fragments that serve slots of a table, by shard; looks at no fragment."""
         return self._rows.counts(FRAGMENTS, table)
 
     def commits_of_files(self) -> dict[str, tuple[int, int]]:
@@ -161,7 +161,7 @@ class FragmentTx(IndexTx):
     def _drop(self, rows: Iterable[Any]) -> None:
         """Drop fragments, and their runs with them: they serve no longer.
 
-        What garbage collection must know of their files is all that stays: nobody plans with them any more.
+        What garbage collection must know of their files is all that stays: plans do not use them any more.
         """
         going = [row for row in rows if row.dropped_at is None]
         at, ids = {"dropped_at": self.times.stamp}, [row.id for row in going]
@@ -184,7 +184,7 @@ class FragmentTx(IndexTx):
                 yield row
 
     def dropped_files(self) -> tuple[DroppedFile, ...]:
-        """The files of fragments and runs that were dropped, and not forgotten yet."""
+        """Return the files of fragments and runs that were dropped, and not forgotten yet."""
         gone = self._rows.select(fragments, fragments.c.dropped_at.is_not(None))
         runs = self._rows.select(index_runs, index_runs.c.dropped_at.is_not(None))
         files = [DroppedFile(row.shard_id, row.path, row.id, None, row.dropped_at) for row in gone]
@@ -202,7 +202,7 @@ class FragmentTx(IndexTx):
         return tuple(files)
 
     def dropped_bytes(self) -> Counter[int]:
-        """The bytes of each table's files that were dropped and not forgotten yet."""
+        """Return the bytes of each table's files that were dropped and not forgotten yet."""
         size = Counter[int]()
         for kind in (fragments, index_runs):
             size.update(self._rows.totals(kind, "bytes", "table_id", kind.c.dropped_at.is_not(None)))
@@ -275,7 +275,7 @@ class FragmentTx(IndexTx):
         return self._as_far_as_whole(statistics, "fragment_id", of, unpack_statistics)
 
     def histograms(self, runs: Collection[int]) -> dict[int, KeyHistogram]:
-        """The histograms of some runs, by their ids; damaged ones are missing, as in `statistics`."""
+        """Return the histograms of some runs, by their ids; damaged ones are missing, as in `statistics`."""
         return self._as_far_as_whole(histograms, "run_id", runs, unpack_histogram)
 
     def _as_far_as_whole(
@@ -311,13 +311,13 @@ class FragmentTx(IndexTx):
         return any(mended)
 
     def _can_pass(self, error: DBAPIError) -> bool:
-        """True if a transaction can go on after damage that its database met; a server has ended it."""
+        """Return whether a transaction can go on after damage in its database; a server has ended it."""
         return self._sql.dialect.name == "sqlite" and is_damage(error, self._sql.engine)
 
     # Runs of indexes
 
     def without_runs(self, index: IndexInfo) -> tuple[Fragment, ...]:
-        """The fragments that serve slots and lack runs of an index."""
+        """Return the fragments that serve slots and lack runs of an index."""
         having = {run.fragment for run in self.runs(index.table) if run.index == index.id}
         return tuple(f for f in self.fragments(table=index.table) if f.id not in having)
 
@@ -340,18 +340,18 @@ class FragmentTx(IndexTx):
 
 @lru_cache(maxsize=16)
 def _rows_of(table: Table, column: str) -> RowQuery:
-    """The rows whose column has one of `some` values."""
+    """Return the rows whose column has one of `some` values."""
     return RowQuery(table, table.c[column].in_(bindparam("some", expanding=True)))
 
 
 def ask_condemned(staged: Iterable[StagedFragment]) -> list[Question]:
-    """The questions that `FragmentTx.add_fragments` asks."""
+    """Return the questions that `FragmentTx.add_fragments` asks."""
     query = _rows_of(condemned, "file").statement(raw=False)
     return [(query, {"some": names}) for names in _names_of(_files_of(staged))]
 
 
 def ask_fragments(table: int, shards: Iterable[int]) -> list[Question]:
-    """The questions for a table, its fragments at some shards, and what keeps their versions."""
+    """Return the questions for a table, its fragments at some shards, and what keeps their versions."""
     of_table = {"table_id": table}
     questions = [ask_sums(_MERGED, table), ask_group(tables, {"id": table}, None, "dropped_at")]
     questions += [ask_group(leases, of_table, None), ask_group(tags, of_table, None)]
@@ -368,12 +368,12 @@ def ask_for_merge(
     staged: Iterable[StagedFragment],
     targets: Iterable[str] = (),
 ) -> list[Question]:
-    """The questions of a merge's transaction: a server may be asked with its beginning.
+    """Return the questions of a merge's transaction: a server may be asked with its beginning.
 
     Args:
         table: whose fragments are merged.
         shards: where they are.
-        going: the ids of those that each merge takes, the first one first: they are likely to serve nothing
+        going: ids of fragments that each merge takes, the first one first: they are likely to serve nothing
             any more. Once it has changed rows, others ask for theirs again.
         staged: what takes their places.
         targets: of steps of upkeep that end with it.

@@ -37,7 +37,7 @@ class Home:
 
     @staticmethod
     def unpack(text: str) -> Home:
-        """Raises `ValueError` or `TypeError` when nobody wrote that."""
+        """Raise `ValueError` or `TypeError` for any other text."""
         return Home(**json.loads(text))
 
 
@@ -46,7 +46,7 @@ FileId = tuple[int, int]  # device and inode
 
 @dataclass(slots=True)
 class OpenedFiles:
-    """The files that connections have open, to see whether they are those that others open now.
+    """The files that connections have open, to see whether they are the files that others open now.
 
     Attributes:
         alongside: the log and its index; None for one that SQLite had not made yet.
@@ -60,7 +60,7 @@ class OpenedFiles:
 
     @staticmethod
     def look(path: str) -> OpenedFiles | None:
-        """The files at a path; None where there is no database."""
+        """Return the files at a path; None where there is no database."""
         database = _id_of(path)
         if database is None:
             return None
@@ -90,7 +90,7 @@ def _file_of(engine: Engine) -> str | None:
 
 
 def check_one_name(engine: Engine) -> None:
-    """Raises `StoreCopied` when a catalog's file is also that of another directory, by a link.
+    """Raise `StoreCopied` when a catalog's file is also that of another directory, by a link.
 
     What is written through one name would be the other's as well, and SQLite keeps a log for each name.
     """
@@ -105,20 +105,20 @@ def check_one_name(engine: Engine) -> None:
         raise cannot_look(Path(path), error) from error
     if stat.S_ISLNK(status.st_mode):
         raise StoreCopied(
-            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}: it is no copy; open the "
-            "store there, or make a real copy (cp -r) and write to that. Nothing was changed",
+            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}, not a copy; open the store "
+            "there, or make a real copy (`cp -r`)",
             original=os.path.realpath(path),
         )
     if status.st_nlink > 1:
         raise StoreCopied(
-            f"{path} has {status.st_nlink} names (hard links): writing to it would change all of them. Make "
-            "a real copy (cp -r) in place of one, or remove the other names. Nothing was changed",
+            f"{path} has {status.st_nlink} names (hard links), and a write would change all of them; make a "
+            "real copy (`cp -r`) in place of one",
             original=path,
         )
 
 
 def home_of(engine: Engine) -> Home | None:
-    """The home of a catalog's file; None for a database server, whose copy is another server."""
+    """Return the home of a catalog's file; None for a database server, whose copy is another server."""
     path = _file_of(engine)
     if path is None:
         return None
@@ -126,6 +126,6 @@ def home_of(engine: Engine) -> Home | None:
         status = Path(path).stat()
     except FileNotFoundError:  # using it will tell what is wrong
         return None
-    except OSError as error:  # without its home nobody would see that it is a copy
+    except OSError as error:  # without its home a copy would not be recognized
         raise cannot_look(Path(path), error) from error
     return Home(status.st_ino, status.st_dev, str(Path(path).resolve()))

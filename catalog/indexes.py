@@ -1,7 +1,7 @@
 """Catalog transactions: secondary indexes, their runs, and the one writer of what state an index is in.
 
 An index is entered in the first phase of `elasticscan.metadata.indexes` and goes from phase to phase by that
-table. A test holds that nobody else writes its row.
+table. A test proves that no other code writes its row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class IndexTx(TopologyTx):
         return self.index(info.table, info.name)
 
     def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
-        """The indexes of a table, or of all, that were not dropped."""
+        """Return the indexes of a table, or of all, that were not dropped."""
         part = {} if table is None else {"table_id": table}
         rows = self._rows.group(indexes, part, order_by=indexes.c.id)
         return tuple(index for index in map(_index, rows) if not index.is_over)
@@ -78,7 +78,7 @@ class IndexTx(TopologyTx):
         return after
 
     def runs(self, table: int | None = None) -> tuple[IndexRun, ...]:
-        """The runs of a table's fragments that serve slots now, or of all."""
+        """Return the runs of a table's fragments that serve slots now, or of all."""
         part = {} if table is None else {"table_id": table}
         rows = self._rows.group(index_runs, part, order_by=index_runs.c.id)
         return tuple(map(_run, rows))

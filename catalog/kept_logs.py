@@ -20,7 +20,7 @@ from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.catalog.failures import cannot_look, is_there
 
 _HEAD_BYTES = 32  # of a log that holds nothing
-_PART_SECONDS = 3_600  # a copy that nobody has added to for so long is nobody's
+_PART_SECONDS = 3_600  # a copy without additions for so long is abandoned
 
 
 def log_of(file: Path) -> Path:
@@ -28,7 +28,7 @@ def log_of(file: Path) -> Path:
 
 
 def holds_anything(log: Path) -> bool:
-    """True if there is more in a log than its head; raises `CatalogUnavailable` where nobody can tell."""
+    """Return whether a log has more than its head; raises `CatalogUnavailable` where that is unknown."""
     try:
         return log.stat().st_size > _HEAD_BYTES
     except FileNotFoundError:

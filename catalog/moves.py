@@ -1,7 +1,7 @@
 """Catalog transactions: the moves under way, and the one writer of what state they are in.
 
 A row is entered in the first phase of `elasticscan.topology.moves`, goes from phase to phase by that table,
-and is removed with the phase that ends it. A test holds that nobody else writes these rows.
+and is removed with the phase that ends it. A test proves that no other code writes these rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MoveTx(PlacementTx):
     """Reads and changes of moves."""
 
     def plan_move(self, move: Move, owner: str) -> None:
-        """Enter a planned move; nobody else may move the tablet until it ended."""
+        """Enter a planned move; no other process may move the tablet until it ended."""
         assert move.phase is Phase.PLANNED, f"a move begins with a plan: {move}"
         # A row that damage hides would be refused as the second one with its key.
         row = self._rows.one(moves, missing_is_checked=False, tablet_id=move.tablet)
@@ -65,9 +65,9 @@ class MoveTx(PlacementTx):
         return self._rows.all(moves, order_by=moves.c.started_at)
 
     def disown_moves(self) -> None:
-        """Let all moves be anybody's: in a store that was made of another one, nobody works at them."""
-        nobody = {"owner": "", "heartbeat_at": 0.0}
-        self._rows.update(moves, [(row, nobody) for row in self._rows.all(moves)])
+        """Clear the owners of all moves: in a store that was made of another one, they have none."""
+        unowned = {"owner": "", "heartbeat_at": 0.0}
+        self._rows.update(moves, [(row, unowned) for row in self._rows.all(moves)])
 
     def transition(self, move: Move, owner: str, event: Event) -> Move | None:
         """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
@@ -101,7 +101,7 @@ class MoveTx(PlacementTx):
 
 
 def _entered(move: Move, owner: str, at: float) -> dict[str, Any]:
-    """The row of a move that begins."""
+    """Return the row of a move that begins."""
     new = {"tablet_id": move.tablet, "source": move.source, "target": move.target}
     return new | {"phase": move.phase.value, "owner": owner, "started_at": at, "heartbeat_at": at}
 

@@ -30,7 +30,7 @@ def kept(statement: Select[Any]) -> Select[Any]:
 
 
 def is_kept(statement: Executable) -> bool:
-    """True for a statement that is worth to be compiled for good."""
+    """Return True for a statement that is worth to be compiled for good."""
     return _KEPT in statement.get_execution_options()
 
 
@@ -53,12 +53,12 @@ def _added(answers: Sequence[Answer]) -> Answer:
 
 @lru_cache(maxsize=256)
 def table_of(statement: Any) -> str:
-    """The name of the table that a question is about. SQLAlchemy takes a millisecond to tell it."""
+    """Return the name of the table that a question is about. SQLAlchemy takes a millisecond to tell it."""
     return str(statement.get_final_froms()[0].name)
 
 
 def words_of(statement: Any, values: Mapping[str, Any], dialect: Dialect) -> tuple[str, Sequence[Any]]:
-    """A statement in SQL, and all of its values in the order in which it names them."""
+    """Return a statement in SQL, and all of its values in the order in which it names them."""
     compiled = _compiled(statement, tuple(values), own_dialect(dialect))
     if isinstance(statement, Select):  # it may have values of its own, and as many words as one is long
         state = compiled.construct_expanded_state(dict(values))
@@ -73,7 +73,7 @@ def _compiled(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:
 
 
 def answer_of(cursor: Any) -> Answer:
-    """The rows that a driver's cursor has."""
+    """Return the rows that a driver's cursor has."""
     row_of = row_type(tuple(column[0] for column in cursor.description or ()))
     rows = [row_of(*row) for row in cursor.fetchall()]
     return Answer(rows, len(rows))

@@ -47,14 +47,14 @@ class PlacementTx(StateTx):
             self._set(home=replace(home, path=str(path.resolve())).pack())
 
     def lost_commits(self) -> tuple[tuple[int, int], ...]:
-        """Commits [first, last] that this catalog never knew."""
+        """Return commits [first, last] that this catalog never knew."""
         rows = self._rows.all(lost_commits, order_by=lost_commits.c.first)
         return tuple((row.first, row.last) for row in rows)
 
     # Shards
 
     def shards(self, removed: bool = False) -> tuple[Shard, ...]:
-        """The store's shards; with `removed`, all there ever were: files of those may still be in use."""
+        """Return the store's shards; with `removed`, all there ever were: their files may be in use."""
         rows = self._rows.all(shards, order_by=shards.c.id)
         return tuple(
             Shard(r.id, r.name, r.root, bool(r.draining)) for r in rows if removed or r.removed_at is None
@@ -73,7 +73,7 @@ class PlacementTx(StateTx):
         return matches[0]
 
     def add_shards(self, new: Iterable[tuple[str, str]]) -> tuple[Shard, ...]:
-        """Enter shards, each a name and a root, after one look at those that there are.
+        """Enter shards, each a name and a root, after one read of the existing ones.
 
         Raises:
             AlreadyExists: there is a shard of a name.

@@ -1,4 +1,4 @@
-"""The look at a catalog's files in SQLite before somebody is told that they are damaged.
+"""Check of a catalog's files in SQLite before they are reported as damaged.
 
 A disk that fails (EIO) says nothing of what it holds, but SQLite tells most failures of its reads as
 "database disk image is malformed". So its files are read once more, byte by byte, and where the system
@@ -21,14 +21,14 @@ from elasticscan.catalog.gate import GATE
 _READ_BYTES = 1 << 24
 _ROOM_BYTES = 1 << 16  # twice what the index of a log grows by
 
-# Files that were opened to be read. They stay open: closing one would let go of all locks that this
+# Files that were opened to be read. They stay open: closing one would release all locks that this
 # process has on the file, those of SQLite in a store that is open for writing among them.
 _held: dict[tuple[int, int], int] = {}
 _lock = renewed_in_child(Lock)
 
 
 def parts_of(path: Path) -> Iterator[bytes]:
-    """The bytes of a database, in parts, whoever has it open."""
+    """Yield the bytes of a database, in parts, whichever process has it open."""
     file, at = _open(path), 0
     while part := os.pread(file, _READ_BYTES, at):
         yield part
@@ -47,7 +47,7 @@ def _open(path: Path) -> int:
 
 
 def why_unreadable(path: Path) -> OSError | None:
-    """The error with which the system refuses a database or the log alongside it; None if it gives both."""
+    """Return the system's error for reading a database or its log; None if both can be read."""
     try:
         for file in (path, path.with_name(f"{path.name}-wal")):
             if file == path or file.exists():
@@ -61,7 +61,7 @@ def why_unreadable(path: Path) -> OSError | None:
 
 
 def has_room(path: Path | None) -> bool:
-    """False where the disk of a database is full: what it cannot grow may be raised as a failed write."""
+    """Return False where the disk of a database is full: SQLite may report that as a failed write."""
     try:
         return path is None or shutil.disk_usage(path.parent).free >= _ROOM_BYTES
     except OSError:
@@ -69,7 +69,7 @@ def has_room(path: Path | None) -> bool:
 
 
 def is_sound(path: Path) -> bool:
-    """True if SQLite can make sense of all of a database, now: whatever it met before has passed."""
+    """Return whether SQLite can make sense of all of a database, now: whatever it met before has passed."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with GATE.inside(), closing(sqlite3.connect(uri, uri=True)) as connection:

@@ -1,12 +1,12 @@
 """Reading an SQLite catalog that this process cannot write, or must not.
 
-SQLite reads a database in WAL mode through the file `-shm` alongside it. While somebody who may write
+SQLite reads a database in WAL mode through the file `-shm` alongside it. While a user who may write
 has the store open, that file is there, and a connection with `mode=ro` sees what all others see.
 When the last of them has closed it, it is gone; SQLite would make it again, which a reader must not
 or cannot. Then the database's file is all there is: it is copied into memory, whole, and read there.
-It is copied again for the first transaction after it changed, which a look at the file shows.
+It is copied again for the first transaction after it changed, which the file's state shows.
 
-A read-only mount of a disk where somebody writes on the same machine is no special case: both see one `-shm`.
+A read-only mount of a disk that is written on the same machine is no special case: both see one `-shm`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Seen = tuple[tuple[int, int, int, int] | None, ...]
 
 
 def why_not_writable(path: Path) -> str | None:
-    """The reason why the catalog in a file cannot be written here; None when it can.
+    """Return the reason why the catalog in a file cannot be written here; None when it can.
 
     Raises:
         CatalogUnavailable: its disk or mount does not say.
     """
-    beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
-    needed = [path.parent, path, *(file for file in beside if is_there(file))]
+    others = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    needed = [path.parent, path, *(file for file in others if is_there(file))]
     effective = os.access in os.supports_effective_ids
     barred = [place for place in needed if not os.access(place, os.W_OK, effective_ids=effective)]
     if not barred:
@@ -59,10 +59,10 @@ def why_not_writable(path: Path) -> str | None:
 
 
 def read_only_engine(path: Path) -> Engine:
-    """An engine that reads the catalog in a file and changes nothing alongside it either."""
+    """Return an engine that reads the catalog in a file and changes nothing alongside it either."""
     source = _Source(path)
     engine = create_engine(
-        URL.create("sqlite", database=str(path)),  # for whoever asks where the file lies
+        URL.create("sqlite", database=str(path)),  # for code that asks where the file lies
         creator=source.connect,
         **POOL,
     )
@@ -90,7 +90,7 @@ class _Connection(sqlite3.Connection):
 
 
 class _Source:
-    """The catalog's file, and the copy of it that is read while nobody writes."""
+    """The catalog's file, and the copy of it that is read while it does not change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class _Source:
         self._copied: tuple[Seen, bytes] | None = None
 
     def is_current(self, connection: _Connection) -> bool:
-        """True if a connection would show the newest state; a new one does."""
+        """Return whether a connection would show the newest state; a new one does."""
         if connection.fresh:
             connection.fresh = False
             return True
@@ -130,7 +130,7 @@ class _Source:
         return status.st_dev, status.st_ino
 
     def _connect_shared(self) -> _Connection | None:
-        """A connection through the log that writers share; None where this user can read none."""
+        """Return a connection through the log that writers share; None where this user can read none."""
         log = _stat(self._wal)
         if log is None or not is_there(self._shm):
             return None
@@ -164,8 +164,8 @@ class _Source:
                     return seen, content
             time.sleep(_PAUSE_SECONDS)
         raise CatalogUnavailable(
-            f"{self._path} changes all the time, and the files next to it that say how to read it meanwhile "
-            "cannot be used here; try again, or let this user read them"
+            f"{self._path} keeps changing, and this user cannot use the files next to it; let this user "
+            "read them, or try again"
         )
 
     def _look(self) -> Seen:
@@ -233,7 +233,7 @@ def _telling_of_scratch() -> Iterator[None]:
 
 
 def _merge_log(content: bytes, changes: bytes) -> bytes:
-    """The database with the changes alongside it, which a writer that was killed has left."""
+    """Return the database with the changes alongside it, which a writer that was killed has left."""
     with _telling_of_scratch(), tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
         copy = Path(scratch) / "catalog.db"
         copy.write_bytes(content)

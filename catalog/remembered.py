@@ -27,7 +27,7 @@ _MOST_ROWS = 4096  # of one group; those with more are read whole
 
 
 def to_signed(number: int) -> int:
-    """A number modulo 2^64, as databases can keep it."""
+    """Return a number modulo 2^64, as databases can keep it."""
     return (number + _HALF) % _WHOLE - _HALF
 
 
@@ -36,7 +36,7 @@ def plus(a: Counted, b: Counted) -> Counted:
 
 
 def stored_sum(row: Sequence[Any]) -> tuple[Group, Counted]:
-    """A row of `group_digests`; ValueError where a value is not of its column's type.
+    """Return a row of `group_digests`; ValueError where a value is not of its column's type.
 
     SQLite keeps what damage makes of a number, a text or one beyond 64 bits, and hands it out as that.
     """
@@ -56,7 +56,7 @@ class RememberedGroup:
 
 
 def complete(before: RememberedGroup, newer: Sums, stored: Sums) -> bool:
-    """True if remembered rows and newer ones, of these sums, are the groups that have the stored sums."""
+    """Return whether remembered and newer rows, of these sums, are the groups of the stored sums."""
     groups = {**before.sums, **newer}
     nothing = (0, 0)
     added = {group: plus(before.sums.get(group, nothing), newer.get(group, nothing)) for group in groups}

@@ -59,7 +59,7 @@ class ReportTx(StateTx):
             self._rows.delete(leases, [row])
 
     def reports(self) -> list[Report]:
-        """The words of scans that count now, the oldest first."""
+        """Return the words of scans that count now, the oldest first."""
         names = {row.id: row.name for row in self._rows.all(tables)}
         said = [
             Report(

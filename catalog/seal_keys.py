@@ -29,12 +29,12 @@ class SecretTx(PlacementTx):
         return max(float(KEY_SECONDS), self.info().retention_seconds, *retentions)
 
     def seal_keys(self) -> dict[int, bytes]:
-        """The secrets that open keys, by their number; the highest seals."""
+        """Return the secrets that open keys, by their number; the highest seals."""
         # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
         return {number: secret for number, (secret, _) in self._live(self.now).items()}
 
     def offset_keys(self) -> dict[int, bytes]:
-        """The secrets of streams' offsets, by their number; the highest signs."""
+        """Return the secrets of streams' offsets, by their number; the highest signs."""
         return {number: secret for number, (secret, _) in self._secrets(OFFSETS).items()}
 
     def add_secrets(self, *purposes: str) -> int:
@@ -71,7 +71,7 @@ class SecretTx(PlacementTx):
         if revoke:
             retained = {max(self._secrets(purpose)) for purpose in (KEYS, OFFSETS)}
         else:
-            # By the believed time, not this machine's clock: a deleted secret is gone for everybody.
+            # By the store's time, not this machine's clock: a deleted secret is gone for all.
             retained = self._live(self.times.expiry).keys() | self._secrets(OFFSETS).keys()
         return self._rows.delete(seal_keys, [row for row in rows if row.id not in retained])
 

@@ -170,7 +170,7 @@ def _rows_with(
     order_by: str | None = None,
     is_beyond: bool = False,
 ) -> RowQuery:
-    """The query for rows that have given values in some columns, none in others, and keys beyond one."""
+    """Return the query for rows by values of some columns, nulls in others, and keys beyond one."""
     only = _FORMS[table.name].only  # no parameter, so that a database may take the index of these rows alone
     where = [table.c[name] == only.get(name, bindparam(name)) for name in names]
     where += [table.c[name].is_(None) for name in nulls]
@@ -180,14 +180,14 @@ def _rows_with(
 
 @lru_cache(maxsize=256)
 def _new_values(table: Table, names: tuple[str, ...]) -> Any:
-    """The update of some columns of the row with a key."""
+    """Return the update of some columns of the row with a key."""
     query = update(table).where(_FORMS[table.name].key == bindparam("this"))
     return query.values({name: bindparam(f"new_{name}") for name in names})
 
 
 @lru_cache(maxsize=_GROUPS_AT_ONCE)
 def _sums_of(count: int) -> Any:
-    """The query for the sums of so many groups."""
+    """Return the query for the sums of so many groups."""
     g, names = group_digests.c, ("kind", "part", "shard")
     these = (and_(*(g[name] == bindparam(f"{name}_{at}") for name in names)) for at in range(count))
     return kept(select(group_digests).where(or_(*these)))
@@ -195,14 +195,14 @@ def _sums_of(count: int) -> Any:
 
 @lru_cache(maxsize=8)
 def _sums_with(names: tuple[str, ...]) -> Any:
-    """The query for the sums of the groups with given values in some columns."""
+    """Return the query for the sums of the groups with given values in some columns."""
     these = (group_digests.c[name] == bindparam(name) for name in names)
     return kept(select(group_digests).where(true(), *these))
 
 
 @lru_cache(maxsize=8)
 def _sums_of_kinds_of(count: int) -> Any:
-    """The query for the sums of so many kinds of groups, of one part and of the whole store."""
+    """Return the query for the sums of so many kinds of groups, of one part and of the whole store."""
     g = group_digests.c
     kinds: list[Any] = [bindparam(f"kind_{at}") for at in range(count)]
     return select(group_digests).where(
@@ -211,13 +211,13 @@ def _sums_of_kinds_of(count: int) -> Any:
 
 
 def ask_sums(kinds: Sequence[str], part: int) -> Question:
-    """The question that `SealedRows.note_sums` asks."""
+    """Return the question that `SealedRows.note_sums` asks."""
     values = {f"kind_{at}": kind for at, kind in enumerate(kinds)}
     return _sums_of_kinds_of(len(kinds)), values | {"part": part}
 
 
 def ask_group(table: Table, part: Mapping[str, Any], order: str | None, *nulls: str) -> Question:
-    """The question for the rows of a group as `SealedRows.group`, `all` or `one`; with nulls in columns."""
+    """Return the query of `SealedRows.group`, `all` or `one`; with nulls in columns."""
     return _rows_with(table, tuple(part), nulls, order, False).statement(raw=False), part
 
 
@@ -254,7 +254,7 @@ class SealedRows:
         return self.ask(RowQuery(table, *where, order_by=order_by, limit=limit, once=True))
 
     def ask(self, query: RowQuery, **values: Any) -> list[Any]:
-        """The rows that a query asks for, as `select`."""
+        """Return the rows that a query asks for, as `select`."""
         with decoding(f"table {query.form.name!r}"):
             rows = list(self._sql.execute(query.statement(self._raw), values))
         return self._checked(query.form, rows)
@@ -280,14 +280,14 @@ class SealedRows:
         return rows
 
     def state(self) -> list[Any]:
-        """The rows of `store_state`: a server gave one with its first answer."""
+        """Return the rows of `store_state`: a server gave one with its first answer."""
         first = self._sql.take_state() if isinstance(self._sql, ServerTransaction) else None
         return (
             self._with(store_state, {}) if first is None else self._checked(_FORMS[store_state.name], [first])
         )
 
     def one(self, table: Table, missing_is_checked: bool = True, **equal: Any) -> Any | None:
-        """The row with these values, or None; that there is none is looked up once more in all rows.
+        """Return the row with these values, or None; that there is none is looked up once more in all rows.
 
         It is read once in a transaction, and again once it has changed the table.
         """
@@ -323,7 +323,7 @@ class SealedRows:
         grouping: Grouping | None = None,
         order_by: Any = None,
     ) -> list[Any]:
-        """The rows of a group (of its live ones, where dropped ones are apart), proved to be all.
+        """Return the rows of a group (of its live ones, where dropped ones are apart), proved to be all.
 
         They are read once in a transaction, and again once it has changed the table.
 
@@ -363,7 +363,7 @@ class SealedRows:
     def _completed(
         self, form: _Form, key: Hashable, equal: Mapping[str, Any], stored: Mapping[Group, Counted]
     ) -> list[Any] | None:
-        """The rows that are remembered and those beyond them; None where these are not the group."""
+        """Return the rows that are remembered and those beyond them; None where these are not the group."""
         before = self._remembered.get(key) if self._remembered is not None else None
         if before is None or not before.rows:
             return None
@@ -373,17 +373,17 @@ class SealedRows:
         return [*before.rows, *newer] if newer and complete(before, sums, stored) else None
 
     def count(self, grouping: Grouping, part: int) -> int:
-        """The number of rows of a group, by its stored sums."""
+        """Return the number of rows of a group, by its stored sums."""
         return sum(self.counts(grouping, part).values())
 
     def counts(self, grouping: Grouping, part: int) -> dict[int, int]:
-        """The numbers of rows of the groups of a part, by the second column of their grouping."""
+        """Return the numbers of rows of the groups of a part, by the second column of their grouping."""
         which, mine = {"kind": grouping.kind, "part": part}, (grouping.kind, part)
         counted = self._sums_now(_sums_with(tuple(which)), which, lambda group: group[:2] == mine, mine)
         return {group[2]: rows for group, (rows, _) in counted.items()}
 
     def totals(self, table: Table, column: str, by: str, *where: ColumnElement[bool]) -> dict[int, int]:
-        """The sums of a column by another, for people alone: the rows are not checked."""
+        """Return the sums of a column by another, for people alone: the rows are not checked."""
         query = select(table.c[by], func.sum(table.c[column])).where(*where).group_by(table.c[by])
         with decoding(f"table {table.name!r}"):
             return {int(of): int(total) for of, total in self._sql.execute(query)}
@@ -419,7 +419,7 @@ class SealedRows:
         self._change(form, _new_values(table, (*changes[0][1], "row_digest")), entered)
 
     def changed_row(self, table: Table, row: Any, new: Mapping[str, Any]) -> Values:
-        """The values of a row after a change, its digest the last of them."""
+        """Return the values of a row after a change, its digest the last of them."""
         form = _FORMS[table.name]
         values = form.complete(dict(zip(form.columns, row[:-1], strict=True)) | dict(new))
         return *values, self._digest(form.name, values)
@@ -435,7 +435,7 @@ class SealedRows:
         return len(gone)
 
     def sound(self, table: Table) -> tuple[list[Any], list[Any]]:
-        """The rows of a table that are what was written, and the keys of the others."""
+        """Return the rows of a table that are what was written, and the keys of the others."""
         key, sound, others = _FORMS[table.name].key, list[Any](), list[Any]()
         for (this,) in list(self._sql.execute(select(key))):
             try:
@@ -521,11 +521,11 @@ class SealedRows:
             self._noted[group[:2]][group] = counted
 
     def all_groups(self) -> dict[Group, Counted]:
-        """The sums of all groups as they are now."""
+        """Return the sums of all groups as they are now."""
         return self._sums_now(_sums_with(()), {})
 
     def written_groups(self) -> dict[Group, Counted]:
-        """The sums of all groups as they were last written down: `finish`."""
+        """Return the sums of all groups as they were last written down: `finish`."""
         return self._stored_sums(_GROUPS_BY_INDEX if self._raw else _sums_with(()), {})
 
     def sums(self, table: Table, rows: Iterable[Any], mine: Callable[[Group], bool] = bool) -> Sums:
@@ -575,7 +575,7 @@ class SealedRows:
         mine: Callable[[Group], bool] = lambda _: True,
         part: Part | None = None,
     ) -> dict[Group, Counted]:
-        """The sums of some groups, with this transaction's changes that are not written down yet.
+        """Return the sums of some groups, with this transaction's changes that are not written down yet.
 
         `part` is given where all of them are of one: it may be noted.
         """

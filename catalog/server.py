@@ -4,7 +4,7 @@ A connection ends in the midst of anything: the server is started again, a stand
 network drops it. A transaction here goes on as if nothing had been: it keeps what it asked and what the
 answers were, and begins again on another connection, where it asks all of it again. Where all answers are the
 same, whatever was concluded from them is still true; else the catalog was changed by others meanwhile, and
-whoever can begin again does so (`Interrupted`, `begun_again`). Steps of upkeep
+callers that can begin again do so (`Interrupted`, `begun_again`). Steps of upkeep
 do not: the next round has them.
 
 The answer to a COMMIT may be lost, too. Each transaction that writes therefore enters an id of its own into
@@ -55,7 +55,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 2.0
-_PRUNE_EVERY = 256  # transactions, by chance: each removes the outcomes that nobody asks for any more
+_PRUNE_EVERY = 256  # transactions, by chance: each removes outcomes that are not needed any more
 
 # SQLSTATE: the server ends connections or takes none now, or has waited long enough for the client;
 # deadlocks; a standby that lost a snapshot.
@@ -76,7 +76,7 @@ _STATE = ", ".join(_StateRow._fields)
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _READ_STATE = f"SELECT {_STATE} FROM {store_state.name}"
 _BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
-# How long the server waits for its client; and for the lock, of which clients themselves are told sooner, so
+# How long the server waits for its client; and for the lock, which clients themselves give up sooner, so
 # that it does not wait on for one that gave up. Of this transaction alone: behind a proxy the session is
 # another's, too.
 _BOUND_WAITS = """
@@ -90,7 +90,7 @@ UPDATE {store_state.name} SET layout = layout WHERE format_version <= {FORMAT_VE
 RETURNING {_STATE}, (SELECT count(*) FROM mine) AS is_new, pg_backend_pid() AS process,
     pg_current_xact_id()::text AS number
 """
-_PRUNE = f"DELETE FROM {outcomes.name} WHERE made_at < now() - interval '1 hour'"  # nobody asks for so long
+_PRUNE = f"DELETE FROM {outcomes.name} WHERE made_at < now() - interval '1 hour'"  # not needed for longer
 _END_LOST = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND backend_xid = $2::xid8::xid
@@ -98,7 +98,7 @@ WHERE pid = $1 AND backend_xid = $2::xid8::xid
 
 
 def is_passing(error: BaseException) -> bool:
-    """True for the errors of a connection that was lost, or could not be made yet."""
+    """Return True for the errors of a connection that was lost, or could not be made yet."""
     if isinstance(error, InvalidRequestError):  # of a connection that was lost a statement ago
         return True
     if not isinstance(error, DBAPIError):
@@ -142,7 +142,7 @@ class ServerTransaction:
     """One transaction, carried over to a new connection when its own is lost.
 
     It is used as SQLAlchemy's connection is, as far as the catalog does so. What is known to be asked may be
-    sent with its beginning (`ahead`), and changes that nobody waits for are sent together (`change`).
+    sent with its beginning (`ahead`), and changes without an awaited answer are sent together (`change`).
     """
 
     def __init__(self, engine: Engine, writing: bool, ahead: Sequence[Question], at_once: bool) -> None:
@@ -163,7 +163,7 @@ class ServerTransaction:
             self._foreseen[_name_of(statement, values)] = table_of(statement), answer
 
     def take_state(self) -> Any:
-        """The row of `store_state` as it was when the transaction began, to be checked like any other."""
+        """Return the row of `store_state` from the transaction's beginning, to be checked like any other."""
         self._state_is_used = True
         return self._state
 
@@ -302,7 +302,7 @@ class ServerTransaction:
         return Answer(rows := result.all(), len(rows))
 
     def _begin(self, *words: str) -> Sequence[Any]:
-        """The rows of the last of some statements, which are sent together: they begin the transaction."""
+        """Return the rows of the last of some statements, which are sent together to begin a transaction."""
         ahead: list[Sent] = []
         if not self._asked:  # else they are asked again with all the others
             ahead = [(statement, [values]) for statement, values in self._ahead]
@@ -323,7 +323,7 @@ class ServerTransaction:
 
     @contextmanager
     def _driver(self) -> Iterator[Any]:
-        """The driver's connection; its errors come as SQLAlchemy tells them."""
+        """Yield the driver's connection; its errors are SQLAlchemy's."""
         assert self._connection is not None
         check_own(self._connection)
         try:
@@ -343,7 +343,7 @@ class ServerTransaction:
             raise translate_commit_error(error, self.engine) from told_of(error, self.engine)
 
     def _lose(self) -> None:
-        """Let go of a connection that is lost, and of idle ones, which then are lost too."""
+        """Drop a lost connection, and idle ones, which then are lost too."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(SQLAlchemyError):  # it notices, and renews the idle ones before their next use
@@ -371,7 +371,7 @@ def interrupted() -> Interrupted:
 
 
 def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
-    """A function that can begin again, and does so when it is interrupted.
+    """Return a function that can begin again, and does so when it is interrupted.
 
     It may have staged files before, and looked at things; what it changed is undone with its transaction. One
     that gives up is not begun again by those that called it: `CatalogUnavailable`.
@@ -396,7 +396,7 @@ def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
 def server_transaction(
     engine: Engine, writing: bool, ahead: Sequence[Question], at_once: bool = False
 ) -> Iterator[ServerTransaction]:
-    """A transaction at a server, from its beginning to its end; `ahead` is asked with its beginning.
+    """Run a transaction at a server; `ahead` is sent with its beginning.
 
     One `at_once` waits neither for the lock of another nor for a connection that was lost.
     """

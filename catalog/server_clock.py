@@ -1,7 +1,7 @@
 """The time of a catalog's server, for all who share it.
 
 What ends with time (leases, retention, heartbeats) ends for every process by the same clock: where there is a
-server, by its own. A machine whose clock is an hour ahead would else end what others still read, since
+server, by its own. A machine whose clock is an hour ahead would else end what other scans read, since
 an hour is no jump that a store disbelieves.
 
 The server is asked when a connection to it is made; from then on the machine's monotonic clock counts, which
@@ -30,15 +30,15 @@ class ServerClock(SystemClock):
         return super().now() if ahead is None else time.monotonic() + ahead
 
     def note(self, message: float, asked_at: float, answered_at: float) -> None:
-        """Follow what the server told, between two readings of the monotonic clock.
+        """Follow the server's answer, between two readings of the monotonic clock.
 
-        The answer is as old as its way back, at most as the whole wait: it counts as told in the middle.
+        The answer is as old as its way back, at most as the whole wait: it counts as given in the middle.
         """
         self._ahead = message - (asked_at + answered_at) / 2
 
 
 def clock_of(engine: Engine, clock: Clock) -> Clock:
-    """The clock by which things end in a catalog: its server's, in place of the machine's."""
+    """Return the clock by which things end in a catalog: its server's, in place of the machine's."""
     if type(clock) is not SystemClock or not is_postgres(engine):
         return clock
     servers = ServerClock()

@@ -65,7 +65,7 @@ class Reached(NamedTuple):
     stable_since: int
 
     def may_precede(self, later: Reached) -> bool:
-        """True if a later look may see that; else an older copy of the catalog was put back meanwhile."""
+        """Return whether a later check may see that; else an older copy of the catalog was put back."""
         if self.incarnation != later.incarnation:  # another copy, with numbers of its own
             return True
         return all(before <= now for before, now in zip(self[1:], later[1:], strict=True))
@@ -143,7 +143,7 @@ class StateTx:
     def number_changes(self) -> None:
         """Let the layout grow if something changed that shards are to know of, and no version says so yet.
 
-        Without that nobody would notice an older catalog that lacks nothing but a tag, or still has a secret
+        Without that an older catalog would go unnoticed that lacks nothing but a tag, or still has a secret
         that was revoked.
         """
         if self._rows.changed - PASSING and not self._changed.keys() & {"layout", "last_commit"}:
@@ -163,7 +163,7 @@ class StateTx:
         self._rows.insert(store_state, state)
 
     def check_sums(self) -> None:
-        """Raises `StoreDamaged` unless the sums of all groups are those of the newest commit.
+        """Raise `StoreDamaged` unless the sums of all groups are those of the newest commit.
 
         Pages of two moments, as a torn write leaves them where its log is lost, may each be what was written
         once, rows and sums alike. One page alone tells that they do not belong together: that of the newest
@@ -218,10 +218,9 @@ class StateTx:
         self.looked, before = now, self._seen_before
         if before is not None and before != now and not before.may_precede(now):
             raise CatalogOutdated(
-                f"the catalog is older than it was: this process has seen commit {before.last_commit} "
-                f"(layout {before.layout}), and now its newest is {now.last_commit} (layout {now.layout}). "
-                "Nothing was changed. Put the newest catalog back; or, if it is lost, run "
-                "`elasticscan adopt` to go on from this one",
+                f"the catalog is older than it was: commit {before.last_commit} (layout {before.layout}) "
+                f"was seen, it ends with {now.last_commit} (layout {now.layout}); put the newest back, or "
+                "run `elasticscan adopt`",
                 known=before.last_commit,
                 found=now.last_commit,
             )
@@ -240,7 +239,7 @@ class StateTx:
         self._changed |= new
 
     def _next(self, name: str, count: int = 1) -> int:
-        """The first of `count` new numbers of a kind: ids that were never used."""
+        """Return the first of `count` new numbers of a kind: ids that were never used."""
         first: int = self._state(name)
         self._set(**{name: first + count})
         return first

@@ -119,7 +119,7 @@ store_state = _sealed_table(
     Column("next_index", BigInteger, nullable=False),
     Column("next_run", BigInteger, nullable=False),
     Column("newest_topology", BigInteger, nullable=False),
-    # When the newest commit was made, and what is believed of the time (`believed_time.py`).
+    # When the newest commit was made, and the trusted time (`believed_time.py`).
     Column("newest_commit_at", Double, nullable=False),
     Column("believed_at", Double, nullable=False),
     Column("claimed_at", Double),
@@ -369,7 +369,7 @@ tags = _sealed_table(
 
 # Changes of these rows alone move no version, so shards do not know of them. What begins or ends to serve
 # moves one by itself; that a file is gone is seen in its place; leases, moves and steps end by themselves,
-# and whoever had one that an older catalog lacks is told. All others are numbered: `StateTx.number_changes`.
+# and its holder gets an error if a catalog lacks it. All others are numbered: `StateTx.number_changes`.
 PASSING = frozenset(
     table.name
     for table in (

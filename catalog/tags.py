@@ -32,12 +32,12 @@ class TagTx(FragmentTx):
     """Reads and changes of tags."""
 
     def tags(self, table: int | None = None) -> tuple[Tag, ...]:
-        """The tags of a table, or of all, the oldest snapshot first."""
+        """Return the tags of a table, or of all, the oldest snapshot first."""
         rows = self._tag_rows(table)
         return tuple(sorted(map(_tag, rows), key=lambda tag: (tag.snapshot, tag.name)))
 
     def tags_by_table(self) -> dict[int, list[Tag]]:
-        """The tags of each table that has some, as `tags`."""
+        """Return the tags of each table that has some, as `tags`."""
         tagged: dict[int, list[Tag]] = {}
         for row in sorted(self._tag_rows(None), key=lambda row: (row.snapshot, row.name)):
             tagged.setdefault(row.table_id, []).append(_tag(row))

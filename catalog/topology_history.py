@@ -88,7 +88,7 @@ class TopologyTx(PlacementTx):
         return _unpack_topology(rows)
 
     def newest_topology(self, cached: Topology | None = None) -> Topology:
-        """The newest published topology: the base topology of scans that begin now.
+        """Return the newest published topology: the base topology of scans that begin now.
 
         `cached` is returned if it is that one; its row is read all the same.
         """
@@ -100,7 +100,7 @@ class TopologyTx(PlacementTx):
         return self._topology(row.number)
 
     def is_topology_published(self) -> bool:
-        """True if all moves that were made are in a published topology."""
+        """Return whether all moves that were made are in a published topology."""
         return bool(self._newest_topology_row().published)
 
     def topology(self, number: int) -> Topology:
@@ -108,7 +108,7 @@ class TopologyTx(PlacementTx):
 
         Raises:
             SnapshotNotFound: there was none of this number.
-            SnapshotExpired: nobody can ask for it any more.
+            SnapshotExpired: it is not kept any more.
         """
         if not 1 <= number <= self._state("newest_topology"):
             raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
@@ -122,15 +122,15 @@ class TopologyTx(PlacementTx):
         return self._topology(number)
 
     def base_topology(self, number: int) -> Topology:
-        """The topology that a scan began with, or, where that one is forgotten, the oldest that is kept.
+        """Return the topology that a scan began with, or the oldest that is kept.
 
         No row depends on it, only which reads count as virtual ones. A snapshot that its table's next commit
-        has not overtaken may be read on after any pause, so there is no time after which nobody asks.
+        has not overtaken may be read on after any pause, so there is no time after which it is unused.
         """
         return self.topology(max(number, self.oldest_topology()))
 
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
-        """The history's entries, oldest first; the last one may not be published yet.
+        """Return the history's entries, oldest first; the last one may not be published yet.
 
         Args:
             limit: the newest so many; all that are kept by default.
@@ -140,28 +140,28 @@ class TopologyTx(PlacementTx):
         return tuple(map(_entry, self._kept(first, newest)))
 
     def newest_topologies(self, limit: int) -> tuple[Topology, ...]:
-        """The newest so many topologies with their placements, oldest first; as far as they are kept."""
+        """Return the newest so many kept topologies with their placements, oldest first."""
         newest = int(self._state("newest_topology"))
         first = max(self.oldest_topology(), newest - limit + 1)
         states = _states(self._kept(_whole_before(first), newest))
         return tuple(_made(*state) for state in states if state[0].number >= first)
 
     def _kept(self, first: int, last: int) -> Sequence[Any]:
-        """The rows of topologies that have to be there."""
+        """Return the rows of topologies that have to be there."""
         rows = self._rows.ask(_BETWEEN, first=first, last=last)
         if [row.number for row in rows] != list(range(first, last + 1)):
             raise damaged(f"the topology history has not each number from {first} to {last} once")
         return rows
 
     def oldest_topology(self) -> int:
-        """The number of the oldest that is kept: there are no gaps."""
+        """Return the number of the oldest that is kept: there are no gaps."""
         kept = self._rows.count(topologies.info["groups"][0], 0)
         if not kept:
             raise damaged("the topology history is empty")
         return int(self._state("newest_topology")) - kept + 1
 
     def first_topology_since(self, time: float) -> int:
-        """The number of the first topology that has to be kept for those who began at a time or later.
+        """Return the number of the first topology that has to be kept for those who began at a time or later.
 
         That is a whole one: what is kept of the next ones is the difference to it.
         """
@@ -177,12 +177,12 @@ class TopologyTx(PlacementTx):
 
 
 def ask_topology(newest: int) -> list[Question]:
-    """The question of `TopologyTx.newest_topology`, if that is still the newest number."""
+    """Return the question of `TopologyTx.newest_topology`, if that is still the newest number."""
     return [ask_group(topologies, {"number": newest}, None)]
 
 
 def _whole_before(number: int) -> int:
-    """The number of the topology that is kept whole, and to which this one is related."""
+    """Return the number of the topology that is kept whole, and to which this one is related."""
     return number - (number - 1) % _WHOLE_EVERY
 
 
@@ -191,7 +191,7 @@ def _missing(number: int) -> Exception:
 
 
 def _pack_topology(topology: Topology, before: Placement | None) -> bytes:
-    """The difference to `before`; everything where that is None."""
+    """Return the difference to `before`; everything where that is None."""
     gone, came = topology.placement.difference(Placement(()) if before is None else before)
     changed = [[t.id, t.start, t.end, t.shard, t.epoch] for t in came]
     lost = sorted({t.id for t in gone} - {t.id for t in came})
@@ -203,7 +203,7 @@ def _pack_topology(topology: Topology, before: Placement | None) -> bytes:
 
 
 def _unpack_topology(rows: Sequence[Any]) -> Topology:
-    """The topology of the last of some rows, the first of which is whole."""
+    """Return the topology of the last of some rows, the first of which is whole."""
     [(last, tablets, names)] = deque(_states(rows), maxlen=1)
     return _made(last, tablets, names)
 

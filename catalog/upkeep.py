@@ -88,7 +88,7 @@ class UpkeepTx(StateTx):
         return len(mine) == len(owners)
 
     def forget_steps(self) -> None:
-        """Let no step be under way: in a store that was made of another one, nobody works at them."""
+        """Remove all steps: in a store that was made of another one, they have no owner."""
         self._rows.delete(upkeep_steps, self._rows.all(upkeep_steps))
 
     def beat_steps(self, owner: str) -> None:

@@ -8,10 +8,10 @@ silence: each piece of an answer begins the time again.
 
 A small question that is asked again and again (`ask`) goes to the driver's library directly, and its `answer`
 is waited for no longer either: what the driver adds to it takes four times as long as the question itself.
-Between the two whoever asks may do something else.
+Between the two the caller may do something else.
 
 A statement that waits for the lock of another writer hears nothing, either. It is asked again on another
-connection, and so waits twice as long before its caller is told.
+connection, and so waits twice as long before it raises.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from elasticscan.base.limits import ANSWER_SECONDS
 
 @lru_cache(maxsize=1)
 def connection_type() -> Any:
-    """The driver's type of connections, with that limit."""
+    """Return the driver's type of connections, with that limit."""
     from psycopg import Connection, OperationalError  # noqa: PLC0415 - an extra, which not all installations have
 
     class ImpatientConnection(Connection[Any]):
@@ -48,7 +48,7 @@ def connection_type() -> Any:
 
 
 class _Watched:
-    """The steps of the driver, which since 3.2.13 are told now and then that there is nothing to read yet."""
+    """The steps of the driver, which since 3.2.13 are resumed now and then without data."""
 
     def __init__(self, steps: Generator[Any, Any, Any], descriptor: int) -> None:
         self._steps, self._descriptor = steps, descriptor
@@ -74,7 +74,7 @@ class _Watched:
 
 
 def ask(connection: Any, words: bytes) -> None:
-    """Send a question; whoever gets an error, here or with the answer, lets the connection go.
+    """Send a question; on an error, here or with the answer, the caller closes the connection.
 
     It is for connections outside of any transaction, and words that are few. Raises what the driver does.
     """
@@ -85,7 +85,7 @@ def ask(connection: Any, words: bytes) -> None:
 
 
 def answer(connection: Any) -> list[bytes | None]:
-    """The only row of the answer to what was asked, as the server writes it; raises what the driver does."""
+    """Return the only row of the answer, as the server writes it; raises the driver's errors."""
     line, row = connection.pgconn, list[bytes | None]()
     there = poll()
     there.register(line.socket, POLLIN)

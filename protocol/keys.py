@@ -219,9 +219,8 @@ class Sealer:
         text = base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
         if len(text) > MAX_KEY_CHARS:
             raise KeyTooLong(
-                f"the continuation key would have {len(text):,} characters, more than the {MAX_KEY_CHARS:,} "
-                "that are accepted: name fewer columns or use a shorter filter, or read the scan to its end "
-                "without asking for keys",
+                f"the continuation key would have {len(text):,} characters, more than {MAX_KEY_CHARS:,}; "
+                "name fewer columns, or use a shorter filter",
                 chars=len(text),
                 most=MAX_KEY_CHARS,
             )
@@ -256,8 +255,7 @@ class Sealer:
         key, expires_at = unpack(packed)
         if now >= expires_at:
             raise ContinuationKeyExpired(
-                f"the time of this continuation key is up since {now - expires_at:,.0f} s; pages renew it, "
-                "so it belongs to a page that was read long ago: start a new scan",
+                f"this continuation key expired {now - expires_at:,.0f} s ago; start a new scan",
                 expired_at=expires_at,
             )
         return key

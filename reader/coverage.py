@@ -21,8 +21,8 @@ class Coverage:
         again = self.finished & slots
         if again or not slots <= self.slots:
             raise CoverageBroken(
-                f"slots {again or slots} were finished twice or never asked for; this is a defect in "
-                "elasticscan: the result so far must not be used, run the scan again and report it",
+                f"slots {again or slots} were finished twice or never asked for, a defect in elasticscan; "
+                "do not use the rows, and report it",
                 slots=str(again or slots),
             )
         self.finished |= slots
@@ -32,7 +32,7 @@ class Coverage:
         missing = self.slots - self.finished
         if missing:
             raise CoverageBroken(
-                f"the scan ended without slots {missing}; this is a defect in elasticscan: the result "
-                "must not be used, run the scan again and report it",
+                f"the scan ended without slots {missing}, a defect in elasticscan; do not use its rows, run "
+                "it again and report it",
                 slots=str(missing),
             )

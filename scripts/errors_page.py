@@ -1,6 +1,6 @@
-"""Makes docs/errors.md of the classes in base/errors.py: python scripts/errors_page.py > docs/errors.md
+"""Generate docs/errors.md from the classes in base/errors.py: python scripts/errors_page.py > docs/errors.md
 
-The first line of a class's docstring says when the error is met, the others what to do about it.
+The first line of a class's docstring says when the error is raised, the others what to do about it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain
 from elasticscan.cli.output import EXIT_CODES
 
 HEADINGS = {
-    UsageError: "Mend the call",
+    UsageError: "Correct the call",
     TryAgain: "Try again",
     StartAgain: "Start again with what is there now",
-    OperatorNeeded: "An operator has to check the store or its disks",
+    OperatorNeeded: "An operator must look at the store or its disks",
 }
 HEAD = """# Errors and exit codes
 
 <!-- Made of the classes in base/errors.py by `python scripts/errors_page.py > docs/errors.md`. -->
 
-Whatever goes wrong with a store, its data or a request is an `ElasticScanError`, and of one of four kinds,
-by what the caller should do. Its text begins with its code and says what happened and what to do next;
-`code`, `message` and `fields` are attributes. All classes are in `elasticscan.errors`. Names that are nearly
-right, or of another library, are answered with the right one; all others are an `AttributeError` of Python
-(`store.xyzzy`). An argument that a method does not take (`table.scan(xyzzy=1)`) is answered with its real
-arguments; that error is a `TypeError`, too.
+Every failure of a store, its data or a request is an `ElasticScanError`, of one of four kinds by what the
+caller should do. Its text begins with its code and has one clause and one next step; `code`, `message` and
+`fields` are attributes. All classes are in `elasticscan.errors`. Where a name does not exist, the message
+suggests the nearest one. Wrong types and unknown arguments may also raise Python's own `TypeError`,
+`ValueError` or `AttributeError`.
 
 ```python
 import elasticscan
@@ -48,23 +47,22 @@ ES_TABLE_NOT_FOUND {'table': 'trip'}
 [ES_TABLE_NOT_FOUND] the store has no table 'trip'; did you mean 'trips'?
 ```
 
-Where a mount, a permission or a network decides (¹ below), the text ends with the user and host that met it:
-of many executors one may lack a mount. Spark wraps what is raised in its Python processes: the code then
-stands in the last line of the traceback that it shows. The setting
-`spark.sql.execution.pyspark.udf.hideTraceback.enabled` = `true` leaves that traceback out. PySpark also logs
-an error with a place in a query as a long line of JSON before it, which, behind `import pyspark.sql`,
-`logging.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")` ends.
+Where a mount, a permission or a network decides (¹ below), the text ends with the user and the host: one of
+many executors may lack a mount. Spark wraps errors of its Python processes: the code is in the last line of
+the traceback that it shows. The setting `spark.sql.execution.pyspark.udf.hideTraceback.enabled` = `true`
+hides that traceback. PySpark also logs an error with a place in a query as a long line of JSON; after
+`import pyspark.sql`, `logging.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")` disables that.
 
 | exit code of a command | means | kind |
 |---|---|---|
 | 0 | done | |
-| 1 | an unforeseen error; its traceback follows | |
+| 1 | unexpected error; its traceback follows | |
 """
 MORE = {
-    2: ", and options that cannot be read",
+    2: ", or an option that cannot be parsed",
     5: "; also what `verify`, `repair` and `keep --once` found",
 }
-TAIL = """| 130 | stopped with Ctrl-C; nothing is half done | |
+TAIL = """| 130 | stopped with Ctrl-C; nothing is left half done | |
 
 The message goes to stderr; with `--json` stderr has one line instead:
 `{"error": {"code": …, "message": …, "fields": {…}, "exit_code": …}}`.
@@ -92,7 +90,7 @@ def _section(kind: type[ElasticScanError]) -> str:
 
 
 def below(kind: type[ElasticScanError]) -> Iterator[type[ElasticScanError]]:
-    """All public classes below one, in the order of the file."""
+    """Yield all public subclasses of a class, in the order of the file."""
     for each in kind.__subclasses__():
         if each.__module__ == errors.__name__:
             yield each

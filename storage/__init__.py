@@ -7,7 +7,7 @@ What this layer promises:
   reader may keep one open.
 - **One order everywhere.** Rows are sorted by (slot, primary key, newest first), at each shard
   alike. A position means the same at every shard, so a scan can go on anywhere.
-- **Nothing is believed that was not proven.** Every byte that is read from a file is compared with a
+- **Every byte is proven.** Every byte that is read from a file is compared with a
   checksum first (`sealed_file`); what differs is `FragmentDamaged`, never other rows, and no signal.
 - **Memory follows the page, not the table.** Reading keeps a bounded number of record batches;
   writing sorts in parts and merges; copying (moves, compaction) streams.

@@ -15,7 +15,7 @@ from elasticscan.base.showing import a_type
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """The record batches of anything that speaks Arrow: tables, batches, readers, streams; at least one.
+    """Yield the record batches of Arrow tables, batches, readers or streams; at least one.
 
     Raises:
         SchemaMismatch: it is something else, or a batch has less than its number of rows needs.
@@ -69,7 +69,7 @@ def _check_no_objects(schema: Mapping[str, Any], kind: Any) -> None:
 
 
 def _of_pandas(frame: Any) -> pa.Table:
-    """A pandas frame: the levels of its index are columns where they have names of their own.
+    """Return a pandas frame: the levels of its index are columns where they have names of their own.
 
     pandas itself would leave out a range with a name, and make a column of any other index without one,
     such as that of rows that were filtered.
@@ -99,7 +99,7 @@ _OF_PANDAS = "; of a frame of pandas: df.astype({{{!r}: 'Int64'}}), where missin
 
 
 def rows_instead_of(data: Any) -> str:
-    """The rows that there can be in place of what is none."""
+    """Return the rows that there can be in place of what is none."""
     kinds = [kind.__name__ for kind in type(data).__mro__]
     own = next((f"; of {a_type(data)}, {_MADE_ROWS[kind]}" for kind in kinds if kind in _MADE_ROWS), "")
     return (
@@ -109,7 +109,7 @@ def rows_instead_of(data: Any) -> str:
 
 
 def hint_of_case(missing: Sequence[str], unknown: Sequence[str]) -> str | None:
-    """The hint about a column whose name has other capital letters than the table's; None for none."""
+    """Return the hint about a column whose name has other capital letters than the table's; None for none."""
     for own in missing:
         for other in unknown:
             if own.lower() == other.lower():
@@ -118,7 +118,7 @@ def hint_of_case(missing: Sequence[str], unknown: Sequence[str]) -> str | None:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the table's columns, in its order and types.
+    """Return the batch with exactly the table's columns, in its order and types.
 
     Columns may come in any order. A type may differ where every value stays the same: narrower
     integers and floats, large or view or dictionary forms of strings and binaries, finer nulls.
@@ -192,7 +192,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _check_sound(column: pa.Array, field: pa.Field) -> None:
     """Kernels trust offsets and indices: a wrong one would end the process.
 
-    And what goes into a fragment has to be sound: whoever reads one takes unsound values for damage.
+    Values in a fragment must be sound: readers take unsound ones for damage.
     """
     try:
         column.validate(full=True)
@@ -217,7 +217,7 @@ def _has_required_parts(kind: pa.DataType) -> bool:
 
 
 def _lacks_required_part(column: pa.Array) -> bool:
-    """True if a nested value has a null where its type allows none; Arrow itself never looks."""
+    """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
     kind = column.type
     if pa.types.is_map(kind):
         column = column.cast(pa.list_(kind.field(0)))
@@ -239,7 +239,7 @@ def _lacks_required_part(column: pa.Array) -> bool:
 
 
 def _widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if every value of `source` is a value of `target`."""
+    """Return whether every value of `source` is a value of `target`."""
     t = pa.types
     if t.is_dictionary(source):
         source = source.value_type

@@ -2,7 +2,7 @@
 
 History can be kept apart. A version is history from the commit on that has the next newer version of its key,
 that overwrote it, or, if it is a tombstone that hides nothing but history, its own. From that snapshot on
-(`_until`) it counts for nobody; changes of commits, older snapshots and further copies still need it. It may
+(`_until`) no reader needs it; changes of commits, older snapshots and further copies still need it. It may
 lie in one file with rows whose end comes later, so readers of older snapshots look at each row's own.
 """
 
@@ -47,9 +47,9 @@ class Apart:
 
     Attributes:
         floor: the newest overwrite; all before it is history.
-        complete: nobody else holds current rows that are older than those of the copy. Then a tombstone
+        complete: no other fragment holds current rows that are older than those of the copy. Then a tombstone
             hides nothing but history, and is history itself.
-        until: the snapshot from which on nobody reads the history that others hold of the same slots.
+        until: the snapshot from which on no reader needs the history that others hold of the same slots.
     """
 
     floor: int = 0
@@ -81,7 +81,7 @@ class Copied:
     max_commit: int
 
     def as_fragment(self, number: int, table: TableInfo) -> Fragment:
-        """The fragment as if it were entered under a number."""
+        """Return the fragment as if it were entered under a number."""
         return self.staged.entered(number, table.id, self.min_commit, self.max_commit)
 
 
@@ -171,7 +171,7 @@ class _Copy:
             self._divide(Versions(parts, self.source.table.primary_key, self.bounds))
 
     def _whole(self, fragment: Fragment) -> bool:
-        """True if every row of a fragment is kept and current, so that no rows have to be compared."""
+        """Return whether every row of a fragment is kept and current, so that no rows have to be compared."""
         apart = self.keep.apart
         needs_none = self.keep.drop_tombstones or (apart is not None and apart.complete)
         overwritten = apart is not None and fragment.min_commit < apart.floor
@@ -236,8 +236,8 @@ class _Copy:
         commits, until = versions.commits[order], np.full(len(order), FOREVER, dtype=np.int64)
         if bool((~first[1:] & (commits[1:] == commits[:-1])).any()):  # each would end the other
             raise StoreDamaged(
-                f"rows of table {self.source.table.name!r} are there twice, of the same key and commit; "
-                "nothing was changed: run `elasticscan verify`, and restore a backup if it tells of damage",
+                f"table {self.source.table.name!r} has rows of the same key and commit twice; run "
+                "`elasticscan verify`, and restore a backup if it finds damage",
                 table=self.source.table.name,
             )
         until[1:] = np.where(first[1:], FOREVER, commits[:-1])  # the next newer version comes just before
@@ -292,7 +292,7 @@ def copy_slots(
 
 
 def check_keys_differ(source: PageSource) -> None:
-    """Raises `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
+    """Raise `InvalidKey` when one key occurs in two fragments of one write, or twice in one."""
     names = source.table.primary_key
     everything = Bounds(0, 1 << 62)
     for interval in source.view.between(0, 1 << 16, everything):
@@ -310,7 +310,7 @@ def check_keys_differ(source: PageSource) -> None:
 def repeated_key(rows: pa.RecordBatch, row: int, names: Sequence[str]) -> InvalidKey:
     key = {name: rows.column(name)[row].as_py() for name in names}
     return InvalidKey(
-        f"the primary key {key} occurs more than once in one write; keep one row for each key "
-        "(in Spark: df.dropDuplicates) and write again",
+        f"the primary key {key} occurs more than once in one write; keep one row for each key (in Spark: "
+        "df.dropDuplicates)",
         key=str(key),
     )

@@ -11,7 +11,7 @@ from elasticscan.storage.view import View
 
 
 def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
-    """(the most rows there can be, whether there are just so many), from what is known without a file."""
+    """Return (the most possible rows, whether exactly so many), from what is known without a file."""
     intervals = list(view.between(0, 1 << 16, bounds))
     fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
     exact = all(i.is_plain and bounds.wholly_hold(i.fragments[0]) for i in intervals) and all(

@@ -65,7 +65,7 @@ _UNSUPPORTED = (
 
 
 def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    """Raises unless a table can be defined so.
+    """Raise unless a table can be defined so.
 
     Raises:
         LimitExceeded: it is too large, or nested too deep.
@@ -90,8 +90,8 @@ def _check_limits(schema: pa.Schema) -> None:
             fields += 1
             if depth > MAX_NESTING:
                 raise LimitExceeded(
-                    f"column {column.name!r} is nested more than {MAX_NESTING} levels deep, which "
-                    "not all that reads tables would bear; flatten it, or keep the value as JSON text",
+                    f"column {column.name!r} is nested more than {MAX_NESTING} levels deep; flatten it, or "
+                    "keep the value as JSON text",
                     column=column.name,
                     limit="nesting",
                     most=MAX_NESTING,
@@ -152,7 +152,7 @@ def _check_name(path: str, name: str, required: bool) -> None:
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """The bytes that one value takes even when it is null."""
+    """Return the bytes that one value takes even when it is null."""
     if _t.is_fixed_size_list(kind):
         return int(kind.list_size) * max(_fixed_bytes(kind.value_type), 1)
     if _t.is_struct(kind):
@@ -210,13 +210,13 @@ def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) 
 
 
 def stored_schema(schema: pa.Schema, primary_key: list[str]) -> pa.Schema:
-    """The schema as a table keeps it: no metadata anywhere, key columns not null, maps as Arrow has them."""
+    """Return the schema as a table keeps it: without metadata, key columns not null, maps as in Arrow."""
     bare = [field.with_nullable(field.nullable and field.name not in primary_key) for field in _bare(schema)]
     return pa.ipc.read_schema(pa.py_buffer(pa.schema(bare).serialize().to_pybytes()))
 
 
 def _bare(schema: pa.Schema) -> pa.Schema:
-    """The field without metadata, also of its type's parts: every file would carry it, and nobody read it."""
+    """Return the field without metadata, also in its type's parts: every file would carry it unread."""
     return pa.schema([_bare_field(field) for field in schema])
 
 
@@ -246,7 +246,7 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
 
 
 def check_works(table: TableInfo, hashing: Hashing) -> None:
-    """Raises `UnsupportedType` unless rows of a table, as it is stored, go in, out and from file to file.
+    """Raise `UnsupportedType` unless rows of a table, as it is stored, go in, out and from file to file.
 
     The definition is read back from its own bytes. Then a row with a value in each column is written, copied
     as moves and compactions copy, deleted, and copied together with its tombstone; all in memory.
@@ -262,8 +262,8 @@ def check_works(table: TableInfo, hashing: Hashing) -> None:
         trial.copies(trial.stage(_deletion(row, table)))
     except _FAILURES as error:
         raise UnsupportedType(
-            f"table {table.name!r} cannot be made with these columns, because a row of them does not come "
-            f"back as it was written: {error}; change their types",
+            f"table {table.name!r} cannot have these columns: a row of them does not come back as it was "
+            f"written ({error}); change their types",
             table=table.name,
         ) from error
 

@@ -83,14 +83,14 @@ class Disk(Protocol):
     def uncached(self) -> Disk: ...
 
     def create(self, path: str) -> Any:
-        """A context that yields a binary file to write.
+        """Return a context that yields a binary file to write.
 
         The file appears under its path, complete and flushed to the disk, when the block ends
         without an exception, and not at all otherwise. Raises `DiskFull`, `ShardUnavailable`.
         """
 
     def open(self, path: str) -> OpenFile:
-        """Raises `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
+        """Raise `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
 
     def expect(self, paths: Sequence[str]) -> None:
         """Hear that files are opened next; what is far may ask for all of them at once.
@@ -115,7 +115,7 @@ class Disk(Protocol):
 
 
 def batch_bytes(disk: Disk) -> int:
-    """The size of record batches in files of a disk: over a network a few rows come with few others."""
+    """Return the size of record batches in files of a disk: smaller over a network, for point reads."""
     return FAR_BATCH_BYTES if disk.is_far else BATCH_BYTES
 
 
@@ -247,14 +247,14 @@ class LocalDisk:
 
 
 def _give(handle: int, root: os.stat_result, is_directory: bool = False) -> None:
-    """Give a file its root's mode and, where this user may, the owner: root acts for whoever that is."""
+    """Give a file its root's mode and, where this user may, the owner: root acts for any owner."""
     if os.geteuid() == 0:
         os.fchown(handle, root.st_uid, root.st_gid)
     os.fchmod(handle, mode_within(root.st_mode, is_directory))
 
 
 def keep_from_group(file: Any) -> None:
-    """Let nobody but its owner read a file that is being written, whoever may read others at its root."""
+    """Let only the owner read a file that is being written, whatever the modes of others at its root."""
     with suppress(AttributeError, io.UnsupportedOperation):  # it is none of this system
         os.fchmod(file.fileno(), 0o600)
 
@@ -273,7 +273,7 @@ def _make_directories(root: Path, directory: Path, like: os.stat_result) -> None
 
 
 def flush_directory(directory: Path) -> None:
-    """A rename is only on the disk once its directory is."""
+    """Return a rename is only on the disk once its directory is."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -282,7 +282,7 @@ def flush_directory(directory: Path) -> None:
 
 
 class _Descriptor:
-    """An open file of the system, closed when nobody reads from it any more."""
+    """An open file of the system, closed when it has no reader any more."""
 
     def __init__(self, path: Path) -> None:
         # A pipe in the place of a file would be waited for; files take no notice of it.
@@ -295,7 +295,7 @@ class _Descriptor:
 
 
 class _Descriptors:
-    """Says which files may stay open: those that were read last."""
+    """Policy of which files stay open: the most recently read."""
 
     def __init__(self) -> None:
         self._lock = renewed_in_child(Lock)

@@ -40,7 +40,7 @@ _SAID = {
     errno.EACCES: "this user may not have it {doing}; run as the store's owner, or give it the permission",
     errno.EPERM: "this user may not have it {doing}; run as the store's owner, or give it the permission",
     errno.EROFS: "its file system is mounted read-only; mount it for writing, or only read the store",
-    errno.ESTALE: "the file server let go of it (a stale handle); mount it again",
+    errno.ESTALE: "the file server dropped it (a stale handle); mount it again",
     errno.EIO: "the device reports an input/output error; look at its health (the kernel's log tells more), "
     "and copy what can still be read before anything else",
     errno.ENODEV: "its device is gone; mount it again",
@@ -63,7 +63,7 @@ _SAID = {
 
 
 def disk_error(error: OSError | MemoryError, root: str, path: str | None, writing: bool) -> ElasticScanError:
-    """The error to raise for what a disk said.
+    """Return the error to raise for what a disk said.
 
     Args:
         error: as the operating system or `pyarrow.fs` raised it; one without a number becomes
@@ -77,8 +77,8 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
     where = root if path is None else f"{root.rstrip('/')}/{path}"
     if number in _NO_ROOM:
         return DiskFull(
-            f"the disk is full while writing {where}; nothing was committed: free some space "
-            "(collect_garbage removes files that nothing needs) and try again",
+            f"the disk is full while writing {where}; nothing was committed: free some space (`elasticscan "
+            "gc`) and try again",
             path=where,
         )
     if number in _NO_FILES:
@@ -103,8 +103,8 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
     number = _number(error)
     if number in _NO_ROOM:
         return DiskFull(
-            f"the disk of temporary files, {place}, is full; nothing was committed: free some space, or "
-            "name a directory that has more in the environment variable TMPDIR, and try again",
+            f"the disk of temporary files, {place}, is full; nothing was committed: free some space, or set "
+            "TMPDIR to a larger directory",
             path=place,
         )
     if number in _NO_FILES:
@@ -112,14 +112,14 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
     if number in _NO_MEMORY:
         return out_of_memory(f"a temporary file in {place}")
     return InvalidOption(
-        f"temporary files cannot be kept in {place} ({error}); nothing was committed: name a directory that "
-        "this user may write to in the environment variable TMPDIR",
+        f"temporary files cannot be kept in {place} ({error}); set TMPDIR to a directory that this user may "
+        "write to",
         option="TMPDIR",
     )
 
 
 def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
-    """The error for a shard's root that is not there."""
+    """Return the error for a shard's root that is not there."""
     return ShardUnavailable(
         f"the shard's storage {root} cannot be {'written' if writing else 'read'}: it does not exist; mount "
         "or restore it and try again",
@@ -129,45 +129,44 @@ def missing_root(root: str, writing: bool = False) -> ShardUnavailable:
 
 
 def missing_file(where: str, label: str = "") -> FragmentMissing:
-    """The error for a file that is gone, although its root is there."""
+    """Return the error for a file that is gone, although its root is there."""
     return FragmentMissing(
         f"{where}{label} is missing although the catalog refers to it; {RESTORE}", path=where
     )
 
 
 def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
-    """The error for a file that ends before the bytes that were to be read."""
+    """Return the error for a file that ends before the bytes that were to be read."""
     return FragmentDamaged(f"{where} ends before byte {offset + length:,}: it was cut; {RESTORE}", path=where)
 
 
 def out_of_files(where: str) -> OutOfResources:
-    """The error when the process, or the machine, has as many files open as it may."""
+    """Return the error when the process, or the machine, has as many files open as it may."""
     return OutOfResources(
-        f"{where} cannot be opened, because too many files are open; nothing is wrong with it: allow more "
-        "(`ulimit -n 65536`), have fewer scans at once, or compact the table, which makes few files of many",
+        f"{where} cannot be opened, because too many files are open; allow more (`ulimit -n 65536`), or "
+        "compact the table",
         what="files",
     )
 
 
 def out_of_memory(where: str) -> OutOfResources:
-    """The error when the machine, or a limit of the process, refused memory."""
+    """Return the error when the machine, or a limit of the process, refused memory."""
     return OutOfResources(
-        f"{where} cannot be used, because the process gets no more memory; nothing is wrong with it: allow "
-        "more, use smaller pages, or run less at once, and try again",
+        f"{where} cannot be used, because the process gets no more memory; allow more, or use smaller pages",
         what="memory",
     )
 
 
 def _swept(where: str) -> WriteConflict:
     return WriteConflict(
-        f"{where} was removed while it was being written, as a garbage collection does whose grace is "
-        "shorter than the write takes; nothing was committed: try again, and collect with a longer grace",
+        f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
+        "try again with a longer grace",
         path=where,
     )
 
 
 def _number(error: OSError | MemoryError) -> int | None:
-    """The errno of an error, or the one that its class stands for."""
+    """Return the errno of an error, or the one that its class stands for."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     kinds = {

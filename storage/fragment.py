@@ -60,7 +60,7 @@ _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 
 
 def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history: bool = False) -> pa.Schema:
-    """The schema of a fragment of a table. Value columns of a tombstone are null."""
+    """Return the schema of a fragment of a table. Value columns of a tombstone are null."""
     fields = [field.with_nullable(True) if tombstones else field for field in table]
     fields.append(pa.field(SLOT, pa.uint16(), nullable=False))
     if versioned:
@@ -136,7 +136,7 @@ class _Writer:
 
 
 def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
-    """The end of a batch that begins at row `start`: before a new slot, unless that makes it small."""
+    """Return the end of a batch that begins at row `start`: before a new slot, unless that makes it small."""
     end = start + limit
     if end >= len(slots):
         return len(slots)
@@ -149,12 +149,12 @@ def new_path(table: int) -> str:
 
 
 def is_fragment_path(path: str) -> bool:
-    """True if a file at a shard can be a fragment, finished or not; others are not ours to remove."""
+    """Return whether a file at a shard can be a fragment, finished or not; others are not ours to remove."""
     return _PATH.fullmatch(path) is not None
 
 
 def newest_commit_of(store: str, files: Iterable[tuple[Disk, str]]) -> int:
-    """The newest commit that a store's files among some know, as far as they can be read; 0 without any."""
+    """Return the newest commit that the readable ones among these files know; 0 without any."""
     newest = 0
     for disk, path in files:
         if is_fragment_path(path):
@@ -205,7 +205,7 @@ def write_fragment(
 
 @contextmanager
 def writing_fragment(target: FragmentTarget, slots: SlotSet) -> Iterator[FragmentWriter]:
-    """A writer of one fragment. The file is there when the block ends; call `finish` before."""
+    """Yield a writer of one fragment. The file is there when the block ends; call `finish` before."""
     path = new_path(target.table.id)
     with target.disk.create(path) as file:
         yield FragmentWriter(target, path, slots, SealingSink(file))
@@ -266,7 +266,7 @@ class FragmentWriter:
 
 
 def stored_name(columns: Mapping[str, TableColumn], name: str) -> str:
-    """The name in files of a column, or of one that no definition has, which is the store's own."""
+    """Return the name in files of a column, or of one that no definition has, which is the store's own."""
     return columns[name].stored if name in columns else name
 
 
@@ -367,7 +367,7 @@ class FragmentReader(BatchReader):
                     self._converted[name] = stored, pa.field(name, kind, own.nullable)
 
     def _added_field(self, name: str, column: TableColumn | None) -> pa.Field:
-        """A column that the file lacks since it is older, or younger than its end."""
+        """Return a column that the file lacks since it is older, or younger than its end."""
         definition = self._file.manifest.definition
         if self._table is None or column is None or not column.may_lack(definition):
             raise self._misfit(f"it has no column {name!r}")
@@ -405,7 +405,7 @@ class FragmentReader(BatchReader):
         return self._complete(arrays, batch.num_rows, columns)
 
     def _complete(self, arrays: Mapping[str, pa.Array], rows: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Columns of a batch, with nulls in those that the file lacks."""
+        """Complete a batch with nulls in the columns that the file lacks."""
         whole = [
             self._nulls_of(self._lacking[name], rows) if name in self._lacking else arrays[name]
             for name in columns
@@ -451,7 +451,7 @@ class FragmentReader(BatchReader):
 
     @cached_property
     def key_filter(self) -> KeyFilter:
-        """A filter of primary keys, which the reader has among its columns."""
+        """Return a filter of primary keys, which the reader has among its columns."""
         return KeyFilter(self.kept_beside(), int(self.starts[-1]))
 
     @cached_property
@@ -489,12 +489,12 @@ class FragmentReader(BatchReader):
         return rows
 
     def slots(self, index: int) -> np.ndarray[Any, Any]:
-        """The slots of a batch's rows, ascending, without a copy."""
+        """Return the slots of a batch's rows, ascending, without a copy."""
         slots: np.ndarray[Any, Any] = self.batch(index).column(SLOT).to_numpy(zero_copy_only=True)
         return slots
 
     def slot_range(self, index: int) -> tuple[int, int]:
-        """The first and the last slot of a batch."""
+        """Return the first and the last slot of a batch."""
         return self._slot_ranges[index]
 
     def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
@@ -520,7 +520,7 @@ class FragmentReader(BatchReader):
     def row_from(
         self, batch: pa.RecordBatch, slot: int, low: bytes | None, primary_key: Sequence[str]
     ) -> int:
-        """The first row of a batch of `slot` or later; with `low`, of that key or beyond in the slot."""
+        """Return a batch's first row at or after `slot`; with `low`, at or after that key in the slot."""
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
         start = rows_below(slots, slot)
         if low is None:
@@ -529,7 +529,7 @@ class FragmentReader(BatchReader):
         return start + bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) >= low)
 
     def first_row(self, slot: int, low: bytes | None, primary_key: Sequence[str]) -> int:
-        """The number of the row that `seek_from` finds; beyond the last one if there is none."""
+        """Return the number of the row that `seek_from` finds; beyond the last one if there is none."""
         index, row = self.seek_from(slot, low, primary_key)
         return int(self.starts[index]) + row
 
@@ -567,7 +567,7 @@ def rows_below(slots: np.ndarray[Any, Any], slot: int) -> int:
 
 
 def described_columns(disk: Disk, path: str, seal: Seal) -> tuple[pa.Schema, tuple[TableColumn, ...]]:
-    """The columns of the table that a fragment is of, as it knows them; raises `FragmentDamaged`.
+    """Return the columns of the table that a fragment is of, as it knows them; raises `FragmentDamaged`.
 
     Returns:
         The schema, and where it is not that of a first definition what becomes of the columns.

@@ -53,12 +53,12 @@ class Hashing:
     hash: str
 
     def slots_of(self, rows: pa.RecordBatch, table: TableInfo) -> npt.NDArray[np.uint16]:
-        """The slot of each row, by its shard key."""
+        """Return the slot of each row, by its shard key."""
         return slots_of([rows.column(name) for name in table.shard_key], self.slots, self.hash)
 
 
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
-    """Raises `InvalidKey` when a column of the primary key has nulls."""
+    """Raise `InvalidKey` when a column of the primary key has nulls."""
     for name in table.primary_key:
         nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
         if nulls:
@@ -68,7 +68,7 @@ def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.RecordBatch:
-    """The rows by (slot, primary key), with their `_slot` column.
+    """Return the rows by (slot, primary key), with their `_slot` column.
 
     Raises:
         InvalidKey: a key is null, too long or occurs twice.
@@ -213,7 +213,7 @@ def _by_shard(slots: Array, placement: Placement) -> dict[int, tuple[list[Range]
 def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
-    """A source of staged fragments, as if they were one commit, number 1."""
+    """Return a source of staged fragments, as if they were one commit, number 1."""
     fragments = [fragment.entered(number, table.id, 1, 1) for number, fragment in enumerate(staged)]
     cache = BatchCache()
 
@@ -227,9 +227,9 @@ def staged_source(
 def gather(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk], origin: Origin
 ) -> list[StagedFragment]:
-    """The same rows in few fragments: what many tasks staged at a shard is merged as far as it is small.
+    """Return the same rows in fewer fragments: small ones that many tasks staged at a shard are merged.
 
-    The files that it was in stay; whoever commits the result removes them. Large fragments stay as they are.
+    Its old files stay; the commit of the result removes them. Large fragments stay as they are.
     """
     gathered = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
     made: list[StagedFragment] = []
@@ -273,7 +273,7 @@ def reroute(
     disk_of: Callable[[int], Disk],
     origin: Origin,
 ) -> list[StagedFragment]:
-    """The same rows, staged where their slots live by `placement`.
+    """Return the same rows, staged where their slots live by `placement`.
 
     Only slots that left are copied, so each further attempt has less to do than the one before.
     """

@@ -6,7 +6,7 @@ is not there is not in the fragment. A hash that is there proves nothing, so the
 
 To build a filter reads and hashes all keys, to search for some reads and compares few. So it is built once
 as much time was spent on searches as it takes to build it: who reads a fragment once does not pay for it,
-and nobody pays twice what the better way would have cost. It lies in the cache of batches, counts against
+and no reader pays twice the cost of the better way. It lies in the cache of batches, counts against
 its bound, and goes when it was not used lately; then it has to be earned again.
 """
 
@@ -40,7 +40,7 @@ _HALF = np.uint64(32)
 
 
 def comparable(column: pa.Array) -> list[Comparable]:
-    """A key column as one or two columns that compare across arrays; the most significant first."""
+    """Return a key column as one or two columns that compare across arrays; the most significant first."""
     kind = column.type
     if kind.id in _BYTES:
         return [column]
@@ -51,7 +51,7 @@ def comparable(column: pa.Array) -> list[Comparable]:
 
 
 def key_hashes(keys: Sequence[pa.Array]) -> KeyHashes:
-    """A hash of each key; equal keys of equal types have equal ones, whatever arrays they are in."""
+    """Return a hash of each key; equal keys of equal types have equal ones, whatever arrays they are in."""
     hashes = np.zeros(len(keys[0]), dtype=np.uint64)
     for part in (part for key in keys for part in comparable(key)):
         values = part if isinstance(part, np.ndarray) else spark_hash([part])
@@ -74,7 +74,7 @@ class KeyFilter:
         self._searched = 0  # in rows that might have been hashed instead
 
     def is_worth_asking(self, keys: int) -> bool:
-        """True if there is a filter, or should be by now; else the fragment is searched for so many keys."""
+        """Return whether there is a filter, or is worth one; else the fragment is searched for these keys."""
         if 0 in self._kept:
             return True
         if self._rows > MOST_ROWS:
@@ -83,7 +83,7 @@ class KeyFilter:
         return self._searched >= self._rows
 
     def may_have(self, hashes: KeyHashes, make: Callable[[], KeyHashes]) -> NDArray[np.bool_]:
-        """False for each key that the fragment does not have; `make` gives the hashes of all that it has."""
+        """Return False for each key that the fragment lacks; `make` returns the hashes of all its keys."""
 
         def build(_: int) -> pa.RecordBatch:
             self._searched = 0

@@ -36,7 +36,7 @@ LEAST_KEYS = 256  # so many are looked up together, however few rows a page may 
 
 
 def read_listed(source: PageSource, request: PageRequest) -> PageRows:
-    """The rows of a request's cursors with its keys, until the page is full or there are no more.
+    """Return the rows of a request's cursors with its keys, until the page is full or there are no more.
 
     Positions are those of a direct scan. `scanned` counts the rows found, tombstones among them.
     """
@@ -86,7 +86,7 @@ class _Todo:
         return keys
 
     def left(self, at: int) -> list[Piece]:
-        """The pieces without the keys before a place."""
+        """Return the pieces without the keys before a place."""
         if at >= len(self.numbers):
             return []
         number, slot = int(self.piece_of[at]), int(self.slots[at])
@@ -118,7 +118,7 @@ def _add(
 
 
 def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
-    """The rows with a request's keys, and which key has which."""
+    """Return the rows with a request's keys, and which key has which."""
     bounds, columns = source.bounds(request.snapshot), request.columns
     owners, rows = _find_newest(source, request.slots, request.keys.columns, bounds)
     there, places = np.flatnonzero(owners >= 0), np.full(len(owners), -1, dtype=np.int64)
@@ -133,7 +133,7 @@ def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
 def _fetch(
     source: PageSource, owners: NDArray[np.int64], rows: Rows, columns: Sequence[str], bounds: Bounds
 ) -> tuple[pa.RecordBatch, Mask]:
-    """Some columns of rows of fragments; and a mark at those that are alive, which tombstones are not."""
+    """Return some columns of rows of fragments, and a mask of the rows that are not tombstones."""
     alive = np.ones(len(rows), dtype=bool)
     fragments, names = source.view.fragments, tuple(columns)
     opened = names or source.table.primary_key  # a reader of the keys is there already
@@ -168,7 +168,7 @@ def _find_newest(
             continue
         asked = np.flatnonzero(newest < fragment.max_commit)
         if not len(asked):
-            break  # those that follow are older
+            break  # the following ones are older
         asked, places, commits = sought.find_in(fragment, asked, bounds)
         newer = (commits > newest[asked]) & (commits >= bounds.floor)
         asked = asked[newer]

@@ -185,7 +185,7 @@ def _within(
 
 
 def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArray[np.int64]:
-    """The commits of rows by number; raises `FragmentDamaged` for one that is not there."""
+    """Return the commits of rows by number; raises `FragmentDamaged` for one that is not there."""
     if COMMIT not in reader.columns:
         return np.full(len(rows), fragment.min_commit, dtype=np.int64)
     batches = np.searchsorted(reader.starts, rows, "right") - 1
@@ -210,7 +210,7 @@ def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
 def _newer_is_before(
     reader: FragmentReader, candidates: Candidates, primary_key: Sequence[str], snapshot: int
 ) -> Mask:
-    """True if the row before each one is a newer version of it; versions lie side by side.
+    """Return whether the row before each one is a newer version of it; versions lie side by side.
 
     That one alone need be asked: if it is beyond the snapshot, so are those before it.
     """
@@ -264,7 +264,7 @@ class Sought:
         """Find some of the keys, by number, in a fragment, tombstones too.
 
         Returns:
-            The numbers of those that it has, the rows of their newest versions up to the snapshot, and the
+            The numbers of the keys found, the rows of their newest versions up to the snapshot, and the
             commits of these.
         """
         reader = self._open(fragment)
@@ -301,7 +301,7 @@ def find(
     primary_key: Sequence[str],
     snapshot: int,
 ) -> Rows:
-    """The row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
+    """Return the row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
     if len(slots) <= FEW_KEYS:
         return _find_each(reader, slots, keys, primary_key, snapshot)
     places, equal = places_of(reader, *reader.rows_of_slots(slots), keys, primary_key, snapshot)
@@ -316,7 +316,7 @@ def places_of(
     primary_key: Sequence[str],
     snapshot: int,
 ) -> tuple[Rows, Mask]:
-    """The place of each key among rows [low, high) of its slot, and whether a row with that key is there.
+    """Return the position of each key among rows [low, high) of its slot, and whether a row has that key.
 
     It is that of the newest version up to the snapshot, or of the first row beyond all versions and the key.
     """
@@ -385,7 +385,7 @@ class _Search:
         self._cached: dict[int, list[Comparable]] = {}
 
     def first_rows(self, low: Rows, high: Rows) -> tuple[Rows, Mask]:
-        """The first row in [low, high) that is not below (key, the snapshot), and whether it has the key.
+        """Return the first row in [low, high) not below (key, snapshot), and whether it has the key.
 
         Where there is none it is `high`.
         """
@@ -408,7 +408,7 @@ class _Search:
         return rows, equal
 
     def _have(self, rows: Rows, high: Rows, targets: Sequence[Comparable]) -> Mask:
-        """True for each row below `high` that has the key of its target."""
+        """Return True for each row below `high` that has the key of its target."""
         equal = rows < high
         there = np.flatnonzero(equal)
         if len(there):
@@ -420,7 +420,7 @@ class _Search:
         return equal
 
     def _batches(self, low: Rows, high: Rows) -> Rows:
-        """The batch in which to look for each key: of those of its slot, the last that begins below it."""
+        """Return the batch to search for each key: of its slot's batches, the last that begins below it."""
         starts = self._reader.starts
         batches = np.searchsorted(starts, low, "right") - 1
         last = np.searchsorted(starts, high - 1, "right") - 1
@@ -434,7 +434,7 @@ class _Search:
         return batches
 
     def _are_below(self, parts: Parts, rows: Rows, targets: Sequence[Comparable]) -> Mask:
-        """True if rows, of the batch of the part they are in, come before targets at the snapshot."""
+        """Return whether rows, of the batch of the part they are in, come before targets at the snapshot."""
         below = np.zeros(len(rows), dtype=bool)
         equal = np.ones(len(rows), dtype=bool)
         for number, target in enumerate(targets):
@@ -446,14 +446,14 @@ class _Search:
         return below
 
     def _values(self, number: int, parts: Parts, rows: Rows) -> Comparable:
-        """The values of one column in rows of several batches."""
+        """Return the values of one column in rows of several batches."""
         values = [_take(self._columns(index)[number], rows[begin:end]) for begin, end, index in parts]
         if len(values) == 1:
             return values[0]
         return np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
 
     def _columns(self, index: int) -> list[Comparable]:
-        """The key columns of a batch, then its commits if it has them."""
+        """Return the key columns of a batch, then its commits if it has them."""
         columns = self._cached.get(index)
         if columns is None:
             batch = self._reader.batch(index)
@@ -465,7 +465,7 @@ class _Search:
 
 
 def _parts_of(batches: Rows) -> Parts:
-    """The ranges of rows that are in one batch."""
+    """Return the ranges of rows that are in one batch."""
     return [(begin, end, int(batches[begin])) for begin, end in equal_ranges(batches)]
 
 

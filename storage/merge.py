@@ -110,7 +110,7 @@ class Versions:
 
     @cached_property
     def newest(self) -> Array:
-        """Indices into `rows`: the newest version of each usable key, without tombstones."""
+        """Return indices into `rows`: the newest version of each usable key, without tombstones."""
         chosen: Array = self.order[: self.usable][self.first[: self.usable]]
         living = ~self.deleted[chosen]
         if self.until is not None:
@@ -119,7 +119,7 @@ class Versions:
         return newest
 
     def key_before(self, position: int) -> bytes:
-        """The encoded key of the sorted row just before `position`."""
+        """Return the encoded key of the sorted row just before `position`."""
         row = int(self.order[position - 1])
         return encode_row([self.rows.column(name) for name in self.primary_key], row)
 
@@ -253,7 +253,7 @@ def _within_slot(
     bounds: Bounds,
     window_rows: int,
 ) -> Window:
-    """The next keys of one slot that is too large for a window, or that goes over several batches."""
+    """Return the next keys of one slot that is too large for a window, or that goes over several batches."""
     while True:
         parts = [
             part for source in inputs for part in _slot_rows(source, slot, key, primary_key, window_rows)

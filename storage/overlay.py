@@ -97,7 +97,7 @@ class Overlay:
             (self.batch_count, 2)
         )  # rows and bytes of the others, in batches of the largest size
         self._rows_beside, self._bytes_beside = self._beside()
-        # Where one batch has too many, wherever they are, nobody looks at them.
+        # Where one batch has too many, they are not used.
         self._spans = self._cut() if self._rows_beside <= BATCH_ROWS * self.batch_count else []
         self.fits = bool(self._spans)
         self._batches = large.reader.kept_beside()
@@ -118,7 +118,7 @@ class Overlay:
         self._placed.forget()
 
     def is_before(self, layers: Layers) -> bool:
-        """True if layers are those of this overlay and newer ones that delete nothing."""
+        """Return whether layers are those of this overlay and newer ones that delete nothing."""
         large, mine = self._large.fragment, {one.fragment.id: one.fragment for one in self._others}
         newer = [fragment for fragment in layers.others if fragment.id not in mine]
         if large != layers.base or len(mine) + len(newer) != len(layers.others) or not self.fits:
@@ -140,14 +140,14 @@ class Overlay:
         return index, self._large.reader.row_from(self.batch(index), slot, low, primary_key)
 
     def _begins_below(self, index: int, slot: int, low: bytes | None) -> bool:
-        """True if a batch begins at a slot, or a key of it, or before it."""
+        """Return whether a batch begins at a slot, or a key of it, or before it."""
         first = self._large.reader.slot_range(index)[0]
         if first != slot or not self._begins_within(index):
             return first <= slot
         return low is not None and self._first_key(index) <= low
 
     def _begins_within(self, index: int) -> bool:
-        """True if the batch before one ends with rows of the slot with which that begins."""
+        """Return whether the batch before one ends with rows of the slot with which that begins."""
         reader = self._large.reader
         return reader.slot_range(index - 1)[1] == reader.slot_range(index)[0]
 
@@ -161,7 +161,7 @@ class Overlay:
     # Rows of the others
 
     def _cut(self) -> list[int]:
-        """The first batch of each span, for which the others are merged at once; none if they do not fit.
+        """Return the first batch of each span for which the others are merged at once; none if too large.
 
         The rows of a slot that goes over several batches count for each of them.
         """
@@ -196,7 +196,7 @@ class Overlay:
         return rows, size
 
     def _edge(self, index: int) -> tuple[int, ...]:
-        """The numbers of the rows of the other fragments at which a batch begins."""
+        """Return the numbers of the rows of the other fragments at which a batch begins."""
         edge = self._edges.get(index)
         if edge is None:
             edge = self._edges[index] = self._edge_of(self._others, index)
@@ -211,7 +211,7 @@ class Overlay:
         return tuple(int(one.reader.rows_below(np.array(slot))) for one in others)
 
     def _newer(self, index: int) -> pa.RecordBatch:
-        """The newest row of each key of the others that belongs to a batch, in order, tombstones too."""
+        """Return the newest row of each key of the others within a batch, in order, with tombstones."""
         number = bisect_right(self._spans, index) - 1
         end = self._spans[number + 1] if number + 1 < len(self._spans) else self.batch_count
         rows = self._newest.get(number, lambda _: self._merge(self._spans[number], end))
@@ -222,13 +222,13 @@ class Overlay:
         return rows.slice(first, beyond - first)
 
     def _first_row(self, rows: pa.RecordBatch, index: int) -> int:
-        """The first of some sorted rows that does not belong to the batches before one."""
+        """Return the first of some sorted rows that does not belong to the batches before one."""
         reader = self._large.reader
         low = self._first_key(index) if self._begins_within(index) else None
         return reader.row_from(rows, reader.slot_range(index)[0], low, self._names)
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
-        """The newest rows of the others for the batches [begin, end), with their commits."""
+        """Return the newest rows of the others for the batches [begin, end), with their commits."""
         return self._merged(_parts(self._others, self._edge(begin), self._edge(end)))
 
     def _merged(self, parts: Sequence[InputRows]) -> pa.RecordBatch:
@@ -271,7 +271,7 @@ class Overlay:
         )
 
     def _patched(self, index: int) -> pa.RecordBatch | None:
-        """The batch of the overlay before, with the rows that came since; None if that is not there.
+        """Return the batch of the overlay before, with the rows that came since; None if that is not there.
 
         These rows are newer than all of it, and delete nothing.
         """
@@ -294,14 +294,14 @@ class Overlay:
         return made
 
     def _has_its_keys(self, index: int, made: pa.RecordBatch) -> bool:
-        """True if a batch has the keys of the large fragment's, which it shares then."""
+        """Return whether a batch has the keys of the large fragment's, which it shares then."""
         batch = self._large.reader.batch(index)
         return all(_is_same(made.column(name), batch.column(name)) for name in (SLOT, *self._names))
 
     def _copied(
         self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: _Placed, spare: bool
     ) -> pa.RecordBatch:
-        """The batch with newer rows. It shares keys that stay, unless the batch is to leave memory."""
+        """Return the batch with newer rows. It shares keys that stay, unless the batch is to leave memory."""
         names = _columns_of(batch)
         same = (SLOT, *self._names) if placed.keep_keys and not spare else ()
         arrays = [
@@ -332,7 +332,7 @@ class Overlay:
         return None
 
     def made(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The batch, if it is there and was made of these rows of the others."""
+        """Return the batch, if it is there and was made of these rows of the others."""
         batch = self._batches.peek(index)
         if batch is None:
             return None
@@ -341,7 +341,7 @@ class Overlay:
         return batch if same else None
 
     def _places(self, index: int, newer: pa.RecordBatch) -> tuple[Rows, Mask]:
-        """The rows of a batch before which newer rows belong, and whether these replace them."""
+        """Return the rows of a batch before which newer rows belong, and whether these replace them."""
         reader, batch = self._large.reader, self._large.reader.batch(index)
         found = self._found(batch, reader.slots(index), newer)
         if found is not None:
@@ -427,17 +427,17 @@ class _Placed:
 
     @cached_property
     def keep_keys(self) -> bool:
-        """True if the batch that results has the same keys."""
+        """Return whether the batch that results has the same keys."""
         return not (self.gone | (self.living & ~self.replaces)).any()
 
     def column(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """A column of the batch that results, of the batch's and that of the newer rows."""
+        """Return a column of the batch that results, of the batch's and that of the newer rows."""
         if self.keep_keys and _is_flat(old) and _is_flat(new):
             return self.overwritten(old, new)
         return self.joined(old, new) if len(self.rows) <= _MOST_JOINED else self.taken(old, new)
 
     def overwritten(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """A copy of the column, with other values in some rows."""
+        """Return a copy of the column, with other values in some rows."""
         values, newer = _flat_values(old), _flat_values(new)
         data = pa.allocate_buffer(values.nbytes)
         copy = np.frombuffer(data, values.dtype)
@@ -446,7 +446,7 @@ class _Placed:
         return pa.Array.from_buffers(old.type, self.count, [None, data])
 
     def joined(self, old: pa.Array, new: pa.Array) -> pa.Array:
-        """Stretches of two columns one behind the other: they are copied as they are, whatever their type."""
+        """Join pieces of two columns: they are copied as they are, whatever their type."""
         if not self._pieces:
             return old.slice(0, 0)
         return pa.concat_arrays(
@@ -459,7 +459,7 @@ class _Placed:
 
     @cached_property
     def _pieces(self) -> list[tuple[bool, int, int]]:
-        """Stretches of the batch, and the newer rows between them: (newer, begin, rows)."""
+        """Return pieces of the batch, and the newer rows between them: (newer, begin, rows)."""
         pieces, begin = [], 0
         chosen = np.flatnonzero(self.living | self.gone)
         parts = (chosen, self.rows[chosen], self.replaces[chosen], self.living[chosen])
@@ -475,7 +475,7 @@ class _Placed:
 
     @cached_property
     def _indices(self) -> pa.Array:
-        """The rows to take of the batch's and the newer ones behind them."""
+        """Return the rows to take of the batch's and the newer ones behind them."""
         indices = np.arange(self.count, dtype=np.int32)
         numbers = np.arange(self.count, self.count + len(self.rows), dtype=np.int32)
         replacing, added = self.living & self.replaces, self.living & ~self.replaces
@@ -492,7 +492,7 @@ class _Placed:
 
 
 def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[int]) -> list[InputRows]:
-    """Rows of others by number, those that they serve."""
+    """Return rows of others by number, only the ones they serve."""
     return [
         InputRows(one, served)
         for one, first, beyond in zip(others, begins, ends, strict=True)
@@ -502,7 +502,7 @@ def _parts(others: Sequence[MergeInput], begins: Sequence[int], ends: Sequence[i
 
 
 def _is_same(some: pa.Array, other: pa.Array) -> bool:
-    """True if two columns are one in memory."""
+    """Return whether two columns are one in memory."""
     if some is other:
         return True
     mine, theirs = some.buffers(), other.buffers()
@@ -514,7 +514,7 @@ def _is_same(some: pa.Array, other: pa.Array) -> bool:
 
 
 def _is_flat(column: pa.Array) -> bool:
-    """True if a column is its values alone, of whole bytes, side by side: no nulls, no texts, no parts."""
+    """Return whether a column is one buffer of fixed-width values: no nulls, no texts, no parts."""
     kind = column.type
     return pa.types.is_primitive(kind) and kind.bit_width in (8, 16, 32, 64) and not column.null_count
 
@@ -525,7 +525,7 @@ def _flat_values(column: pa.Array) -> Array:
 
 
 def _are_equal(some: pa.Array, others: pa.Array) -> bool:
-    """True if two columns have the same values; to Arrow NaN is not equal to itself, but its bits are."""
+    """Return whether two columns have the same bits; to Arrow, NaN is not equal to itself."""
     bits = _BITS.get(some.type)
     return bool(some.equals(others) if bits is None else some.view(bits).equals(others.view(bits)))
 
@@ -547,7 +547,7 @@ def run_of(
     primary_key: Sequence[str],
     bounds: Bounds,
 ) -> Run | None:
-    """The rows of layers as one sorted run of batches; None where too many rows belong to one batch.
+    """Return the rows of layers as one sorted run of batches; None where too many rows belong to one batch.
 
     An overlay is kept with its large fragment, until as many others were used since as are kept.
     """
@@ -559,7 +559,7 @@ def run_of(
     with _lock():
         kept = reader.overlays.pop(key, None)
         if kept is not None:
-            reader.overlays[key] = kept  # behind those that were not used since
+            reader.overlays[key] = kept  # as the most recently used
     if kept is None:
         others = [MergeInput(fragment, open_fragment(fragment, columns)) for fragment in layers.others]
         with _lock():

@@ -17,7 +17,7 @@ _MOST_BITS = 63
 
 
 def pack(codes: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], int] | None:
-    """The integers, and how many of their lowest bits are the last code's; None when they do not fit.
+    """Return the integers, and how many of their lowest bits are the last code's; None when they do not fit.
 
     Args:
         codes: integers of the same number of rows, the most significant first. The widest become ranks
@@ -46,7 +46,7 @@ def pack(codes: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], int] | None:
 def pack_alike(
     left: Sequence[NDArray[Any]], right: Sequence[NDArray[Any]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """The integers of two parts with rows in each, which compare across both; None when they do not fit.
+    """Return integers for the rows of two parts that compare across both; None when they do not fit.
 
     Nothing is ranked, so it costs a few passes however the values lie.
     """

@@ -26,7 +26,7 @@ from elasticscan.topology import SlotSet
 OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
-_MOST_AT_ONCE = 256  # ranges; those of a page that is full earlier were looked up in vain
+_MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PageSource:
         return [MergeInput(fragment, self.open(fragment, columns)) for fragment in fragments]
 
     def bounds(self, snapshot: int) -> Bounds:
-        """The commits whose rows count at a snapshot."""
+        """Return the commits whose rows count at a snapshot."""
         return Bounds(self.floor, snapshot, since=snapshot)
 
 
@@ -90,7 +90,7 @@ class PagePruner:
         self._runs: dict[int, tuple[int, int]] = {}
 
     def prunes(self, interval: SlotInterval) -> bool:
-        """True if no fragment of an interval may match.
+        """Return whether no fragment of an interval may match.
 
         One that may is enough for all to be read: a newer version that does not match the filter,
         or a tombstone, hides an older one that does.
@@ -103,7 +103,7 @@ class PagePruner:
         return True
 
     def _may_match(self, fragment: Fragment, batch: int | None) -> bool:
-        """True if a batch of a fragment, or for None any, can hold a row that meets the filter."""
+        """Return whether a batch of a fragment, or for None any, can hold a row that meets the filter."""
         if fragment.id not in self._statistics:
             self._statistics[fragment.id] = self._look_up(fragment)
         statistics = self._statistics[fragment.id]
@@ -117,7 +117,7 @@ class PagePruner:
         return self._whole[fragment.id]
 
     def next_match(self, fragment: Fragment, index: int, count: int) -> int:
-        """The first of the `count` batches, from `index` on, that may match; `count` if none does.
+        """Return the first of the `count` batches, from `index` on, that may match; `count` if none does.
 
         The last run of batches that do not match is remembered, since it may go over many
         intervals: they are neither asked for nor counted again.
@@ -187,7 +187,7 @@ class PageBuilder:
             self.bytes += batch.nbytes
 
     def finish(self, left: Iterable[Piece]) -> PageRows:
-        """The page, and cursors for the slots that are left."""
+        """Return the page, and cursors for the slots that are left."""
         if not self._batches:
             rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
             slots = pa.array([], pa.uint16())
@@ -207,7 +207,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     elsewhere versions are merged.
     What statistics rule out is skipped within the page, however much it is, so a page
     without rows is still the last one. `scanned` counts versions of rows, but
-    not those that others were laid over.
+    not the ones under an overlay.
     """
     schema = pa.schema([source.table.schema.field(name) for name in request.columns])
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
@@ -230,7 +230,7 @@ def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bo
 
 @dataclass(slots=True)
 class _Reach:
-    """Stretches over the same large fragment, which are read in one go; without layers it is one.
+    """Ranges over the same large fragment, which are read in one go; without layers it is one.
 
     Attributes:
         number: of the piece that the first one is of.
@@ -255,7 +255,7 @@ class _Reach:
         return self.spans[-1][1]
 
     def within(self) -> NDArray[np.bool_] | None:
-        """True for each slot that is asked for, up to the last one; None where no other lies between."""
+        """Return True for each requested slot, up to the last one; None if no other lies between."""
         if len(self.spans) == 1:
             return None
         within = np.zeros(self.end, dtype=bool)
@@ -265,7 +265,7 @@ class _Reach:
 
 
 def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_Reach]:
-    """The pieces as reaches, in their order.
+    """Yield the pieces as reaches, in their order.
 
     Where neighbouring tablets lie at different shards a piece is a tablet, of a few rows perhaps; and a
     fragment serves the tablets that it has rows of, with others between them.
@@ -315,7 +315,7 @@ class _Sorted:
         return run.seek(piece.start, piece.key, self.primary_key)
 
     def key_at(self, index: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
-        """The key of one of some rows of a batch."""
+        """Return the key of one of some rows of a batch."""
         batch = self.keys().batch(index)
         return encode_row([batch.column(name) for name in self.primary_key], int(numbers[at]))
 
@@ -323,7 +323,7 @@ class _Sorted:
 def _sorted(
     source: PageSource, layers: Layers, names: tuple[str, ...], needed: tuple[str, ...], bounds: Bounds
 ) -> _Sorted | None:
-    """The rows of layers as one sorted run; None where versions have to be merged.
+    """Return the rows of layers as one sorted run; None where versions have to be merged.
 
     What is laid over needs the key to be found, a fragment alone just the columns of the page.
     """
@@ -436,7 +436,7 @@ def _read_slices(
 
 
 def _rest_from(rest: Piece, slot: int, last: Callable[[], bytes] | None = None) -> Piece:
-    """The rest when the next row is of `slot`: slots before that one hold no more rows."""
+    """Return the rest when the next row is of `slot`: slots before that one hold no more rows."""
     if slot != rest.start:
         return Piece(slot, rest.end)
     return rest if last is None else replace(rest, key=last())
@@ -469,7 +469,7 @@ def cut_page(
 
 
 def keys_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> Callable[[int], bytes]:
-    """A function that gives the key of a row."""
+    """Return a function that gives the key of a row."""
     return partial(encode_row, [rows.column(name) for name in primary_key])
 
 
@@ -530,7 +530,7 @@ def pieces_of(cursors: Cursors) -> list[Piece]:
 
 
 def cursors_of(pieces: Iterable[Piece]) -> Cursors:
-    """The inverse of `pieces_of`: a cursor for each half-read slot, and one for all untouched ones."""
+    """Return the inverse of `pieces_of`: a cursor for each half-read slot, and one for all untouched ones."""
     cursors: list[Cursor] = []
     untouched: list[tuple[int, int]] = []
     for piece in pieces:

@@ -32,12 +32,12 @@ class Parts:
         return cls(tuple(begins), tuple(ends)) if sum(ends) - sum(begins) <= _WORTH * size else None
 
     def end_of_first(self, begin: int, end: int) -> int:
-        """The end of the part that a place lies in, up to `end`; the place itself where it lies in none."""
+        """Return the end of the part that contains a position, up to `end`; else the position itself."""
         number = bisect_right(self.begins, begin) - 1
         return min(self.ends[number], end) if number >= 0 and begin < self.ends[number] else begin
 
     def after(self, begin: int, beyond: int, most_bytes: int) -> list[tuple[int, int]]:
-        """The parts from a place on, up to another, that are about so many bytes together."""
+        """Return the parts from a place on, up to another, that are about so many bytes together."""
         chosen, total = list[tuple[int, int]](), 0
         number = max(bisect_right(self.begins, begin) - 1, 0)
         while number < len(self.begins) and total < most_bytes and len(chosen) < _MOST_PARTS:

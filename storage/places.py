@@ -13,7 +13,7 @@ _ELSEWHERE = ("s3n://", "http://", "https://")  # how else people name a bucket
 
 
 def open_disk(root: str) -> Disk:
-    """The disk for a root: a directory, a prefix of an S3 bucket, or anything `pyarrow.fs` has a URI for."""
+    """Return the disk for a root: a directory, a prefix of an S3 bucket, or a URI of `pyarrow.fs`."""
     if root.lower().startswith(OBJECT_SCHEMES):
         try:
             from elasticscan.storage.objects.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
@@ -26,8 +26,8 @@ def open_disk(root: str) -> Disk:
         return ObjectDisk(root)
     if root.lower().startswith(_ELSEWHERE):
         raise InvalidOption(
-            f"{shown(root)} cannot be a shard's storage: write s3://BUCKET/PREFIX, and set AWS_ENDPOINT_URL "
-            "to the server's address where each process runs",
+            f"{shown(root)} cannot be a shard's storage; write `s3://BUCKET/PREFIX`, and set "
+            "AWS_ENDPOINT_URL where each process runs",
             option="shards",
         )
     if "://" in root:

@@ -41,7 +41,7 @@ class _Span:
 
 
 def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
-    """The rows of a request's cursors with keys in its ranges, until the page is full or there are no more.
+    """Return the rows of a request's cursors with keys in its ranges, until the page is full.
 
     Positions are those of a direct scan. `scanned` counts versions of rows.
     """
@@ -95,7 +95,7 @@ class _IntervalRanges:
     # ---------------------------------------------------------------------- where rows of ranges lie
 
     def _spans(self, ranges: KeyRanges, key: bytes | None) -> Iterator[_Span]:
-        """The rows to read, in order: range by range, larger ones key by key."""
+        """Yield the rows to read, in order: range by range, larger ones key by key."""
         start, end = self._interval.start, self._interval.end
         for slot, key_ranges in ranges.within(start, end):
             # What is left of the first slot lies beyond the key: from the next bytes on.
@@ -128,7 +128,7 @@ class _IntervalRanges:
         return begin, reader.first_row(slot, high, self._names)
 
     def _cut(self, extents: Sequence[Extent], low: bytes) -> bytes | None:
-        """The key at which to cut rows that are too many to be taken at once; None if they are not."""
+        """Return the key at which to cut rows that are too many to be taken at once; None if they are not."""
         if sum(end - begin for begin, end in extents) <= self._limit:
             return None
         share = max(1, self._limit // len(extents))

@@ -1,7 +1,7 @@
 """Limits on rows, looked at for whole batches before anything of them is staged.
 
 A page may end at any row, and its continuation key then holds the row's keys. So a row whose keys are
-longer than a continuation key takes is refused when it is written, not when somebody's scan ends there.
+longer than a continuation key takes is refused when it is written, not when a scan ends there.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from elasticscan.base.value_keys import encoded_value_lengths
 
 
 def check_key_bytes(rows: pa.RecordBatch, primary_key: Sequence[str]) -> None:
-    """Raises `InvalidKey` when a primary key is longer than `MAX_KEY_BYTES`, encoded."""
+    """Raise `InvalidKey` when a primary key is longer than `MAX_KEY_BYTES`, encoded."""
     columns = [rows.column(name) for name in primary_key]
     if rows.num_rows and not _surely_short(columns):
         _check(encoded_lengths(columns), columns, primary_key, "primary key")
 
 
 def check_index_key_bytes(rows: pa.RecordBatch, index: str, names: Sequence[str]) -> None:
-    """Raises `InvalidKey` when an index key is longer than `MAX_KEY_BYTES`, encoded."""
+    """Raise `InvalidKey` when an index key is longer than `MAX_KEY_BYTES`, encoded."""
     columns = [rows.column(name) for name in names]
     if rows.num_rows and not _surely_short(columns):
         _check(encoded_value_lengths(columns), columns, names, f"key of index {index!r}")
 
 
 def check_row_bytes(rows: pa.RecordBatch) -> None:
-    """Raises `LimitExceeded` when a row takes more than `MAX_ROW_BYTES`."""
+    """Raise `LimitExceeded` when a row takes more than `MAX_ROW_BYTES`."""
     if rows.nbytes <= MAX_ROW_BYTES:
         return
     if rows.num_rows == 1:
@@ -52,7 +52,7 @@ def check_row_bytes(rows: pa.RecordBatch) -> None:
 
 
 def _surely_short(columns: Sequence[pa.Array]) -> bool:
-    """True if no key can be too long, seen from the bytes of all together; a zero byte takes two."""
+    """Return whether no key can be too long, seen from the bytes of all together; a zero byte takes two."""
     return bool(sum(2 * column.nbytes + 24 for column in columns) <= MAX_KEY_BYTES)
 
 

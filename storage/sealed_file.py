@@ -14,7 +14,7 @@ no byte that was not proven: the tail by the digest, each segment by its checksu
 Who has no catalog believes the trailer instead (`read_manifest`).
 
 Bytes are read, never mapped. Touching a mapped file that was cut, or whose disk fails, ends the process
-with a signal; a read fails with an error that can be told. It costs a copy from the page cache, which
+with a signal; a read fails with an error that can be raised. It costs a copy from the page cache, which
 checks and kernels then find in the processor's cache.
 """
 
@@ -149,7 +149,7 @@ def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any
 
 
 def _unpack(body: bytes) -> tuple[Manifest, dict[str, Any]]:
-    """The manifest, and what was kept with it; raises ValueError, KeyError or TypeError."""
+    """Return the manifest, and what was kept with it; raises ValueError, KeyError or TypeError."""
     values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
     if values.pop("version") != MANIFEST_VERSION:
         raise ValueError("it was sealed by another release")
@@ -352,7 +352,7 @@ class SealedFile:
             raise error
 
     def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
-        """The values kept with the file of the record batches in, or partly in, bytes [start, end)."""
+        """Yield the values kept with the file of the record batches in, or partly in, bytes [start, end)."""
         begin = 0
         for number, (*facts, stop) in enumerate(self.more["batches"]):
             if begin < end and stop > start:
@@ -360,7 +360,7 @@ class SealedFile:
             begin = stop
 
     def as_arrow_file(self) -> pa.NativeFile:
-        """The file as Arrow's readers take it."""
+        """Return the file as Arrow's readers take it."""
         if self._whole is not None:
             return pa.BufferReader(self._whole)
         return pa.PythonFile(_ArrowFile(self), mode="r")
@@ -398,7 +398,7 @@ class _ArrowFile(io.RawIOBase):
 
 
 def _exactly(file: OpenFile, path: str, offset: int, length: int) -> pa.Buffer:
-    """As `OpenFile.read_at`; a disk that gives fewer bytes than it promised is not believed."""
+    """As `OpenFile.read_at`; a disk that returns fewer bytes than requested is an error."""
     data = file.read_at(offset, length)
     _check_length(data.size, path, length)
     return data
@@ -414,7 +414,7 @@ def _check_length(count: int, path: str, length: int) -> None:
 
 
 def _body(sealed: memoryview) -> memoryview:
-    """The manifest before a trailer at the end of `sealed`; raises ValueError."""
+    """Return the manifest before a trailer at the end of `sealed`; raises ValueError."""
     if len(sealed) < _TRAILER_BYTES or sealed[-8:] != _MAGIC:
         raise ValueError("it was never sealed")
     length = int.from_bytes(sealed[-16:-8], "little")

@@ -39,7 +39,7 @@ class _Keys:
 def shared_keys(
     staged: PageSource, committed: PageSource, bounds: Bounds, living: bool = False
 ) -> pa.RecordBatch | None:
-    """Some keys of a staged write of which fragments have versions in `bounds`; None when there are none.
+    """Return some keys of a staged write that have versions in `bounds`; None when there are none.
 
     Args:
         staged: what was staged; its tombstones count as its rows do.
@@ -65,7 +65,7 @@ def shared_keys(
 def _shared_with(
     staged: PageSource, committed: PageSource, fragment: Fragment, bounds: Bounds
 ) -> Iterator[_Keys]:
-    """The keys that a fragment shares with what was staged, a batch at a time."""
+    """Yield the keys that a fragment shares with what was staged, a batch at a time."""
     names = committed.table.primary_key
     reader = committed.open(fragment, names)
     near = [other for other in staged.view.fragments if other.slots & fragment.slots]
@@ -89,7 +89,7 @@ def _shared_with(
 def _keys_in(
     reader: FragmentReader, fragment: Fragment, names: tuple[str, ...], bounds: Bounds | None
 ) -> Iterator[_Keys]:
-    """The keys of a fragment that it serves: with a version in `bounds`, or all of one that is staged."""
+    """Yield the keys that a fragment serves: with a version in `bounds`, or all of a staged one."""
     for index in range(reader.batch_count):
         batch = reader.batch(index)
         keys = _Keys(batch.column(SLOT).to_numpy(), batch.select(list(names)))
@@ -102,7 +102,7 @@ def _keys_in(
 
 
 def _are_living(committed: PageSource, keys: _Keys, bounds: Bounds) -> Mask:
-    """True for each key whose newest version in `bounds` is no tombstone."""
+    """Return True for each key whose newest version in `bounds` is no tombstone."""
     living = np.zeros(len(keys), dtype=bool)
     first, last = int(keys.slots[0]), int(keys.slots[-1])
     for interval in committed.view.between(first, last + 1, bounds):

@@ -33,7 +33,7 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # closing writes what is buffered, which nobody needs any more
+        with suppress(OSError):  # closing writes the buffer, which is not needed any more
             if self._writer is not None:
                 self._writer.close()
         with suppress(OSError):
@@ -49,7 +49,7 @@ class Spool:
         self._count += 1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches that are there when the first one is asked for."""
+        """Yield the batches that are there when the first one is asked for."""
         if not self._count:
             return
         with _typed():

@@ -47,12 +47,12 @@ def _block(values: pa.Array) -> Block:
 
 
 def _shorten_upwards(key: bytes) -> bytes:
-    """The key, or if it is too long to keep, a short one above every key that begins like it."""
+    """Return the key, or if it is too long to keep, a short one above every key that begins like it."""
     return key if len(key) <= KEY_BYTES else successor(key[:KEY_BYTES])
 
 
 def _extremes(values: pa.Array) -> tuple[bytes, bytes]:
-    """The keys of the lowest and the highest value of a column that has values and no nulls."""
+    """Return the keys of the lowest and the highest value of a column that has values and no nulls."""
     if pa.types.is_floating(values.type):
         low, high = _float_extremes(values)
     else:
@@ -61,7 +61,7 @@ def _extremes(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def _float_extremes(values: pa.Array) -> tuple[pa.Scalar, pa.Scalar]:
-    """The lowest and the highest value. NaN is above all numbers, where Arrow would leave it out."""
+    """Return the lowest and the highest value. NaN is above all numbers, where Arrow would leave it out."""
     numbers = values.to_numpy(zero_copy_only=False)
     low, high = numbers.min(), numbers.max()  # both are NaN when there is one
     if np.isnan(high):

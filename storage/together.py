@@ -22,15 +22,14 @@ WAITING = 16
 class Together:
     """A block in which files are written, which are there once it has ended.
 
-    Where it raises, those that wait to be flushed are gone; those that were flushed, since too many waited,
-    are the caller's.
+    Where it raises, unflushed ones are gone; the ones flushed early are the caller's.
     """
 
     def __init__(self) -> None:
         self._waiting: list[ExitStack] = []
 
     def of(self, disk: Disk) -> Disk:
-        """The disk, whose new files end with this block."""
+        """Return the disk, whose new files end with this block."""
         return cast("Disk", _LateDisk(disk, self))
 
     @contextmanager

@@ -81,21 +81,21 @@ class View:
         return self._sections_of(bounds).intervals
 
     def fragments_within(self, bounds: Bounds) -> tuple[Fragment, ...]:
-        """The fragments that count in `bounds`."""
+        """Return the fragments that count in `bounds`."""
         return self._sections_of(bounds).fragments
 
     def shared(self, bounds: Bounds) -> NDArray[np.bool_]:
-        """True for each slot that several of them serve, up to the last one that some fragment does."""
+        """Return True for each slot that several of them serve, up to the last slot that any serves."""
         return self._sections_of(bounds).shared
 
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
-        """The intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
+        """Yield the intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
         sections = self._sections_of(bounds)
         for interval in _within(sections.intervals, sections.interval_ends, start, end):
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
 
     def slot_ranges(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotRange]:
-        """The same slots, in as few ranges as large fragments allow."""
+        """Yield the same slots, in as few ranges as large fragments allow."""
         sections = self._sections_of(bounds)
         if sections.slot_ranges is None:
             slot_ranges = _stretches_of(sections.fragments, sections.intervals, bounds)
@@ -124,7 +124,7 @@ Part = TypeVar("Part", SlotInterval, SlotRange)
 
 
 def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) -> Iterator[Part]:
-    """The parts that meet `[start, end)`, in order; `ends` are theirs."""
+    """Yield the parts that meet `[start, end)`, in order; `ends` are theirs."""
     for index in range(bisect_right(ends, start), len(parts)):
         if parts[index].start >= end:
             return
@@ -160,7 +160,7 @@ def _stretches_of(
 
 
 def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment | None:
-    """The fragment of an interval over which the others can be laid; None where they have to be merged."""
+    """Return the fragment of an interval on which the others can be overlaid; None if they must be merged."""
     fitting = [fragment for fragment in interval.fragments if fragment.id in densities]
     return max(fitting, key=lambda fragment: densities[fragment.id], default=None)
 

@@ -66,9 +66,8 @@ def settle_copy(context: Context) -> None:
         if shared:
             places = ", ".join(f"{shard.name!r} at {place_of(context.root_of(shard.id))}" for shard in shared)
             raise StoreCopied(
-                f"this catalog is a copy of {identity.home.path}, and its shards {places} are shared with "
-                "the original; only read it, or run `elasticscan adopt` to make it their owner, after which "
-                "the original cannot write to them",
+                f"this catalog is a copy of {identity.home.path}, and shares its shards {places}; only read "
+                "it, or run `elasticscan adopt` to make it their owner",
                 original=identity.home.path,
             )
         for shard in active:
@@ -99,9 +98,8 @@ def cut_off(context: Context, shards: Iterable[Shard]) -> StoreCopied | None:
         return None
     assert identity.home is not None
     return StoreCopied(
-        f"this store is a copy of {identity.home.path} that is about to become a store of its own, as the "
-        f"roots of its shards {', '.join(map(repr, begun))} say already: the write that began it is under "
-        "way, or was cut off. No row is lost; the next write finishes it, as does `elasticscan gc`",
+        f"this store is a copy of {identity.home.path}, and the first write at shards "
+        f"{', '.join(map(repr, begun))} was cut off; no row is lost: the next write finishes it",
         original=identity.home.path,
     )
 

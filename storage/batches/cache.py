@@ -26,7 +26,7 @@ from elasticscan.metadata import Seal
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.sealed_file import SealedFile
 
-LASTING_AGE = 32  # so many times the bound came in until a lasting batch that nobody uses may go
+LASTING_AGE = 32  # a lasting batch that is unused goes after so many times the bound came in
 
 
 MOST_BATCHES = 4_096
@@ -61,7 +61,7 @@ class BatchCache:
         self._files: WeakValueDictionary[tuple[Disk, str, Seal, str], SealedFile] = WeakValueDictionary()
 
     def open(self, disk: Disk, path: str, seal: Seal, label: str = "") -> SealedFile:
-        """A file, open for all its readers: its tail is read and proven once for all of them.
+        """Return a file, open for all its readers: its tail is read and proven once for all of them.
 
         Raises as `SealedFile` does.
         """
@@ -75,13 +75,13 @@ class BatchCache:
         return file
 
     def new_reader(self) -> int:
-        """A number for a reader. It is never used twice, so the cache need not keep the reader."""
+        """Return a number for a reader. It is never used twice, so the cache need not keep the reader."""
         return next(self._readers)
 
     def used(
         self, reader: int, index: int, batch: pa.RecordBatch, lasting: bool = False, weight: int = 1
     ) -> None:
-        """Keep a batch for longer than those that were used before; it counts as `weight` times its bytes."""
+        """Keep a batch for longer than the ones used before; it counts as `weight` times its bytes."""
         key, kept = (reader, index), self._lasting if lasting else self._batches
         with self._lock:
             if (before := kept.get(key)) is not None:
@@ -114,7 +114,7 @@ class BatchCache:
         self._bytes -= gone.bytes
 
     def forget(self, reader: int, indices: Iterable[int]) -> None:
-        """Drop batches of a reader that nobody will ask for again."""
+        """Drop batches of a reader that will not be read again."""
         with self._lock:
             for key in ((reader, index) for index in indices):
                 if (gone := self._batches.pop(key, None)) is not None:
@@ -124,7 +124,7 @@ class BatchCache:
                     self._lasting_bytes -= gone.bytes
 
     def kept(self, lasting: bool = False, about_bytes: float = 0, weight: int = 1) -> KeptBatches:
-        """A place for the batches of one more reader.
+        """Return a place for the batches of one more reader.
 
         Those that last stay longer than others. If they are about so many bytes that they would push out one
         another, and the rest of what lasts, they are kept as any others.
@@ -132,12 +132,12 @@ class BatchCache:
         return KeptBatches(self, self.new_reader(), lasting and about_bytes <= self._most_bytes / 2, weight)
 
     def has_room(self, size: int) -> bool:
-        """True if a batch of so many bytes can be kept without dropping another."""
+        """Return whether a batch of so many bytes can be kept without dropping another."""
         return self._bytes + size <= self._most_bytes
 
 
 class KeptBatches:
-    """The batches of one reader: what the cache keeps, or somebody holds, is not made twice."""
+    """The batches of one reader: what the cache or a caller holds is not made twice."""
 
     def __init__(self, cache: BatchCache, reader: int, lasting: bool, weight: int) -> None:
         self._cache, self._reader, self._lasting, self._weight = cache, reader, lasting, weight
@@ -147,7 +147,7 @@ class KeptBatches:
         return self._held.get(index) is not None
 
     def peek(self, index: int) -> pa.RecordBatch | None:
-        """A batch if it is there."""
+        """Return a batch if it is there."""
         return self._held.get(index)
 
     def forget(self, indices: Iterable[int] | None = None) -> None:
@@ -155,11 +155,11 @@ class KeptBatches:
         self._cache.forget(self._reader, list(self._held) if indices is None else indices)
 
     def has_room(self, size: int) -> bool:
-        """True if a batch of so many bytes can be kept without dropping another."""
+        """Return whether a batch of so many bytes can be kept without dropping another."""
         return self._cache.has_room(size)
 
     def get(self, index: int, make: Callable[[int], pa.RecordBatch]) -> pa.RecordBatch:
-        """A batch; `make` makes it if it is not there."""
+        """Return a batch; `make` makes it if it is not there."""
         batch = self._held.get(index)
         if batch is None:
             batch = self._held[index] = make(index)

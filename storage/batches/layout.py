@@ -64,7 +64,7 @@ class ColumnLayout:
         return max(place + size for place, size in filter(None, self.buffers) if size)
 
     def array(self, rows: int, data: pa.Buffer, begin: int) -> pa.Array:
-        """The column, of data that begins at a place in the file."""
+        """Return the column, of data that begins at a place in the file."""
         buffers = [
             place and (data.slice(place[0] - begin, place[1]) if place[1] else _EMPTY)
             for place in self.buffers
@@ -82,19 +82,19 @@ class BatchLayout:
     columns: Mapping[str, ColumnLayout]
 
     def columns_of(self, names: Sequence[str]) -> list[ColumnLayout] | None:
-        """The layouts of these columns; None if one of them has no plain type."""
+        """Return the layouts of these columns; None if one of them has no plain type."""
         if not all(name in self.columns for name in names):
             return None
         return [self.columns[name] for name in names]
 
 
 def first_batch_at(schema: pa.Schema) -> int:
-    """The offset of the first record batch of an Arrow file: behind the magic and the schema."""
+    """Return the offset of the first record batch of an Arrow file: behind the magic and the schema."""
     return 8 + int(schema.serialize().size)
 
 
 def read_layout(read: Read, begin: int, end: int, schema: pa.Schema) -> BatchLayout:
-    """The layout of the uncompressed record batch in [begin, end) of a file.
+    """Return the layout of the uncompressed record batch in [begin, end) of a file.
 
     Raises what Arrow raises, and ValueError, where there is none.
     """

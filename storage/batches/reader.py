@@ -62,7 +62,7 @@ FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies
 class BatchReader:
     """Random access to the record batches of a sealed file, with only some columns.
 
-    What was read lately is kept by the cache, what somebody holds is never read twice.
+    Recently read batches are kept by the cache; a batch that a caller holds is never read twice.
 
     Args:
         disk, path, seal, label: see `SealedFile`.
@@ -91,7 +91,7 @@ class BatchReader:
         self._kept = self._cache.kept(weight=1 if self._file.is_near else FAR_WEIGHT)
 
     def _hold(self, reader: Any) -> list[pa.RecordBatch]:
-        """The batches of an uncompressed file that lies in memory, made of its bytes without a copy.
+        """Return the batches of an uncompressed file that lies in memory, made of its bytes without a copy.
 
         None of them where few of its bytes are asked for: what is kept of a batch would hold all of them.
         """
@@ -107,12 +107,12 @@ class BatchReader:
         return batches if 2 * asked >= self._file.size else []
 
     def _choose(self, schema: pa.Schema) -> list[str]:
-        """The columns to read. Raises what Arrow raises when the file is not what it should be."""
+        """Return the columns to read. Raises what Arrow raises when the file is not what it should be."""
         raise NotImplementedError
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Turns what Arrow raises into errors of ours."""
+        """Translate Arrow's errors into the store's."""
         try:
             yield
         except MemoryError as error:
@@ -124,7 +124,7 @@ class BatchReader:
         return self._file.damaged(why)
 
     def schema_of(self, columns: Sequence[str]) -> pa.Schema:
-        """The schema of some of the reader's columns."""
+        """Return the schema of some of the reader's columns."""
         names = tuple(columns)
         schema = self._schemas.get(names)
         if schema is None:
@@ -135,7 +135,7 @@ class BatchReader:
         return self._schema_of_file.field(name)
 
     def holds(self, index: int) -> bool:
-        """True if a batch is in memory."""
+        """Return whether a batch is in memory."""
         return index in self._kept
 
     def batch(self, index: int) -> pa.RecordBatch:
@@ -150,14 +150,14 @@ class BatchReader:
             return self._read(self._numbers[index], self.columns)
 
     def kept_beside(self, lasting: bool = False, about_bytes: float = 0) -> KeptBatches:
-        """A place for batches that are made of the reader's own, in the same cache; see `BatchCache.kept`."""
+        """Return a place in the cache for batches derived from the reader's own; see `BatchCache.kept`."""
         return self._cache.kept(lasting, about_bytes)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return (self.batch(index) for index in range(self.batch_count))
 
     def _read(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Some columns of a batch in the file; others are not decompressed, nor read where that helps."""
+        """Return some columns of a batch in the file; others are not decompressed, nor read if avoidable."""
         if self._held:
             return self._held[number].select(list(columns)).replace_schema_metadata(None)
         if not self._file.is_near:
@@ -188,7 +188,7 @@ class BatchReader:
         return batch.select(list(columns)).replace_schema_metadata(None)
 
     def _plan(self, layout: BatchLayout, columns: Sequence[ColumnLayout]) -> _Plan:
-        """The way to read columns of all batches of a file that is far, by where they are in one of them."""
+        """Return how to read columns of all batches of a remote file, by their offsets in one batch."""
         length = layout.end - layout.begin
         if sum(column.end - column.begin for column in columns) >= _MOST * length:
             return _Plan(is_whole=True)
@@ -219,7 +219,7 @@ class BatchReader:
     def rows(self, index: int, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.RecordBatch:
         """Rows of a batch, by number, in the order asked, of some of the reader's columns.
 
-        A batch that nobody holds, and that there is no room to keep, is not read for the sake of some rows.
+        A batch that no caller holds, and that the cache has no room for, is not read for a few rows.
         """
         arrays = None
         if not self.holds(index):
@@ -233,7 +233,7 @@ class BatchReader:
     def _rows_alone(
         self, number: int, rows: NDArray[np.int64], columns: Sequence[str]
     ) -> list[pa.Array] | None:
-        """These rows, read on their own; None where it is better to read the batch."""
+        """Return these rows, read on their own; None where it is better to read the batch."""
         layout = self._layout(number) if self._file.has_cheap_reads else None
         plain = None if layout is None else layout.columns_of(columns)
         if layout is None or plain is None or layout.end - layout.begin > MOST_BYTES:
@@ -243,12 +243,12 @@ class BatchReader:
         return take_rows(self._file, layout, plain, rows)
 
     def _span(self, number: int) -> tuple[int, int]:
-        """The place in the file where a batch begins, and where it ends."""
+        """Return the place in the file where a batch begins, and where it ends."""
         begin = self._ends[number - 1] if number else first_batch_at(self._schema_of_file)
         return begin, self._ends[number]
 
     def _layout(self, number: int) -> BatchLayout | None:
-        """The place of a batch in its file; None where the file is compressed."""
+        """Return the place of a batch in its file; None where the file is compressed."""
         if not self._is_plain:
             return None
         layout = self._file.layouts.get(number)

@@ -70,13 +70,13 @@ def take_rows(
 
 
 def _are_dense(columns: Sequence[ColumnLayout], rows: NDArray[np.int64]) -> bool:
-    """True if rows need most segments of every buffer, so that to find out which would take longer."""
+    """Return whether rows need most segments of every buffer, so that to find out which would take longer."""
     sizes = [place[1] for column in columns for place in column.buffers if place]
     return len(rows) * SEGMENT_BYTES >= _DENSE * max(sizes, default=0)
 
 
 def _all_segments(columns: Sequence[ColumnLayout], begin: int, count: int) -> NDArray[np.bool_]:
-    """The segments of a batch in which columns are."""
+    """Return the segments of a batch in which columns are."""
     chosen = np.zeros(count, dtype=bool)
     for column in columns:
         for place in column.buffers:
@@ -89,7 +89,7 @@ def _all_segments(columns: Sequence[ColumnLayout], begin: int, count: int) -> ND
 def _segments(
     columns: Sequence[ColumnLayout], rows: NDArray[np.int64], begin: int, count: int
 ) -> NDArray[np.bool_]:
-    """The segments of a batch in which rows of columns are, and the places of their texts."""
+    """Return the segments of a batch in which rows of columns are, and the places of their texts."""
     chosen, bits = np.zeros(count, dtype=bool), fixed_bits(columns)
     starts = (bits[:, :1] - 8 * begin + rows * bits[:, 1:2]).ravel()
     lengths = np.repeat(bits[:, 2], len(rows))
@@ -103,7 +103,7 @@ def _segments(
 def _texts(
     column: ColumnLayout, room: NDArray[np.uint8], begin: int, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places in the room where the texts of some rows begin and end."""
+    """Return the places in the room where the texts of some rows begin and end."""
     _, offsets, texts = column.buffers
     assert offsets is not None
     dtype = np.dtype(f"<i{column.offset_bytes}")
@@ -118,7 +118,7 @@ def _texts(
 
 
 def _edges(column: ColumnLayout, begin: int) -> list[int]:
-    """The segments where a text column's first and last offset are."""
+    """Return the segments where a text column's first and last offset are."""
     _, offsets, _ = column.buffers
     assert offsets is not None
     place, size = offsets

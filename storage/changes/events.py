@@ -26,7 +26,7 @@ class Events:
         versions: for each one a version of its key, by its number in the histories.
         places: where its values are.
         commits: what did it.
-        kinds: what it was, as an index of `KINDS`; None when nobody asked.
+        kinds: what it was, as an index of `KINDS`; None when not requested.
     """
 
     versions: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Events:
 
 
 def new_rows(histories: Histories) -> Events:
-    """The rows that inserts and updates wrote."""
+    """Return the rows that inserts and updates wrote."""
     chosen = np.flatnonzero(~histories.deleted)
     return Events(chosen, histories.places.at(chosen), histories.commits[chosen], None)
 
@@ -53,7 +53,7 @@ def changes_of(opened: OpenInterval, histories: Histories, before: Bounds) -> Ev
 
 
 def replacements_of(histories: Histories, commit: int) -> Events:
-    """The changes of an overwrite: each key's last version was written by it, or removed by it."""
+    """Return the changes of an overwrite: each key's last version was written by it, or removed by it."""
     last = np.flatnonzero(histories.last)
     written = histories.commits[last] == commit
     existed = ~(written & histories.first[last])
@@ -86,7 +86,7 @@ class _Changes:
 
 
 def _emit(changes: _Changes) -> Events:
-    """The events of changes.
+    """Return the events of changes.
 
     before   after    events
     no row   row      insert
@@ -113,7 +113,7 @@ def _emit(changes: _Changes) -> Events:
 def newest_of(
     opened: OpenInterval, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
 ) -> tuple[RowPlaces, Mask]:
-    """The newest version of each key in `bounds`, and whether there is one that is no tombstone."""
+    """Return the newest version of each key in `bounds`, and whether there is one that is no tombstone."""
     names = opened.table.primary_key
     commits = np.full(len(slots), -1, dtype=np.int64)
     places = RowPlaces(np.zeros(len(slots), dtype=np.intp), np.zeros(len(slots), dtype=np.int64))

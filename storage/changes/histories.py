@@ -55,7 +55,7 @@ class Histories:
 
     @cached_property
     def last(self) -> Mask:
-        """True if a version is the newest of its key."""
+        """Return whether a version is the newest of its key."""
         return np.append(self.first[1:], [True])[: len(self)]
 
     def key_at(self, version: int) -> bytes:
@@ -92,7 +92,7 @@ class HistoryIterator:
 
     Args:
         opened: the fragments.
-        owners: those that take part, at least one.
+        owners: the participants, at least one.
         key: begin beyond this key in the first slot.
         bounds: which commits count.
     """
@@ -114,7 +114,7 @@ class HistoryIterator:
         return sum(strand.scanned for strand in self._strands)
 
     def step(self, count: int) -> Histories:
-        """The next keys, of about `count` versions together; there may be none in one step."""
+        """Return the next keys, of about `count` versions together; there may be none in one step."""
         share = max(count // len(self._strands), LEAST_ROWS, self._least)
         for strand in self._strands:
             strand.load(share)
@@ -125,7 +125,7 @@ class HistoryIterator:
         return histories
 
     def _complete(self, frontiers: Sequence[pa.RecordBatch]) -> Histories:
-        """The versions of keys below the lowest key that an unfinished fragment has been read up to."""
+        """Return the versions of keys below the lowest key up to which an unfinished fragment was read."""
         held = [strand.held for strand in self._strands]
         count = sum(batch.num_rows for batch in held)
         rows = pa.concat_batches([*held, *frontiers])
@@ -185,13 +185,13 @@ class _Strand:
         self.held = self.held.slice(count)
 
     def last_seen(self) -> pa.RecordBatch:
-        """The last row that was looked at, as a version before all others of its key."""
+        """Return the last row that was looked at, as a version before all others of its key."""
         last = self._versions(np.array([self._at - 1], dtype=np.int64))
         columns = [*last.columns[:-2], pa.array([_BEFORE_ALL], pa.int64()), last.columns[-1]]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _next(self, most: int) -> Rows:
-        """The next rows that count, `most` of them, within one batch; perhaps none."""
+        """Return the next rows that count, `most` of them, within one batch; perhaps none."""
         reader, at = self._input.reader, self._at
         index = int(np.searchsorted(reader.starts, at, "right")) - 1
         stop = min(self._end, int(reader.starts[index + 1]))
@@ -221,7 +221,7 @@ class _Strand:
 def versions_at(
     source: MergeInput, rows: Rows, columns: Sequence[str], since: int
 ) -> tuple[pa.RecordBatch, NDArray[np.int64], Mask]:
-    """Some columns of rows, their commits, and which are gone; no column may hold a null.
+    """Return some columns of rows, their commits, and which are gone; no column may hold a null.
 
     Tombstones are, and what was history by `since`: there its key has another version, or none.
     """

@@ -2,7 +2,7 @@
 
 A fragment keeps every version of a row that a reader may still want, so changes need no log of
 their own. Of each key the versions in the range are brought together, oldest first; what each one
-replaced is the version before it, in the range or, by a look-up, before it.
+replaced is the version before it, in the range or found by a point lookup before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from elasticscan.storage.pages import PageBuilder, PageSource, Piece, fill_page,
 
 
 def read_changes(source: PageSource, request: PageRequest) -> PageRows:
-    """Changes that a request's span made to the slots of its cursors, by slot, key and commit.
+    """Yield changes that a request's span made to the slots of its cursors, by slot, key and commit.
 
     Returns:
         A page of the request's columns, with a feed the kind of change, and the number of the commit. Where
@@ -171,7 +171,7 @@ class _ChangePage:
         return rest if slot == rest.start else Piece(slot, rest.end)
 
     def _fetch(self, opened: OpenInterval, events: Events, count: int) -> pa.RecordBatch:
-        """The first `count` events as rows."""
+        """Return the first `count` events as rows."""
         columns = opened.fetch(events.places.at(slice(count)), self.columns) if self.columns else []
         if events.kinds is not None:
             columns.append(pa.array(KINDS).take(pa.array(events.kinds[:count])))

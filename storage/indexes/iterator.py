@@ -23,7 +23,7 @@ _ZEROS = bytes(64)  # more zeros than the part of a key after a bound can begin 
 
 
 def _floor(low: bytes) -> bytes:
-    """A string between the keys before `low` and those from `low` on, for iterators in descending order.
+    """Return a string between the keys before `low` and the others, for descending iterators.
 
     A position covers the order keys up to it. Those of a descending iterator are inverted, byte by byte,
     which turns their order round, except where one string begins with another:
@@ -121,7 +121,7 @@ class RunIterator:
         return self.run.entries - 1 - places if self._descending else places
 
     def selects(self, entries: NDArray[np.int64], slots: NDArray[np.uint16]) -> NDArray[np.bool_]:
-        """A mask of the entries whose slots are read, and lie beyond the position of their slot's cursor."""
+        """Return a mask of the entries whose slots are read, and that lie beyond their slot's cursor."""
         places = self.run.entries - 1 - entries if self._descending else entries
         firsts = self._first_places[np.minimum(slots, len(self._first_places) - 1)]
         mask: NDArray[np.bool_] = firsts <= places
@@ -135,7 +135,7 @@ class RunIterator:
         return self.run.entries - 1 - place if self._descending else place
 
     def _past(self, position: bytes, near: int = 0) -> int:
-        """The first place beyond a position, which does not lie before the place `near`."""
+        """Return the first place beyond a position, which does not lie before the place `near`."""
         if self._descending:
             return self.run.entries - self.run.lower_bound(inverted(position))
         return self.run.upper_bound(position, near)
@@ -144,7 +144,7 @@ class RunIterator:
         return self._ranges[len(self._ranges) - 1 - number if self._descending else number]
 
     def _first_range(self, positions: Sequence[bytes | None]) -> int:
-        """The first range that does not lie wholly before all positions."""
+        """Return the first range that does not lie wholly before all positions."""
         reached = [position for position in positions if position is not None]
         if len(reached) < len(positions):
             return 0
@@ -174,7 +174,7 @@ class RunIterator:
         return end - first
 
     def _place_number(self, count: int) -> int:
-        """The `count`-th of the places found."""
+        """Return the `count`-th of the places found."""
         for start, end in self._spans:
             if count <= end - start:
                 return start + count - 1

@@ -5,7 +5,7 @@ every run shows entries in proportion to what it holds; all of them up to the lo
 are taken, so nothing can be missing in between, and only those are sorted together. An entry counts if
 its row is the newest version of its key at the snapshot. That has to be asked only where several
 fragments serve its slot, or where a fragment holds several versions or newer ones; elsewhere an
-index that carries the wanted columns is read without a look at the rows.
+index that carries the wanted columns is read without reading rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IndexSource(PageSource):
 
 
 def read_index_page(source: IndexSource, request: PageRequest) -> PageRows:
-    """The next rows of a request, in the order of their order keys, until the page is full.
+    """Return the next rows of a request, in the order of their order keys, until the page is full.
 
     A page may end between two rows of one index key; when the order is descending, positions are inverted
     order keys. One without rows may leave cursors, which are always further on. `scanned` counts entries.
@@ -159,7 +159,7 @@ class _IndexPage:
         return run.damaged("its entries, or those of another run of the index, are not in order")
 
     def _advance(self, position: bytes) -> Cursors:
-        """The cursors, moved on to a position; a cursor beyond the position stays."""
+        """Return the cursors, moved on to a position; a cursor beyond the position stays."""
         if all(at.position is not None and position <= at.position for at in self.cursors):
             raise self._disorder(range(len(self.iterators)))  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
@@ -204,7 +204,7 @@ class _IndexPage:
         return self.iterators[int(last["iterator"])].position(int(last["number"]))
 
     def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
-        """The next entries of an iterator, of the slots that the iterator reads."""
+        """Return the next entries of an iterator, of the slots that the iterator reads."""
         iterator = self.iterators[number]
         numbers = iterator.take(cut)
         if not len(numbers):
@@ -217,7 +217,7 @@ class _IndexPage:
         return entries[iterator.selects(numbers, entries["slot"])]
 
     def _select_visible(self, parts: Sequence[_Entries]) -> list[_Entries]:
-        """The entries that count, for each iterator; all that are doubtful are looked up together."""
+        """Return the entries that count, for each iterator; all that are doubtful are looked up together."""
         parts = [part for part in parts if len(part)]
         doubts = [self._doubts(part) for part in parts]
         groups = [self._candidates(part, doubt) for part, doubt in zip(parts, doubts, strict=True)]
@@ -266,7 +266,7 @@ class _IndexPage:
         return entries[order[::-1] if self.descending else order]
 
     def _fetch(self, entries: _Entries) -> pa.RecordBatch:
-        """The wanted columns: from the index where it has them, else from the rows."""
+        """Return the wanted columns: from the index where it has them, else from the rows."""
 
         def covered(iterator: int, at: Places) -> pa.RecordBatch:
             return self.iterators[iterator].run.take(entries["number"][at], self.covered)
@@ -295,7 +295,7 @@ class _IndexPage:
 
 
 def _may_be_in(run: RunReader, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
-    """False if a run has no entry in any of these ranges, where that is seen at little cost."""
+    """Return False if a run has no entry in any of these ranges, where that is seen at little cost."""
     if len(ranges) > FEW_RANGES:
         return True
     return any(first < end for first, end in (run.range_of(*ends) for ends in ranges))

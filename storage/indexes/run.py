@@ -74,12 +74,12 @@ _NEAR = (0, 1, 3, 7, 15)  # how far a search looks on before it begins again
 
 
 def run_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
-    """The table's columns that entries carry, in the order in which they do."""
+    """Return the table's columns that entries carry, in the order in which they do."""
     return tuple(dict.fromkeys((*index.columns, *index.include, *table.primary_key)))
 
 
 def key_columns(table: TableInfo, index: IndexInfo) -> tuple[str, ...]:
-    """The columns of a run that its order keys are made of; one may be there twice."""
+    """Return the columns of a run that its order keys are made of; one may be there twice."""
     return (*_index_key(index), *table.primary_key)
 
 
@@ -139,7 +139,7 @@ def build_runs(
 
 
 def _parts(reader: FragmentReader, table: TableInfo, index: IndexInfo) -> Iterator[pa.RecordBatch]:
-    """The entries of consecutive rows, unsorted, as many as one run may have."""
+    """Yield the entries of consecutive rows, unsorted, as many as one run may have."""
     schema = run_schema(table, index)
     pending: list[pa.RecordBatch] = []
     covered = size = first_row = 0
@@ -228,7 +228,7 @@ def _histogram(
     codes: Sequence[tuple[str, Sequence[NDArray[Any]]]],
     order: NDArray[np.int64],
 ) -> KeyHistogram:
-    """The exact histogram of the index keys."""
+    """Return the exact histogram of the index keys."""
     count = len(order)
     if not count:
         return KeyHistogram(0, (0,) * len(codes), ())
@@ -286,11 +286,11 @@ class RunReader(BatchReader):
         return list(schema.names)
 
     def lower_bound(self, key: bytes, start: int = 0) -> int:
-        """The first entry from `start` on whose order key is not below `key`; `entries` for none."""
+        """Return the first entry from `start` on whose order key is not below `key`; `entries` for none."""
         return self._search(key, False, start)
 
     def upper_bound(self, key: bytes, start: int = 0) -> int:
-        """The first entry from `start` on whose order key is above `key`; `entries` for none."""
+        """Return the first entry from `start` on whose order key is above `key`; `entries` for none."""
         return self._search(key, True, start)
 
     def range_of(self, low: bytes, high: bytes) -> tuple[int, int]:
@@ -328,7 +328,7 @@ class RunReader(BatchReader):
         return self._schema.field(name)
 
     def _place(self, entry: int) -> tuple[list[pa.Array], int]:
-        """The key columns of the batch where an entry is, and its row there."""
+        """Return the key columns of the batch where an entry is, and its row there."""
         index = bisect_right(self._starts, entry) - 1
         batch = self.batch(index)
         return [batch.column(at) for at in self._key_places], entry - self._starts[index]
@@ -353,7 +353,7 @@ class RunReader(BatchReader):
         return start
 
     def _between(self, low: int, high: int, key: bytes, or_equal: bool) -> int:
-        """The first of these entries, all in reach of one batch, that is not below; `high` for none."""
+        """Return the first of these entries, all within one batch, that is not below; `high` for none."""
         if low >= high:
             return high
         columns, row = self._place(low)
@@ -370,7 +370,7 @@ class RunReader(BatchReader):
 
 
 def is_below(columns: Sequence[pa.Array], row: int, bound: bytes, or_equal: bool) -> bool:
-    """True if a row's key is below `bound` (or equal to it); encodes no more than that takes."""
+    """Return whether a row's key is below `bound` (or equal to it); encodes no more than that takes."""
     at = 0
     for column in columns:
         part = encode_value(column[row])

@@ -12,8 +12,8 @@ What this folder promises:
   where that is not possible, 24 MB are remembered.
 - **No secret is kept.** A root is `s3://BUCKET/PREFIX` alone. Who asks, and where the server is, is what
   the environment of each process says.
-- **Trouble passes, or is told.** What a busy server, or a broken line, refuses is asked again for a minute;
-  what somebody must mend is a typed error that says what.
+- **Errors are retried or raised.** A request that a busy server or a broken connection refuses is retried for
+  a minute; a lasting problem is a typed error that names it.
 
 refusals  what a server says no with, as errors of ours
 bucket    requests to a bucket, tried again

@@ -55,7 +55,7 @@ _lock = renewed_in_child(Lock)
 
 
 def _client() -> _Client:
-    # A hash: whoever prints the variables of a failed call must find no secret among them.
+    # A hash: the variables of a failed call, which tracebacks may print, must hold no secret.
     key = os.getpid(), hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
     client = _clients.get(key)
     if client is None:
@@ -163,7 +163,7 @@ class Bucket:
         return Upload(self._ask, key)
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
-        """(key, id, time of its beginning) of each upload below a prefix that nobody has ended."""
+        """(key, id, time of its beginning) of each unfinished upload below a prefix."""
         more: dict[str, Any] = {}
         while True:
             answer = self._ask("list_multipart_uploads", None, Prefix=prefix, **more)
@@ -219,7 +219,7 @@ class Bucket:
 
 
 def _taken(answer: Any) -> tuple[pa.Buffer, int]:
-    """The bytes of an answer, and the size of the whole object."""
+    """Return the bytes of an answer, and the size of the whole object."""
     size = int(answer["ContentLength"])
     # Large ones are the system's own: an allocator would keep them for a while when they are free.
     buffer = pa.allocate_buffer(size) if size < _LARGE_BYTES else pa.py_buffer(mmap(-1, size))

@@ -8,7 +8,7 @@ lies the object's end, with its size:
                                  block of 64 KB: 1 once the block is there. It is written last.
     <directory>/3f/3f9c…/end     its size (8 bytes, little-endian), and its last bytes
 
-A name is a hash of bucket and key. Nothing here is believed: every byte of a sealed file is compared
+A name is a hash of bucket and key. Nothing here is trusted: every byte of a sealed file is compared
 with a checksum when it is read, and what differs is forgotten and fetched again (`SealedFile`). What is used
 least goes first. A cache that cannot be written, or is full, is gone on without.
 """
@@ -47,12 +47,12 @@ class Copies:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._most_bytes = directory, most_bytes
-        self._unswept = most_bytes  # bytes written since the last sweep; at first nobody knows what is there
+        self._unswept = most_bytes  # bytes written since the last sweep; at first what is there is unknown
         self._is_ours: bool | None = None
 
     @staticmethod
     def name(of: str) -> str:
-        """The name of an object's copies."""
+        """Return the name of an object's copies."""
         return hashlib.sha256(of.encode()).hexdigest()[:40]
 
     def read_into(self, name: str, offset: int, room: memoryview) -> int:
@@ -87,7 +87,7 @@ class Copies:
         return length
 
     def missing(self, name: str, begin: int, end: int) -> tuple[int, int]:
-        """The place between two blocks, or the object's end, without those at both edges that are there."""
+        """Return the range between two blocks, or to the object's end, without cached blocks at its edges."""
         numbers = range(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES))
         there = b"".join(
             self._blocks_there(name, extent)
@@ -106,7 +106,7 @@ class Copies:
         return bytes(_EXTENT_BLOCKS)
 
     def end_of(self, name: str) -> tuple[pa.Buffer, int] | None:
-        """The last bytes of an object, and its size."""
+        """Return the last bytes of an object, and its size."""
         try:
             with open(self._place(name, _END), "rb") as file:
                 content = file.read()
@@ -184,7 +184,7 @@ class Copies:
             os.utime(handle, (now, now))
 
     def _may_write(self, name: str) -> bool:
-        """True for a directory that nobody else may look into; it has a place for the object then."""
+        """Return whether the directory is private to this user; then it has a place for the object then."""
         place = self._place(name)
         if self._is_ours is None or (self._is_ours and not Path(place).is_dir()):
             self._directory.mkdir(_PRIVATE, parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ _opened: dict[tuple[str | None, ...], Copies | None] = {}
 
 
 def copies_here() -> Copies | None:
-    """The copies that this process shares with others of its user; None where the environment turns them off.
+    """Return the copies shared by the user's processes; None where the environment disables them.
 
     Raises:
         InvalidOption: `ELASTICSCAN_CACHE_BYTES` is no number of bytes.

@@ -22,7 +22,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
 def parse_root(root: str) -> tuple[str, str]:
-    """The bucket and the prefix that an `s3://` or `s3a://` root names; the prefix ends with a slash.
+    """Return the bucket and the prefix that an `s3://` or `s3a://` root names; the prefix ends with a slash.
 
     Raises:
         InvalidOption: it names none, or says more than that: who asks, and where the server is, belongs into
@@ -33,9 +33,8 @@ def parse_root(root: str) -> tuple[str, str]:
         path = posixpath.normpath("/" + unquote(parts.path).lstrip("/")).lstrip("/")
         return parts.netloc, f"{path}/" if path else ""
     raise InvalidOption(
-        f"{shown(root)} cannot be a shard's storage: write s3://BUCKET/PREFIX alone. Set credentials, "
-        "endpoint and region where each process runs, with AWS_PROFILE (or AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY), AWS_ENDPOINT_URL and AWS_REGION; the store never keeps them",
+        f"{shown(root)} cannot be a shard's storage; write `s3://BUCKET/PREFIX`, and set AWS_PROFILE, "
+        "AWS_ENDPOINT_URL and AWS_REGION where each process runs",
         option="shards",
     )
 

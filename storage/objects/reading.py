@@ -32,7 +32,7 @@ TAIL_BYTES = 64 << 10
 # Requests alongside each other; two ranges ahead of time, and who reads, leave some of 16 connections.
 MOST_AT_ONCE = 6
 STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
-_SECOND_BYTES = 1 << 20  # where somebody may begin to scan
+_SECOND_BYTES = 1 << 20  # where a scan may begin
 _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
 _REMEMBERED_BYTES = 2 * STRETCH_BYTES  # by a process, of all objects
 _MOST_ENDS = 128  # 8 MB
@@ -132,7 +132,7 @@ _places = renewed_in_child(lambda: BoundedSemaphore(_AHEAD))
 
 
 def name_of(bucket: Bucket, key: str) -> str:
-    """The name of an object in its bucket.
+    """Return the name of an object in its bucket.
 
     It leaves out the server, which costs more to find out than a read of copies: keys of fragments are never
     given twice, and what another server's object has in them is found out like other damage.
@@ -153,7 +153,7 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> No
         name = name_of(bucket, key)
         copy = "" if copies is None else copies.name(name)
         if copies is None or copies.end_of(copy) is None:
-            with suppress(FragmentMissing):  # whoever opens it is told
+            with suppress(FragmentMissing):  # opening it raises the error
                 end, size = read_end(bucket, key)
                 if copies is None or not copies.keep_end(copy, memoryview(end).cast("B"), size):
                     _ends.put(name, end, size)
@@ -162,7 +162,7 @@ def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> No
 
 
 def read_end(bucket: Bucket, key: str) -> tuple[pa.Buffer, int]:
-    """The last bytes of an object, and its size."""
+    """Return the last bytes of an object, and its size."""
     return bucket.read(key, f"-{TAIL_BYTES}")
 
 
@@ -262,7 +262,7 @@ class CopiedObject(Object):
             self._fetch_ahead(ahead[1])
 
     def _fetch_from(self, offset: int, room: memoryview) -> None:
-        """Fetch blocks, and those that come next if somebody scans."""
+        """Fetch blocks, and the following ones during a scan."""
         begin = offset // BLOCK_BYTES * BLOCK_BYTES
         end = least = -(-(offset + len(room)) // BLOCK_BYTES) * BLOCK_BYTES
         if self._expected[0] - BLOCK_BYTES < begin < self._expected[1]:
@@ -319,7 +319,7 @@ class CopiedObject(Object):
             try:
                 parallel(lambda part: self._fetch(*part), parts, MOST_AT_ONCE)
                 future.set_result(None)
-            except BaseException as error:  # told to whoever waits for it
+            except BaseException as error:  # raised where its result is awaited
                 future.set_exception(error)
             finally:
                 free.release()

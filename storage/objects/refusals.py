@@ -77,12 +77,12 @@ _UNSENT: tuple[tuple[type[BotoCoreError], str], ...] = (
 
 
 def code_of(error: BaseException) -> str:
-    """The server's word for what is wrong; empty when no answer came."""
+    """Return the server's word for what is wrong; empty when no answer came."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def is_passing(error: BaseException) -> bool:
-    """True if the same request may go well a little later."""
+    """Return whether the same request may go well a little later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or status in (408, 429) or code_of(error) in _BUSY
@@ -90,12 +90,12 @@ def is_passing(error: BaseException) -> bool:
 
 
 def may_be_renewed(error: BaseException) -> bool:
-    """True if credentials were refused, or missing, that may have been renewed in their file since."""
+    """Return whether credentials were refused, or missing, that may have been renewed in their file since."""
     return code_of(error) in _OUTDATED or isinstance(error, (NoCredentialsError, CredentialRetrievalError))
 
 
 def _number_of(error: BaseException | None) -> int | None:
-    """The first number of the operating system in what caused an error."""
+    """Return the first number of the operating system in what caused an error."""
     for _ in range(10):
         if error is None or (isinstance(error, OSError) and error.errno is not None):
             break
@@ -104,7 +104,7 @@ def _number_of(error: BaseException | None) -> int | None:
 
 
 def as_ours(error: BaseException, root: str, where: str, server: str, writing: bool) -> ElasticScanError:
-    """The error to raise for one of `FAILURES`.
+    """Return the error to raise for one of `FAILURES`.
 
     Args:
         root, where: the shard's root and the object, without secrets.
@@ -118,15 +118,14 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
         return missing_file(where)
     if code == "NoSuchUpload":
         return WriteConflict(
-            f"the upload of {where} was ended while it was being written, as a garbage collection does whose "
-            "grace is shorter than the write takes; nothing was committed: try again, and collect with a "
-            "longer grace",
+            f"the upload of {where} was ended by a garbage collection; nothing was committed: try again, "
+            "and collect with a longer grace",
             path=where,
         )
     if code in ("QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"):
         return DiskFull(
             f"the object storage has no room for {where} ({code}); nothing was committed: free some space "
-            "(collect_garbage removes files that nothing needs) or raise the quota, and try again",
+            "or raise the quota",
             path=where,
         )
     why = _REFUSED.get(code) or next((said for kind, said in _UNSENT if isinstance(error, kind)), None)

@@ -7,7 +7,7 @@ What this room promises:
 - **Nothing is written where it does not belong.** `Context.writable_disk` reads the marker of a root first,
   and the mark tells whether the catalog is an older copy (`elasticscan.store.roots`).
 - **What is read stays readable**: by retention, by a lease that ends, or by a tag that does not.
-- **A key is believed only with its seal**, and opened by whoever has the store's secrets.
+- **A key is valid only with its seal**, and opened by any process with the store's secrets.
 
 The words:
 
@@ -29,7 +29,7 @@ processes  one context for each process; shared: `Context`, which has all of the
 leases     promises with an end; tags: names that keep a snapshot
 shards     the scan protocol in one process: placements from the catalog, pages from the disks
 
-It leaves out every operation: whoever reads, writes or moves asks a context and is not known to it.
+It has no operations: reads, writes and moves use a context, which does not know them.
 """
 
 from elasticscan.store.context.shared import Checkpoint, Context, Find

@@ -1,4 +1,4 @@
-"""Work that follows commits, as a store sees whoever does it."""
+"""Work that follows commits, as an interface for the store."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
 
 
 def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
-    """True if retention keeps a snapshot until its reader looks again, and twice as long for good measure."""
+    """Return whether retention keeps a snapshot for twice the time until its reader checks again."""
     return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
 
 
@@ -46,7 +46,7 @@ def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
 def hold_snapshot(
     context: Context, tx: Tx, table: TableInfo, snapshot: int | None, look: Callable[[Tx], Seen]
 ) -> tuple[int, Seen] | None:
-    """The snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
+    """Return the snapshot of a new scan (the newest, for None), and what `look` sees in the same transaction.
 
     None when the retention period alone does not keep it for long enough: then it needs a lease.
     """
@@ -79,9 +79,8 @@ def lease_snapshot(
             return at, look(tx)
     except DiskFull as error:
         raise DiskFull(
-            "the catalog's disk is full, and a scan writes a lease there where the retention period alone "
-            f"does not keep its snapshot for {2 * LEASE_SECONDS // 3600} hours; nothing was changed: free "
-            "some space and try again, or open the store with read_only=True, which takes no lease"
+            f"the catalog's disk is full, and a scan of over {2 * LEASE_SECONDS // 3600} hours writes a "
+            "lease there; free some space, or open with read_only=True"
         ) from error
 
 
@@ -125,7 +124,7 @@ def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> Ta
 
 
 def end_lease(context: Context, lease: str) -> None:
-    """Let go of a scan's snapshot, if it was ever leased and that can be written.
+    """Release a scan's snapshot, if it was leased and the catalog is writable.
 
     Else the lease runs out by itself. An error would stand for what was done under it, and say of a write
     that was committed that it was not.
@@ -161,7 +160,7 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
 
 
 def _held_commit(table: TableInfo, key: ContinuationKey) -> int:
-    """The commit that has to stay: of a snapshot, or the one after which changes are read."""
+    """Return the commit that has to stay: of a snapshot, or the one after which changes are read."""
     return max(key.segments[0].after, table.oldest_snapshot) if key.segments else key.snapshot
 
 
@@ -176,11 +175,11 @@ def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> 
     with context.catalog.leasing() as tx:
         table = tx.table_by_id(table_id)
         if table is not None:
-            # Beyond what is kept there is nothing to hold: whoever misses it says so.
+            # Beyond what is kept there is nothing to hold: the reader raises the error.
             at = min(max(commit, table.oldest_snapshot), tx.versions()[1])
             tx.take_lease(lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
 
 
 def stream_of(purpose: str) -> str | None:
-    """The name of the stream that a lease is of; None for any other lease."""
+    """Return the name of the stream that a lease is of; None for any other lease."""
     return purpose.removeprefix(_STREAM) if purpose.startswith(_STREAM) else None

@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """Values that were made lately; of those that weigh too much together, the ones used least lately go.
+    """Cache of values with a bound on their total weight; the least recently used go first.
 
     By default each weighs 1, and `MOST_CACHED` are kept.
     """
@@ -66,7 +66,7 @@ class Lasting(Generic[Key, Value]):
         self._read: dict[Key, tuple[int, Value]] = {}
 
     def at(self, layout: int, key: Key) -> Value | None:
-        """The value at a layout, if that is known."""
+        """Return the value at a layout, if that is known."""
         read = self._read.get(key)
         return None if read is None or read[0] != layout else read[1]
 
@@ -75,7 +75,7 @@ class Lasting(Generic[Key, Value]):
         return value
 
     def newest(self, key: Key) -> tuple[int, Value] | None:
-        """The newest layout of which the value is known, and the value."""
+        """Return the newest layout of which the value is known, and the value."""
         return self._read.get(key)
 
     def carry_over(self, now: Reached) -> None:
@@ -101,17 +101,17 @@ class TableStatistics:
     runs: Mapping[int, KeyHistogram]
 
     def fragments_of(self, definition: int) -> Mapping[int, FragmentStatistics]:
-        """Statistics of fragments for whoever names columns by a definition; none if that is another."""
+        """Return statistics of fragments for the columns of a definition; none if it is another."""
         return self.fragments if definition == self.definition else {}
 
     def histograms(self, runs: Iterable[IndexRun]) -> list[KeyHistogram]:
-        """The histograms of some runs; of those that have none, what is said of a run of its size."""
+        """Return the histograms of some runs; runs without one get the default of their size."""
         return [self.runs.get(run.id) or KeyHistogram.unknown(run.rows) for run in runs]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPlaces:
-    """The places of slots, for whoever divides a read among tasks.
+    """The places of slots, for dividing a read among tasks.
 
     Attributes:
         placement: where they are now.
@@ -133,7 +133,7 @@ def slot_places(tx: Tx, placement: Placement, base: Topology) -> SlotPlaces:
 
 @dataclass(frozen=True, slots=True)
 class ScanLayout:
-    """The facts by which a scan is divided among tasks, from the look at the catalog that fixed its snapshot.
+    """The facts by which a scan is divided among tasks, from the catalog transaction that fixed its snapshot.
 
     Attributes:
         places: where slots live, and the scan's base topology.
@@ -177,12 +177,12 @@ class TableState:
         self._kept: dict[int, tuple[float, float]] = {}
 
     def serves(self, snapshot: int, after: int | None = None) -> bool:
-        """True if a snapshot, or the changes up to it, can be read: all is here and still kept."""
+        """Return whether a snapshot, or the changes up to it, can be read: all is here and still kept."""
         oldest = snapshot if after is None else max(after, self.table.created_commit)
         return self.table.oldest_snapshot <= oldest and snapshot <= self.last_commit
 
     def is_kept(self, snapshot: int, now: float) -> bool:
-        """True if retention was seen to keep a snapshot, lately enough not to look again."""
+        """Return whether retention was seen to keep a snapshot, lately enough not to look again."""
         begin, end = self._kept.get(snapshot, (now, now))
         return begin <= now < end
 
@@ -193,7 +193,7 @@ class TableState:
         return self._views.get(shard, self._nothing)
 
     def index(self, index_id: int) -> IndexInfo:
-        """Raises `IndexChanged` when the index is there no more."""
+        """Raise `IndexChanged` when the index is there no more."""
         info = self._indexes.get(index_id)
         if info is None:
             raise IndexChanged(
@@ -204,25 +204,25 @@ class TableState:
         return info
 
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
-        """A fragment's entries in an index; every fragment has them once the index is ready."""
+        """Return a fragment's entries in an index; every fragment has them once the index is ready."""
         return self._runs[fragment.id, index.id]
 
     def all_runs(self) -> Iterator[IndexRun]:
-        """The runs of all fragments and indexes."""
+        """Return the runs of all fragments and indexes."""
         return chain.from_iterable(self._runs.values())
 
     def has(self, index: IndexInfo) -> bool:
-        """True unless an index was dropped."""
+        """Return whether no index was dropped."""
         return index.id in self._indexes
 
     def runs_at(self, snapshot: int, index: IndexInfo) -> list[tuple[Fragment, IndexRun]]:
-        """The runs that a scan of a snapshot through an index reads."""
+        """Return the runs that a scan of a snapshot through an index reads."""
         bounds = self.bounds(snapshot)
         read = chain.from_iterable(view.fragments_within(bounds) for view in self._views.values())
         return [(fragment, run) for fragment in read for run in self.runs(fragment, index)]
 
     def intervals_at(self, snapshot: int) -> list[SlotInterval]:
-        """The slots of the fragments that a scan of a snapshot reads, shard by shard."""
+        """Return the slots of the fragments that a scan of a snapshot reads, shard by shard."""
         bounds = self.bounds(snapshot)
         return [interval for view in self._views.values() for interval in view.intervals(bounds)]
 
@@ -232,11 +232,11 @@ class TableState:
         return len(self._views)
 
     def bounds(self, snapshot: int) -> Bounds:
-        """The commits whose rows count at a snapshot."""
+        """Return the commits whose rows count at a snapshot."""
         return Bounds(self.floor(snapshot), snapshot, since=snapshot)
 
     def floor(self, snapshot: int) -> int:
-        """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+        """Return the newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
         return floor_at(self._overwrites, snapshot)
 
 
@@ -275,30 +275,29 @@ class CurrentTable:
 
 
 def check_reached(last_commit: int, upto: int) -> None:
-    """Raises `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
+    """Raise `CatalogOutdated` when changes are asked for of commits that the catalog does not know."""
     if upto > last_commit:
         raise CatalogOutdated(
-            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}: an older one was "
-            "put back. Put back the newest; or, if that is lost, run `elasticscan adopt`",
+            f"the catalog knows commits up to {last_commit}, this scan reads up to {upto}; put the newest "
+            "catalog back, or run `elasticscan adopt`",
             known=upto,
         )
 
 
 def oldest_kept(table: TableInfo) -> int:
-    """The commit after which every change is still kept; 0 where all are that there ever were."""
+    """Return the commit after which every change is still kept; 0 where all are that there ever were."""
     return 0 if table.oldest_snapshot <= table.created_commit else table.oldest_snapshot
 
 
 def check_kept(table: TableInfo, after: int) -> None:
-    """Raises `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
+    """Raise `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
     oldest = table.oldest_snapshot
     if after < oldest and after < table.created_commit:
         after = table.created_commit  # before its creation a table had nothing to keep
     if after < oldest:
         raise ChangesExpired(
-            f"changes of table {table.name!r} after commit {after} are no longer kept: those of commits "
-            f"{after + 1} to {oldest} are gone. Start again from a snapshot, or keep changes for longer "
-            "(Table.set_retention)",
+            f"changes of table {table.name!r} after commit {after} are no longer kept: {after + 1} to "
+            f"{oldest} are gone; start from a snapshot, or keep changes longer",
             table=table.name,
             after=after,
             oldest=oldest,

@@ -1,11 +1,11 @@
 """The roots of an open store's shards: their disks, whose they are, and what they know of the catalog.
 
-How far the catalog has got is for whoever calls to say.
+The caller passes in how far the catalog has got.
 
 A store may have hundreds of shards, and a commit touches few. So what is committed is noted where files were
-written, and at a few *witnesses*, the same few for everybody who reaches the same roots: whoever writes looks
-at these first. An open store has once looked at all, and where the set of shards changed, all are told. So an
-older catalog is noticed by each process as if all looked at all, unless all witnesses of what was done since
+written, and at a few *witnesses*, the same few for all that reach the same roots: a writer reads
+these first. An open store has read all once, and where the set of shards changed, all are written. So an
+older catalog is noticed by each process as if it read all marks, unless all witnesses of what was done since
 are away or lost; against that the marks of all others are brought up in turn, too.
 """
 
@@ -39,7 +39,7 @@ _IN_TURN = 2  # of the others, for each commit
 
 
 def next_incarnation(identity: Identity, here: Home | None) -> str | None:
-    """The incarnation that a copy begins with its first write; None for a catalog that is no copy.
+    """Return the incarnation that a copy begins with its first write; None for a catalog that is no copy.
 
     It is the same when that begins again after an end during it: roots name it before the catalog does.
     Another copy, and the same one at another commit, begins another.
@@ -51,7 +51,7 @@ def next_incarnation(identity: Identity, here: Home | None) -> str | None:
 
 
 def mark_of(catalog: Identity) -> Mark:
-    """The mark that says how far a catalog has got."""
+    """Return the mark that says how far a catalog has got."""
     return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)
 
 
@@ -64,13 +64,13 @@ def witnesses_first(shards: Iterable[int]) -> list[int]:
 
 
 def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
-    """Some shards beyond the witnesses; all of them come in turn, as the catalog's versions grow."""
+    """Return some shards beyond the witnesses; all of them come in turn, as the catalog's versions grow."""
     others = order[WITNESSES:]
     return [others[(versions * _IN_TURN + n) % len(others)] for n in range(_IN_TURN) if others]
 
 
 class RootMarks:
-    """Opens the roots of a store's shards, also of those that were removed, and reads what lies in them."""
+    """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class RootMarks:
     ) -> None:
         self._catalog, self._clock, self._store = catalog, clock, store
         self._location, self._open_disk = location, open_disk
-        self._shards: dict[int, Shard] = {}  # also those whose disks nobody has asked for yet
+        self._shards: dict[int, Shard] = {}  # also ones whose disks were not opened yet
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
@@ -109,7 +109,7 @@ class RootMarks:
         return self._location.root(self._shard_and_disk(shard)[0].root)
 
     def marker_of(self, shard: int, incarnation: str) -> Marker:
-        """The marker that a shard's root must have."""
+        """Return the marker that a shard's root must have."""
         return Marker(self._store, incarnation, shard, self._shard_and_disk(shard)[0].name)
 
     def claim(self, claims: Claims, added: Shard, incarnation: str, taken: Collection[int]) -> None:
@@ -119,12 +119,12 @@ class RootMarks:
         claims.claim(self._open_disk(root), root, marker, taken)
 
     def is_taken_over(self, shard: int, incarnation: str) -> bool:
-        """True if a shard of this copy of the store that was made later has the root."""
+        """Return whether a shard of this copy of the store that was made later has the root."""
         found = read_marker(self.disk_of(shard), self.root_of(shard))
         return self.marker_of(shard, incarnation).precedes(found)
 
     def check(self, shard: int, now: Callable[[], Mark]) -> Disk:
-        """The disk of a shard whose root proves what it is, and knows no more than the catalog does `now`.
+        """Return a shard's disk once its root is proven, and knows no more than the catalog does `now`.
 
         Or which a copy had begun to make its own: what writes has made sure before that it is no copy.
 
@@ -164,14 +164,14 @@ class RootMarks:
         return done
 
     def _is_far(self, shard: int) -> bool:
-        """True for a shard in object storage, where it can be told."""
+        """Return whether a shard is in object storage, as far as known."""
         with suppress(ElasticScanError):
             return self.disk_of(shard).is_far
         return False
 
     @retry_interrupted
     def _was_begun(self, shard: int) -> bool:
-        """True if a copy, whose first write was cut off, has made a root its own before the catalog says so.
+        """Return whether a copy whose first write was cut off owns a root before the catalog says so.
 
         Raises `CatalogOutdated` where that was done in full: then the catalog is an older one, put back.
         """
@@ -263,9 +263,9 @@ class RootMarks:
         return check
 
     def _is_of_this_catalog(self, shard: int, mark: Mark) -> bool:
-        """True if a mark of another incarnation was left by what lay in the catalog's own place.
+        """Return whether a mark of another incarnation was left by what lay in the catalog's own place.
 
-        By nobody else where the root is copied with the catalog. To other roots a copy may lead, which has
+        By no other where the root is copied with the catalog. To other roots a copy may lead, which has
         taken them over: then the original is read as far as it knows.
         """
         if not self._location.is_inside(self._shard_and_disk(shard)[0].root):
@@ -273,12 +273,12 @@ class RootMarks:
             if not place or mark.catalog != place:
                 return False
         marker = None
-        with suppress(ElasticScanError):  # it is another's: whoever reads its files is told
+        with suppress(ElasticScanError):  # it is another's: readers of its files get the error
             marker = read_marker(self.disk_of(shard), self.root_of(shard))
         return marker == self.marker_of(shard, mark.incarnation)
 
     def _catalog_place(self) -> str:
-        """A digest of the place of the catalog's file; empty for one in a database."""
+        """Return a digest of the place of the catalog's file; empty for one in a database."""
         if self._place is None:
             home = self._catalog.home
             self._place = (

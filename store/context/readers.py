@@ -24,7 +24,7 @@ class Readers:
         self.let_go()
 
     def let_go(self) -> None:
-        """Let go of all files, and of what was read of them; a scan that goes on opens them again."""
+        """Close all files and drop their cached batches; a scan that goes on opens them again."""
         self._batches = BatchCache()
         self._large: LruCache[Hashable, FragmentReader] = LruCache()
         # Small ones come and go with commits; what was laid over a large one stays for as long as its reader.
@@ -33,11 +33,11 @@ class Readers:
         self._runs: LruCache[tuple[int, str], RunReader] = LruCache(MOST_KEPT_BYTES)
 
     def opener(self, table: TableInfo) -> OpenFragment:
-        """A function that opens fragments of a table for some columns."""
+        """Return a function that opens fragments of a table for some columns."""
         return lambda fragment, columns: self._open(table, fragment, columns)
 
     def expect(self, fragments: Sequence[Fragment]) -> None:
-        """Hear that fragments are opened next: the ends of those that are far are fetched at once."""
+        """Hear that fragments are opened next: the ends of remote ones are fetched at once."""
         new = [fragment for fragment in fragments if (fragment.shard, fragment.path) not in self._expected]
         if len(new) < 2:
             return
@@ -48,7 +48,7 @@ class Readers:
             self._disk_of(shard).expect([fragment.path for fragment in new if fragment.shard == shard])
 
     def of_small(self, table: TableInfo, fragment: StagedFragment) -> FragmentReader | None:
-        """A reader of all columns of a small fragment: the next merge uses it again; None for others."""
+        """Return a reader of all columns of a small fragment, for the next merge; None for others."""
         if fragment.bytes > MOST_SMALL_BYTES:
             return None
         return self._open(table, fragment, tuple(table.schema.names))
@@ -67,12 +67,12 @@ class Readers:
         return self._small.get(key, make, _weight(fragment.bytes, len(table.schema)))
 
     def compression_of(self, fragment: Fragment) -> str | None:
-        """The form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
+        """Return the form of a fragment's file, as its seal says it; raises as `SealedFile` does."""
         disk = self._disk_of(fragment.shard)
         return self._batches.open(disk, fragment.path, fragment.seal).manifest.compression
 
     def open_run(self, table: TableInfo, index: IndexInfo, shard: int, run: IndexRun) -> RunReader:
-        """A reader of an index run."""
+        """Return a reader of an index run."""
         disk = self._disk_of(shard)
         label = f" of index {index.name!r}, which can be dropped and made again (table {table.name!r}),"
         return self._runs.get(

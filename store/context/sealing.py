@@ -45,11 +45,11 @@ class StoreSealer:
         return cached.sealer.open(text, self._clock.now())
 
     def sign_offset(self, text: str) -> str:
-        """The code of a stream's offset, by the newest secret for these."""
+        """Return the code of a stream's offset, by the newest secret for these."""
         return self._recent().offsets.of(text)
 
     def is_signed(self, text: str, mac: str) -> bool:
-        """True if a code is that of an offset, by any secret that was not revoked."""
+        """Return whether a code is that of an offset, by any secret that was not revoked."""
         if self._recent().offsets.verify(text, mac):
             return True
         self._cached = self._look()  # another process may have a newer one

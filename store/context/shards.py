@@ -92,13 +92,13 @@ class CatalogPlacements:
 
 
 def note_look(context: Context, tx: Tx) -> None:
-    """Take what a transaction sees, which has just begun, for a look at the placement."""
+    """Use the state of a transaction that has just begun as a placement check."""
     context.note_seen(tx.versions())
     context.looked = context.placement_in(tx), context.clock.now()
 
 
 def local_cluster(context: Context) -> Cluster:
-    """The store's own catalog and disks."""
+    """Return the store's own catalog and disks."""
     return Cluster(CatalogPlacements(context), LocalShards(context))
 
 
@@ -154,7 +154,7 @@ class LocalShards:
             try:
                 return read(state)
             except FragmentDamaged:
-                # A file may have been collected between the look-up and the opening, by another
+                # A file may have been collected between the lookup and the opening, by another
                 # process, after a compaction. Then there is a newer layout; otherwise it is damage.
                 if failed is not None and failed.layout == state.layout:
                     self._context.check_root(request.shard)  # a disk that is not mounted is no damage
@@ -162,7 +162,7 @@ class LocalShards:
                 failed, layout = state, None
 
     def _rows_of(self, state: TableState, request: PageRequest | RowRequest) -> PageSource:
-        """The fragments that a shard has of a table."""
+        """Return the fragments that a shard has of a table."""
         view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
         if request.definition is not None:
             table = table.named_as(request.definition)
@@ -236,8 +236,7 @@ def _narrowed(array: pa.Array, field: pa.Field, table: TableInfo) -> pa.Array:
     if not fits:
         raise TableChanged(
             f"column {field.name!r} of table {table.name!r} was dropped or widened since this read began, "
-            f"and a later commit has values that are no {field.type}; begin another one (a stream: start it "
-            "again)",
+            f"and has values that are no {field.type}; begin again",
             table=table.name,
             column=field.name,
         )

@@ -83,7 +83,7 @@ class Context:
         self.hashing = Hashing(self.info.slots, self.info.hash)
         self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
         self._active = Lasting[None, tuple[tuple[int, ...], tuple[int, ...]]]()  # at directories, and others
-        # The versions at the last look: enough for what a later transaction compares with its own.
+        # The versions at the last check: enough for what a later transaction compares with its own.
         self.seen = self._identity.layout, self._identity.last_commit
         self._known_newest = False
         self._placement = Lasting[None, Placement]()
@@ -109,7 +109,7 @@ class Context:
         return self._roots.root_of(shard)
 
     def marker_of(self, shard: int) -> Marker:
-        """The marker that a shard's root must have now."""
+        """Return the marker that a shard's root must have now."""
         return self._roots.marker_of(shard, self.incarnation())
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
@@ -128,7 +128,7 @@ class Context:
 
     @retry_interrupted
     def incarnation(self) -> str:
-        """The id of this copy of the store; costs one small query unless something moved."""
+        """Return the id of this copy of the store; costs one small query unless something moved."""
         if self.versions()[0] != self._identity.layout:
             with self.catalog.reading() as tx:
                 now, before = tx.identity(), self._identity
@@ -138,7 +138,7 @@ class Context:
         return self._identity.incarnation
 
     def writable_disk(self, shard: int) -> Disk:
-        """The disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
+        """Return the disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
 
         Ask again for each file: a disk may be unmounted at any moment.
 
@@ -167,11 +167,11 @@ class Context:
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
     def is_succeeded(self, shard: int) -> bool:
-        """True if a shard was removed and a later one got its root, where files of both may be."""
+        """Return whether a shard was removed and a later one got its root, where files of both may be."""
         return self._roots.is_taken_over(shard, self.incarnation()) and self.has_left(shard)
 
     def has_left(self, shard: int) -> bool:
-        """True if a shard was removed; a later one may have its root, or nothing be mounted there now."""
+        """Return whether a shard was removed; a later one may have its root, or nothing is mounted there."""
         return shard not in self.shard_names()
 
     @contextmanager
@@ -184,7 +184,7 @@ class Context:
                 raise
 
     def check_root(self, shard: int) -> Disk:
-        """As `writable_disk`, for whoever changes nothing."""
+        """Return a shard's disk as `writable_disk` does, without the right to write."""
         return self._roots.check(shard, self._progress)
 
     def _progress(self) -> Mark:
@@ -198,7 +198,7 @@ class Context:
     def note_committed(self, committed: Identity, files_at: frozenset[int]) -> None:
         """Leave a mark of what was committed where files were entered and at witnesses, or at all new shards.
 
-        Where files were entered, only at directories: whoever did that knows which of the others he wrote to.
+        Where files were entered, only at directories: the writer knows which of the others it wrote to.
         """
         self.note_seen((committed.layout, committed.last_commit))
         with suppress(ElasticScanError):
@@ -221,7 +221,7 @@ class Context:
             lasting.carry_over(now)
 
     def _layout_in(self, tx: Tx) -> int:
-        """The layout as a transaction sees it; what is still true at it is kept."""
+        """Return the layout as a transaction sees it; what is still true at it is kept."""
         layout = tx.versions()[0]
         if tx.looked is not None and tx.looked.layout == layout:  # not one of its own making
             self._carry_over(tx.looked)
@@ -237,7 +237,7 @@ class Context:
     def local_shards(self, layout: int | None = None) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network.
 
-        They are those of a layout; for None those that were seen last.
+        They are those of a layout; for None, the last seen.
         """
         return self._active_shards(layout)[0]
 
@@ -292,7 +292,7 @@ class Context:
     def _keep_lost_log(self) -> None:
         """Keep the catalog's log aside, before anything is written, if it lacks commits that shards know."""
         if self.catalog.has_log:
-            with suppress(ElasticScanError):  # whoever uses the store is told what is wrong
+            with suppress(ElasticScanError):  # using the store raises the error
                 try:
                     self.check_newest()
                 except CatalogOutdated as error:
@@ -308,7 +308,7 @@ class Context:
         return self.note_seen(self.catalog.versions())
 
     def note_seen(self, versions: tuple[int, int]) -> tuple[int, int]:
-        """Remember what a look at the catalog has shown, and return it."""
+        """Remember the result of a catalog check, and return it."""
         if versions > self.seen and self.catalog.progress is not None:
             self._carry_over(self.catalog.progress)
         self.seen = max(self.seen, versions)  # another thread may have looked since
@@ -316,7 +316,7 @@ class Context:
 
     @retry_interrupted
     def commit_before(self, timestamp: float) -> int:
-        """The newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
         with self.catalog.reading() as tx:
             return tx.commit_before(timestamp)
 
@@ -341,7 +341,7 @@ class Context:
     def placement(self, layout: int | None = None) -> Placement:
         """Return where tablets are now; costs one small query unless something moved.
 
-        `layout` is that of a look of just now, which need not be repeated.
+        `layout` is that of a check just made, which need not be repeated.
         """
         cached = self._placement.at(self.versions()[0] if layout is None else layout, None)
         if cached is not None:
@@ -356,7 +356,7 @@ class Context:
         return self._placement.put(layout, None, tx.placement()) if cached is None else cached
 
     def layout_of(self, placement: Placement) -> int | None:
-        """The layout at which a placement was read, if it is the one that was read last."""
+        """Return the layout at which a placement was read, if it is the one that was read last."""
         cached = self._placement.newest(None)
         return None if cached is None or cached[1] is not placement else cached[0]
 
@@ -366,7 +366,7 @@ class Context:
         self._topology = topology or self._topology
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        """A table and its indexes, as a transaction sees them; raises `TableNotFound`."""
+        """Return a table and its indexes, as a transaction sees them; raises `TableNotFound`."""
         layout = self._layout_in(tx)
         cached = self._by_name.at(layout, name)
         if cached is None:
@@ -375,7 +375,7 @@ class Context:
         return cached
 
     def is_entered(self, tx: Tx, table: TableInfo) -> bool:
-        """True for a table that everybody sees; false for one that is reserved, or was dropped."""
+        """Return True for a table that everybody sees; false for one that is reserved, or was dropped."""
         cached = self._by_name.at(self._layout_in(tx), table.name)
         if cached is not None and cached[0].id == table.id:
             return True  # to drop it is a change of the layout
@@ -383,13 +383,13 @@ class Context:
 
     @retry_interrupted
     def table_now(self, name: str) -> TableInfo:
-        """A table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
+        """Return a table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
         cached = self._by_name.at(self.versions()[0], name)
         if cached is not None:
             return cached[0]
         with self.catalog.reading() as tx:
             self.note_seen(tx.versions())
-            self.placement_in(tx)  # whoever asks for a table needs it next, and so waits once
+            self.placement_in(tx)  # it is needed next, so both take one round trip
             return self.table(tx, name)[0]
 
     def retention_of(self, table: TableInfo) -> float:
@@ -397,7 +397,7 @@ class Context:
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
     def newest_topology(self, tx: Tx) -> Topology:
-        """The newest published topology as a transaction sees it, read from the history each time.
+        """Return the newest published topology as a transaction sees it, read from the history each time.
 
         Raises:
             StoreDamaged: the history is empty or damaged.
@@ -406,12 +406,12 @@ class Context:
         return self._topology
 
     def ask_topology(self) -> Sequence[Question]:
-        """The question of `newest_topology`, if it is foreseen."""
+        """Return the question of `newest_topology`, if it is foreseen."""
         return [] if self._topology is None else ask_topology(self._topology.number)
 
     @retry_interrupted
     def base_topology(self, number: int) -> Topology:
-        """The topology that a scan is compared with: a published one never changes, so each is read once."""
+        """Return the topology to compare a scan with: published ones never change, so each is read once."""
 
         def read() -> Topology:
             with self.catalog.reading() as tx:
@@ -439,13 +439,13 @@ class Context:
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
     ) -> TableState:
-        """A table's fragments as they are now, and what its snapshot excludes.
+        """Return a table's fragments as they are now, and what its snapshot excludes.
 
         Args:
             table_id: the table.
             snapshot: what is to be read.
             after: for changes of the commits in (after, snapshot]: they are looked up, not the snapshot.
-            layout: of the catalog at a look of just now, which need not be repeated.
+            layout: of the catalog at a check just made, which need not be repeated.
 
         Raises:
             TableChanged: the table was dropped.
@@ -494,7 +494,7 @@ class Context:
 
     @retry_interrupted
     def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
-        """A table as it is now, also one that is reserved; None when it was dropped."""
+        """Return a table as it is now, also one that is reserved; None when it was dropped."""
         layout = self.versions()[0] if layout is None else layout
         cached = self._definitions.at(layout, table_id)
         if cached is not None:
@@ -510,7 +510,7 @@ class Context:
 
     @retry_interrupted
     def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
-        """A table's indexes as they are now, also those that are still being built.
+        """Return a table's indexes as they are now, also those that are still being built.
 
         Costs one small query unless the layout has changed; `layout` as for `placement`.
         """
@@ -528,7 +528,7 @@ class Context:
 
     @retry_interrupted
     def statistics(self, state: TableState) -> TableStatistics:
-        """Statistics of a table's fragments and runs; those that were read for an earlier layout are kept."""
+        """Statistics of a table's fragments and runs; the ones read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, None))
         if before is state and kept is not None:
             return kept
@@ -548,7 +548,7 @@ class Context:
         replaces: Iterable[Fragment] = (),
         versions: tuple[int, int] | None = None,
     ) -> Origin:
-        """The origin that files staged from now on carry; `versions` of a look of just now."""
+        """Return the origin that files staged from now on carry; `versions` of a check just made."""
         layout, newest = versions or self.versions()
         placement = self.placement(layout)
         return Origin(
@@ -571,7 +571,7 @@ class Context:
         They are there, and it is the shards' roots where they are. `since` are the catalog's versions before
         the first was staged, if known: while they stay nothing was condemned, so objects are still there.
         """
-        fragments, now = list(staged), tx.identity()  # nobody else commits before this transaction ends
+        fragments, now = list(staged), tx.identity()  # no other commits before this transaction ends
         self.catalog.settle()
         disks = self._roots.check_all({fragment.shard for fragment in fragments}, lambda: mark_of(now))
         nothing_went = since == (now.layout, now.last_commit)
@@ -594,7 +594,7 @@ class Context:
                 self.check_root(shard)  # a disk that is not mounted is no damage
                 raise
             raise WriteConflict(
-                "garbage was collected with a grace period shorter than this took, and took files that it "
-                "needed; nothing was changed: try again, and collect with a longer grace period",
+                "garbage was collected with a grace period shorter than this call; nothing was changed: "
+                "try again with a longer grace",
                 path=path,
             ) from error

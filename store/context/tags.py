@@ -14,7 +14,7 @@ _TAKEN = frozenset({"earliest", "latest", "newest"})
 
 
 def check_tag_name(name: object) -> str:
-    """The name itself, if it is one of a tag; digits alone would be the number of a commit.
+    """Return the name itself, if it is one of a tag; digits alone would be the number of a commit.
 
     Raises:
         InvalidName: it is not.
@@ -31,7 +31,7 @@ def check_tag_name(name: object) -> str:
 
 
 def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) -> int | None:
-    """The commit number that a number, a tag or a time with its zone stands for.
+    """Return the commit number that a number, a tag or a time with its zone stands for.
 
     Of a time it is the newest snapshot then. None, for the newest, stays None.
 
@@ -77,7 +77,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
 
 @retry_interrupted
 def drop_tag(context: Context, find: Find, name: str) -> None:
-    """Let go of a tag.
+    """Remove a tag.
 
     Raises:
         TagNotFound: there is none of this name.

@@ -18,6 +18,6 @@ disks   the disk of a shard's root, and that of a store which can only be read
 making  a new store with its shards
 backup  a store copied to a place of backups, and made of one
 
-It leaves out: stores made again from damaged files (`elasticscan.store.repair`), and catalogs that somebody
+It leaves out: stores made again from damaged files (`elasticscan.store.repair`), and catalogs that were
 put back by hand (`adoption`, of the facade).
 """

@@ -93,8 +93,7 @@ class BackedUp:
         snapshot: the store's newest commit then.
         files: how many it refers to.
         copied, copied_bytes: those of them that were not there yet.
-        removed: files that no backup needs any more, after older ones were dropped, and those that were
-            never finished.
+        removed: files that no backup needs any more, after older ones were dropped, and unfinished files.
     """
 
     name: str
@@ -111,7 +110,7 @@ class _Backup:
 
     store: str
     snapshot: int
-    shards: Mapping[int, str]  # names of those that are not removed
+    shards: Mapping[int, str]  # names of the active ones
     files: Sequence[File]
     catalog: Dump
 
@@ -192,7 +191,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
 
 @retry_interrupted
 def _look(context: Context) -> tuple[str, _Backup]:
-    """A name for a backup of now, and what is to be in it, from one look at the catalog."""
+    """Return a name for a backup of now, and what is to be in it, from one look at the catalog."""
     with context.catalog.reading() as tx:
         dump, now, snapshot = tx.dump(), tx.times.stamp, tx.versions()[1]
         fragments = {fragment.id: fragment for fragment in tx.fragments()}
@@ -205,7 +204,7 @@ def _look(context: Context) -> tuple[str, _Backup]:
 
 
 def _later_name(name: str, there: Collection[str]) -> str:
-    """A name behind those that hold no more commits: the last one is the newest, whatever clocks said."""
+    """Return a name that sorts after all backups with fewer commits, whatever clocks said."""
     names = (match[1] for match in map(_NAMED.fullmatch, there) if match)
     last = max((other for other in names if _commit_of(other) <= _commit_of(name)), default="")
     if last < name:
@@ -223,7 +222,7 @@ def _place_of(file: File) -> str:
 
 
 def _is_there(disk: Disk, file: File, there: Collection[str], copied: Collection[str]) -> bool:
-    """True if a copy can be trusted: made just now, or with the length and the footer that the catalog knows.
+    """Return whether a copy is trusted: made just now, or with the length and footer that the catalog knows.
 
     In object storage its name is enough: an object appears whole, and each look is a request.
     """
@@ -298,11 +297,11 @@ def _no_longer_needed(
         needed = {
             _place_of(file) for name in names if name not in older for file in _unpack(disk, name).files
         }
-    except StoreDamaged as error:  # so nobody knows which files that one needs
+    except StoreDamaged as error:  # so the files that it needs are unknown
         torn = str(error.fields["what"])
         raise StoreDamaged(
-            f"backup {own.removesuffix(SUFFIX)} was made and is whole, but no older one was dropped: {torn} "
-            "there is not as it was written. Remove that file; the next backup drops what none needs",
+            f"backup {own.removesuffix(SUFFIX)} was made, but no older one was dropped: {torn} there is not "
+            "as it was written; remove that file",
             what=torn,
         ) from error
     dropped = set(old)
@@ -403,7 +402,7 @@ class _NewRoot:
 
     Attributes:
         there: files that were there before.
-        copied: those that were copied since.
+        copied: the ones copied since.
     """
 
     disk: Disk
@@ -416,8 +415,8 @@ class _NewRoot:
 def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
     if file.path in root.there:
         raise InvalidOption(
-            f"{root.path} holds files of this store, but no marker that says whose they are; choose another "
-            "place, or remove this directory if no store uses it",
+            f"{root.path} holds files of this store, but no marker that names it; choose another place, or "
+            "remove it if no store uses it",
             option="roots",
         )
     root.copied.append(file.path)
@@ -426,7 +425,7 @@ def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
 
 @contextmanager
 def _taken_back(roots: Iterable[_NewRoot]) -> Iterator[None]:
-    """When the block fails, take back what was copied, where nobody else has claimed the root meanwhile."""
+    """Remove the copies when the block fails, unless another process has claimed the root meanwhile."""
     try:
         yield
     except BaseException:
@@ -510,13 +509,13 @@ def _listed(disk: Disk) -> set[str]:
 
 
 def _is_copy(path: str, others: Collection[str]) -> bool:
-    """True if a file can be a copy that a backup made; others are not ours to remove."""
+    """Return whether a file can be a copy that a backup made; others are not ours to remove."""
     shard, _, rest = path.partition("/")
     return shard.isdecimal() and shard not in others and is_fragment_path(rest)
 
 
 def _is_ours(path: str, others: Collection[str]) -> bool:
-    """True if an unfinished file can be one that a backup was writing: a copy, or a list."""
+    """Return whether an unfinished file can be one that a backup was writing: a copy, or a list."""
     return _is_copy(path, others) or _NAMED.fullmatch(path.removesuffix(_UNFINISHED)) is not None
 
 
@@ -537,7 +536,7 @@ def _pack(backup: _Backup) -> bytes:
 
 
 def _unpack(disk: Disk, name: str) -> _Backup:
-    """Raises `StoreDamaged` unless a list is as it was written."""
+    """Raise `StoreDamaged` unless a list is as it was written."""
     file = disk.open(name)
     content = file.read_at(0, file.size).to_pybytes()
     body, digest = content[:-8], content[-8:]

@@ -26,12 +26,12 @@ class _ReadOnlyDisk:
 
 
 def read_only_disk(disk: Disk, refuse: Callable[[], None]) -> Disk:
-    """The disk, for reading alone: so a write ends before it has staged anything, not with its commit."""
+    """Return the disk as read-only, so that a write fails before it stages anything."""
     return cast("Disk", _ReadOnlyDisk(disk, refuse))
 
 
 def disk_at(disks: Callable[[str], Disk], root: str) -> Disk:
-    """A shard's disk; nothing is made there."""
+    """Return a shard's disk; nothing is made there."""
     try:
         return disks(root)
     except (ValueError, NotImplementedError) as error:  # Arrow's words for what is no place it knows

@@ -1,13 +1,13 @@
 """Creation of a store and its shards: wholly, or leaving nothing behind.
 
-Where there is nothing yet, a store is made alongside its place and gets its name when it is whole: so nobody
-sees it before, two that are made at once do not mix, and what fails is taken back without a doubt of whose
+Where there is nothing yet, a store is made alongside its place and gets its name when it is whole: so it is
+invisible before, two that are made at once do not mix, and what fails is taken back without a doubt of whose
 it is. In a directory that is there, in a database and at roots elsewhere a marker claims each root before
 anything else is written to it, and the commit of the catalog is the last step. There nothing is taken back
-that was not made just now, and nothing that somebody else has claimed.
+that was not made just now, and nothing that another process has claimed.
 
 A process that is killed leaves no store. What it has made so far stays: alongside the place, by a name that
-says that it is unfinished, or as roots with markers, which nobody takes over before they are removed.
+says that it is unfinished, or as roots with markers, which no store takes over before they are removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Staging:
         return self.place is not self.location
 
     def root(self, stored: str) -> str:
-        """The root of a shard, as the catalog keeps it, while the store is being made."""
+        """Return the root of a shard, as the catalog keeps it, while the store is being made."""
         root = self.location.root(stored)
         if not self.is_aside or "://" in root:
             return root
@@ -102,7 +102,7 @@ def staging_of(location: Location) -> Iterator[Staging]:
 
 
 def check_no_store(location: Location) -> None:
-    """Raises `AlreadyExists` where there is one."""
+    """Raise `AlreadyExists` where there is one."""
     if (location.directory is None or location.exists()) and holds_store(location.catalog_url):
         where = shown(location.uri)
         raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
@@ -175,7 +175,7 @@ def new_roots(
 
 @contextmanager
 def take_back_on_error(location: Location, roots: Iterable[str]) -> Iterator[None]:
-    """Make the directories of roots; when the block fails, those that are empty go again."""
+    """Make the directories of roots; remove the empty ones when the block fails."""
     made: list[Path] = []
     try:
         for root in roots:

@@ -173,7 +173,7 @@ class Elasticity:
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Cut tablets in the middle, and make neighbours one, all in one transaction; copies nothing.
 
-        What others have made impossible meanwhile is left out. Returns how many were cut, and joined.
+        Changes that became impossible meanwhile are skipped. Returns how many were cut, and joined.
         """
         with self._context.catalog.writing() as tx:
             for move in tx.moves():
@@ -231,7 +231,7 @@ class Elasticity:
         return moved
 
     def _add_or_take_back(self, tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
-        """Returns how many shards were not there already."""
+        """Return how many shards were not there already."""
         there = {shard.name: shard for shard in tx.shards()}
         known = {(shard.name, shard.root): shard for shard in there.values()}
         back = {known[shard].id for shard in new if shard in known and known[shard].draining}
@@ -261,7 +261,7 @@ class Elasticity:
             if waited > DRAIN_WAIT_SECONDS:
                 raise MoveInProgress(
                     f"shard {shard} could not be emptied: another process has been moving its tablets for "
-                    f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status` and try again",
+                    f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status`",
                     shard=shard,
                 )
             self._context.clock.sleep(_POLL_SECONDS)
@@ -269,7 +269,7 @@ class Elasticity:
 
     @retry_interrupted
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
-        """Moves that empty a shard; none while others move its tablets. None when it was removed."""
+        """Return moves that empty a shard; [] while others move its tablets, None when it was removed."""
         with self._context.catalog.writing() as tx:
             info = next((s for s in tx.shards() if s.id == shard), None)
             if info is None:
@@ -325,7 +325,7 @@ class Elasticity:
             raise errors[0]
 
     def _give_up(self, plans: Sequence[Move], owner: str) -> None:
-        """End moves that did not begin. If the catalog stays away, they are left to whoever comes next."""
+        """End moves that did not begin. If the catalog stays away, they are left to the next process."""
         for wait in UNDO_WAITS_SECONDS:
             try:
                 with self._context.catalog.writing() as tx:
@@ -346,7 +346,7 @@ class Elasticity:
         return self._noted(topology, layout)
 
     def _noted(self, topology: Topology, layout: int) -> Topology:
-        """The topology, which is committed: whoever needs it next need not read it."""
+        """Return the committed topology and cache it."""
         self._context.note_placement(layout, topology.placement, topology)
         return topology
 
@@ -377,12 +377,12 @@ class Elasticity:
 
 
 def _plan_even(tx: Tx, placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
-    """The moves that even shards out by what their tablets hold now."""
+    """Return the moves that even shards out by what their tablets hold now."""
     return plan_even(placement, tablet_bytes(placement, tx.fragments()), shards, Policy())
 
 
 def _told_after(error: ElasticScanError, joined: Sequence[str]) -> ElasticScanError:
-    """The error of an expansion whose shards had joined before."""
+    """Return the error of an expansion whose shards had joined before."""
     return type(error)(
         f"{error.message}. Before that {', '.join(joined)} joined the store, and what could move has moved; "
         "when this is mended, `elasticscan rebalance` (Store.rebalance) moves the rest",

@@ -69,7 +69,7 @@ class Mover:
         """Move a tablet whose move was planned for this owner.
 
         On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
-        stays away meanwhile, whoever resumes moves does that, once the owner has retired.
+        stays away meanwhile, `resume_moves` does that, once the owner has retired.
         """
         progress = _Progress(move, self._look_up(move))
         try:
@@ -259,7 +259,7 @@ class Mover:
     def _end(self, move: Move, has_switched: Callable[[Tx], bool]) -> bool | None:
         """End a move that failed, as soon as the catalog can be asked.
 
-        Returns whether it went through all the same; None when nobody knows.
+        Returns whether it went through all the same; None when unknown.
         """
         for wait in (*UNDO_WAITS_SECONDS, None):
             try:
@@ -274,7 +274,7 @@ class Mover:
 
 
 def _has_switched(tx: Tx, progress: _Progress) -> bool:
-    """True if the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
+    """Return whether the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
     try:
         now = tx.tablet(progress.move.tablet)
     except TabletNotFound:  # it was split or joined since, after a switch or after an adoption
@@ -284,7 +284,7 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
 
 
 def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
-    """The source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
+    """Return the source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
     slots: SlotSet = progress.tablet.slots
     sources, here = [], dict[int, list[Fragment]]()
     for fragment in tx.fragments(shard=progress.move.source):

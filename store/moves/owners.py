@@ -2,7 +2,7 @@
 
 A move or a step belongs to an *owner*: one operation (an expansion, a round of a keeper, …) of one process,
 named `machine:pid:start:token`. Its row in the catalog outlives it when the process dies, or when the catalog
-is away while the move is undone; then somebody else has to see that nobody works at it any more:
+is away while the move is undone; then another process must detect that its owner is gone:
 
     the owner is of                  it is gone when
     this process                     the operation has ended: a registry says which run
@@ -47,7 +47,7 @@ def retire(owner: str) -> None:
 
 @contextmanager
 def owning() -> Iterator[str]:
-    """An owner for the length of a block."""
+    """Hold an owner during a block."""
     owner = new_owner()
     try:
         yield owner
@@ -75,7 +75,7 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
 
 
 def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:
-    """True if nobody works at a move or a step any more; `now` is a time that is believed."""
+    """Return whether the owner of a move or step is gone; `now` is the trusted time."""
     where, _, rest = owned.owner.partition(":")
     pid, _, rest = rest.partition(":")
     if where != machine() or not pid.isdigit():
@@ -104,7 +104,7 @@ def machine() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """The start of a process, in clock ticks: a later process with the same id has another."""
+    """Return the start of a process, in clock ticks: a later process with the same id has another."""
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     return "0"

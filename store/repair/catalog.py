@@ -1,7 +1,7 @@
 """The catalog of a store that is being repaired, where all of it can be read.
 
 Files cannot tell that another one is gone. The catalog can, and it knows the commits of writes, which
-tables were dropped, and which files were never committed. It is believed only when it is whole, of the same
+tables were dropped, and which files were never committed. It is used only when it is whole, of the same
 store, and not older than the files.
 """
 
@@ -29,7 +29,7 @@ class KnownStore:
     Attributes:
         newest: its newest commit.
         roots: of its shards, by their names.
-        tables: those that were not dropped, by id.
+        tables: not dropped, by id.
         live: fragments of these that serve slots, by path; no path is ever given twice.
         shards: names, by id.
         commits: bounds of each fragment's commits, dropped ones included, by path.
@@ -60,12 +60,12 @@ class KnownStore:
                 )
 
     def complete(self, plan: TablePlan) -> TablePlan:
-        """The plan with what files do not tell: the definition, and an overwrite by no rows."""
+        """Return the plan with what files do not tell: the definition, and an overwrite by no rows."""
         floor = max(plan.floor, self.floors.get(plan.table, 0))
         return replace(plan, definition=self.tables.get(plan.table), floor=floor)
 
     def why_not_believed(self, files: Iterable[FoundFile], disks: Iterable[Disk]) -> str | None:
-        """The reason why this is not the catalog of these files; None when it is."""
+        """Return the reason why this is not the catalog of these files; None when it is."""
         own = [file.manifest for file in files if file.manifest.store == self.store]
         if not own:
             return "it is of another store than the files"
@@ -76,7 +76,7 @@ class KnownStore:
         return None
 
     def sift(self, files: Iterable[FoundFile], doubts: list[str]) -> Iterator[FoundFile]:
-        """The files of tables that are there and of committed writes, with the commits of these."""
+        """Yield the files of tables that are there and of committed writes, with the commits of these."""
         late = 0
         for file in files:
             manifest = file.manifest
@@ -97,7 +97,7 @@ class KnownStore:
 
 
 def ask_catalog(uri: str | Path) -> KnownStore | str:
-    """The contents of a store's catalog, or the reason why it cannot be read. Changes nothing."""
+    """Return the contents of a store's catalog, or the reason why it cannot be read. Changes nothing."""
     location = Location.of(uri)
     try:
         if not location.exists():

@@ -63,7 +63,7 @@ class TablePlan:
         pieces: what its rows are in, oldest first.
         floor: commits before this one were overwritten.
         doubts: what the files could not tell, as sentences.
-        definition: as a catalog has it that is believed; None where files alone say what the columns are.
+        definition: of a usable catalog; None where only files define the columns.
     """
 
     name: str
@@ -100,7 +100,7 @@ def plan_repair(
     Args:
         files: all that are whole.
         store: the id of the one that is wanted; by default that of most files.
-        indexes: by table, where they are known; by default those that files define.
+        indexes: by table, where they are known; by default the ones that files define.
 
     Returns:
         None when there is no file of the store.
@@ -130,7 +130,7 @@ def plan_repair(
 
 
 def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
-    """A name for each table. Of several that had one name, the newest keeps it."""
+    """Return a name for each table. Of several that had one name, the newest keeps it."""
     names: dict[int, str] = {}
     taken: set[str] = set()
     for table in sorted(by_table, reverse=True):
@@ -156,7 +156,7 @@ def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexInfo,
 
 
 def _never_entered(merges: Sequence[FoundFile]) -> set[tuple[int, str]]:
-    """The merges all of whose sources another one replaced, too: that one came first, or this was a stage."""
+    """Return merges whose sources another merge replaced too: that one came first, or this was a stage."""
     sources = {id(m): {(m.root, path) for path in m.manifest.replaces} for m in merges}
 
     def is_later(other: FoundFile, merge: FoundFile) -> bool:
@@ -178,12 +178,12 @@ def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
 
 
 def _newest(manifest: Manifest) -> int:
-    """The newest commit of a file's rows, as far as it knows."""
+    """Return the newest commit of a file's rows, as far as it knows."""
     return manifest.max_commit or manifest.after_commit + 1
 
 
 def _living_slots(file: FoundFile, complete: Iterable[FoundFile], merges: Iterable[FoundFile]) -> SlotSet:
-    """The slots of a file, without those that were merged, or moved on to where a file has all rows."""
+    """Return the slots of a file without merged ones, or ones moved to where a file has all rows."""
     slots = file.manifest.slots
     for merge in merges:
         if merge.root == file.root and file.manifest.path in merge.manifest.replaces:
@@ -197,7 +197,7 @@ def _living_slots(file: FoundFile, complete: Iterable[FoundFile], merges: Iterab
 
 
 def _later(manifest: Manifest, than: Manifest) -> SlotSet:
-    """The slots that one file saw in a later epoch than another did."""
+    """Return the slots that one file saw in a later epoch than another did."""
     return SlotSet.of(
         (max(start, first), min(end, last))
         for start, end, epoch in manifest.epochs
@@ -207,7 +207,7 @@ def _later(manifest: Manifest, than: Manifest) -> SlotSet:
 
 
 def _indexes(files: Iterable[FoundFile]) -> tuple[IndexInfo, ...]:
-    """The definitions that runs carry; of several under one name, the one that was built last."""
+    """Return the definitions that runs carry; of several under one name, the one that was built last."""
     by_name: dict[str, IndexInfo] = {}
     runs = [file.manifest for file in files if file.manifest.kind == INDEX_RUN]
     for manifest in sorted(runs, key=lambda m: m.began_at):
@@ -232,13 +232,13 @@ def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
         if not manifest.max_commit:
             began[manifest.write] = (manifest.began_at, piece.min_commit)
     ordered = sorted(began, key=began.__getitem__)
-    beside = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
-    if not beside:
+    overlapping = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
+    if not overlapping:
         return []
     doubt = (
-        f"{beside} writes ran alongside others, or were never committed; of rows that two of them wrote, the "
+        f"{overlapping} writes overlapped others or were never committed; of rows written twice, the later"
     )
-    return [f"table {name!r}: {doubt}one that began later was taken"]
+    return [f"table {name!r}: {doubt} write was taken"]
 
 
 def _last_writes(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:

@@ -209,7 +209,7 @@ class TableRows:
         )
 
     def _definition(self) -> TableInfo:
-        """The table as a whole catalog knows it, else as the file of its newest definition does."""
+        """Return the table as a whole catalog knows it, else as the file of its newest definition does."""
         newest: TableInfo | None = None
         # Of one definition, too, the newest file says how the table is compressed by now.
         for piece in sorted(self._plan.pieces, key=_age, reverse=True):
@@ -252,7 +252,7 @@ def _age(piece: PlannedPiece) -> tuple[int, int, float]:
 
 
 def _fragment(number: int, piece: PlannedPiece) -> Fragment:
-    """A piece as the reader of pages takes it; its root stands in for its shard."""
+    """Return a piece as the reader of pages takes it; its root stands in for its shard."""
     manifest, seal = piece.file.manifest, piece.file.seal
     return Fragment(
         id=number,
@@ -348,7 +348,7 @@ def repair_store(
 def _roots_in(
     uri: str | Path, catalog: KnownStore | str, disks: Callable[[str], Disk], report: RepairReport
 ) -> list[str]:
-    """The roots in a store's directory, and those elsewhere that its catalog names."""
+    """Return the roots in a store's directory, and those elsewhere that its catalog names."""
     directory = Location.of(uri).directory
     roots = sorted(str(path) for path in directory.glob("shards/*") if path.is_dir()) if directory else []
     for name, root in {} if isinstance(catalog, str) else catalog.roots.items():

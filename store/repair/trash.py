@@ -38,7 +38,7 @@ class _WithTrash:
 
 
 def with_trash(disk: Disk, alive: Collection[str]) -> Disk:
-    """The disk with those files of its trash that are alive, and missing in their places."""
+    """Return the disk with those files of its trash that are alive, and missing in their places."""
     files = {path for path, _ in disk.list()}
     trashed = trashed_places(files)
     places = {path: trashed[path] for path in trashed.keys() - files if path in alive}

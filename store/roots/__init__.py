@@ -3,8 +3,7 @@
 What this room promises:
 
 - **A root is what it holds, not what it is called.** A mount may be missing, two names may lead to one
-  directory, a catalog may be a copy. So whoever writes or deletes at a shard has read there that it is this
-  store's.
+  directory, a catalog may be a copy. So each write or delete at a shard first checks its marker there.
 - **A doubt stops the work.** What is missing, torn or another's is an error that says what to mend; nothing
   is written below a mount point that lies bare.
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.redaction import as_cause, is_address, shown, without
+from elasticscan.base.redaction import as_cause, shown, without
 
 # Parameters of a URI that say who asks, not which place is meant.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
@@ -45,7 +45,7 @@ class Place:
         return one.startswith(two) or two.startswith(one)
 
     def ways(self) -> list[Place]:
-        """The places that it lies in, the widest first, and itself; each with a slash at its end."""
+        """Return the places that it lies in, the widest first, and itself; each with a slash at its end."""
         path = f"{self.path.rstrip('/')}/"
         return [Place(self.service, path[: at + 1]) for at, letter in enumerate(path) if letter == "/"]
 
@@ -57,13 +57,13 @@ class Place:
 
 
 def place_of(root: str) -> Place:
-    """The place that a root names, with symbolic links followed and parameters in one order."""
+    """Return the place that a root names, with symbolic links followed and parameters in one order."""
     root = whole_uri(root)
     directory = directory_of(root) if "://" in root else root
     if directory is not None:
         try:
             return Place("", os.path.realpath(directory))
-        except OSError:  # a link that this user may not follow; whoever uses the place is told
+        except OSError:  # a link that this user may not follow; using the place raises the error
             return Place("", os.path.abspath(directory))  # noqa: PTH100 - a text is made of a text
     parts = urlsplit(root)
     path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
@@ -75,7 +75,7 @@ def place_of(root: str) -> Place:
 
 
 def directory_of(uri: str) -> str | None:
-    """The directory of this machine that a `file://` URI names; None for other URIs.
+    """Return the directory of this machine that a `file://` URI names; None for other URIs.
 
     Raises:
         InvalidOption: no path can be so.
@@ -89,7 +89,7 @@ def directory_of(uri: str) -> str | None:
 
 
 def local_directory(uri: str) -> str | None:
-    """The directory that a user's `file:` URI names; None for URIs of other kinds.
+    """Return the directory that a user's `file:` URI names; None for URIs of other kinds.
 
     Raises:
         InvalidOption: it names another host or no directory, or has what a path takes in another spelling.
@@ -116,7 +116,7 @@ def local_directory(uri: str) -> str | None:
 
 
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:
-    """Raises `InvalidOption` when two of these shards (name, root) overlap."""
+    """Raise `InvalidOption` when two of these shards (name, root) overlap."""
     places = [(name, place_of(root)) for name, root in roots]
     held, around = dict[Place, int](), dict[Place, int]()  # the first of each, by its place in the list
     for number, (name, place) in enumerate(places):
@@ -136,7 +136,7 @@ def check_apart(roots: Sequence[tuple[str, str]]) -> None:
 
 
 def whole_uri(text: str) -> str:
-    """A path or URI as it was given; `file:/a`, another way to write `file:///a`, is written out.
+    """Return a path or URI as it was given; `file:/a`, another way to write `file:///a`, is written out.
 
     Raises:
         InvalidOption: any other `scheme:` that lacks its slashes, or what may hold a password: it would
@@ -153,11 +153,10 @@ def whole_uri(text: str) -> str:
     match = _SHORT.match(text)
     if match is not None and match[1] and text.startswith("/", match.end()):
         return f"file://{text[match.end() :]}"
-    if is_address(text):
+    if shown(text) != text:
         raise InvalidOption(
-            "what begins like the URL of a database, or has a user and a password in it, is taken for an "
-            "address, not for a directory: write postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE, and "
-            "leave the password to PGPASSFILE if you can (a directory of such a name is written ./NAME)",
+            "this looks like the address of a database; write "
+            "`postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE`, or ./NAME for a directory",
             option="uri",
         )
     if match is None:
@@ -171,7 +170,7 @@ def whole_uri(text: str) -> str:
 
 
 def with_home(path: str) -> str:
-    """A path whose `~` or `~user` at its beginning is written out, as a shell does it.
+    """Return a path whose `~` or `~user` at its beginning is written out, as a shell does it.
 
     Raises:
         InvalidOption: there is no such user.
@@ -189,7 +188,7 @@ def with_home(path: str) -> str:
 
 
 def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
-    """The file system, and the path on it, of a user's path or URI, as `with_home` and `whole_uri` read it.
+    """Return the file system and the path on it of a user's path or URI, as from `with_home` or `whole_uri`.
 
     Raises:
         InvalidOption: it is a URI of a kind that is not known, or not a whole one.
@@ -201,8 +200,8 @@ def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
         system, path = fs.FileSystem.from_uri(text)
     except pa.ArrowInvalid as error:
         raise InvalidOption(
-            f"{shown(text)} names no place that files can be in: {without(error, text)}; write a "
-            "path, or a URI that begins with file://, s3://, gs://, abfs:// or hdfs://",
+            f"{shown(text)} is no place for files: {without(error, text)}; write a path, or a URI with "
+            "file://, s3://, gs://, abfs:// or hdfs://",
             option="uri",
         ) from as_cause(error, text)
     return system, path

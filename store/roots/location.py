@@ -49,14 +49,14 @@ class Location:
 
     @classmethod
     def of(cls, uri: str | Path) -> Location:
-        """The place of a store; raises `InvalidOption` where none can be."""
+        """Return the place of a store; raises `InvalidOption` where none can be."""
         location = cls.of_files(uri)
         _check_holds_catalog(location.uri)
         return location
 
     @classmethod
     def of_files(cls, uri: str | Path) -> Location:
-        """The place of files, a backup's for example: a directory, or a prefix of a bucket."""
+        """Return the place of files, a backup's for example: a directory, or a prefix of a bucket."""
         text = resolve(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
@@ -70,11 +70,11 @@ class Location:
         return self.uri if self.directory is None else self.directory / CATALOG_FILE
 
     def exists(self) -> bool:
-        """True if there is a store.
+        """Return whether there is a store.
 
         Raises:
             StoreNotFound: this user may not look, so it is as if there were none.
-            InvalidOption: nobody could look.
+            InvalidOption: it cannot be checked.
         """
         if self.directory is None:
             return True
@@ -103,7 +103,7 @@ class Location:
             ) from error
 
     def check_not_bereft(self) -> None:
-        """Raises `StoreNotFound` where the directory holds no catalog, but is part of a store, or was one."""
+        """Raise `StoreNotFound` where the directory holds no catalog, but is part of a store, or was one."""
         if self.directory is None:
             return
         above = self.directory.parent
@@ -115,9 +115,9 @@ class Location:
                         uri=self.uri,
                     )
                 raise StoreNotFound(
-                    f"{self.uri} is no store, but {above} is one, and tables are named apart from it: "
-                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r}), or in a shell "
-                    f"`elasticscan scan {shlex.quote(str(above))} {shlex.quote(self.directory.name)}`",
+                    f"{self.uri} is no store, but {above} is one; open its table with `elasticscan scan "
+                    f"{shlex.quote(str(above))} {shlex.quote(self.directory.name)}` or "
+                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r})",
                     uri=self.uri,
                 )
         with self._looking():
@@ -139,7 +139,7 @@ class Location:
 
     @contextmanager
     def knowing_its_shards(self) -> Iterator[None]:
-        """Let nobody be sent to `create` where a catalog holds no store, and the shards of one are there."""
+        """Suggest no `create` where a catalog holds no store, but shards of one are there."""
         try:
             yield
         except StoreNotFound:
@@ -147,7 +147,7 @@ class Location:
             raise
 
     def check_not_empty(self) -> None:
-        """Raises `StoreDamaged` when the catalog's file was cut to nothing."""
+        """Raise `StoreDamaged` when the catalog's file was cut to nothing."""
         if self.directory is None:
             return
         with self._looking():
@@ -185,7 +185,7 @@ class Location:
                 )
 
     def stored_root(self, shard: str, root: str | None) -> str:
-        """A shard's root as the catalog keeps it."""
+        """Return a shard's root as the catalog keeps it."""
         if root is not None:
             root = whole_uri(root)
             if "://" not in root:
@@ -200,13 +200,13 @@ class Location:
         return f"{SHARDS}/{shard}"
 
     def root(self, stored: str) -> str:
-        """The full root of a shard."""
+        """Return the full root of a shard."""
         if "://" in stored or self.directory is None:
             return stored
         return str(self.directory / stored)
 
     def is_inside(self, stored: str) -> bool:
-        """True if a root is part of the store's directory, and is copied with it."""
+        """Return whether a root is part of the store's directory, and is copied with it."""
         if self.directory is None or "://" in stored or Path(stored).is_absolute():
             return False
         # A link may lead out of it: a copy of that is another way to the original's shard.
@@ -226,7 +226,7 @@ class Location:
 
 
 def _absolute(text: str) -> Path:
-    """The whole path of one that begins, it may be, at the current directory."""
+    """Return the whole path of one that begins, it may be, at the current directory."""
     try:
         return Path(text).absolute()
     except FileNotFoundError as error:
@@ -248,7 +248,7 @@ def warn_of_readers_of(root: str) -> None:
 
 
 def _warn_of_readers(file: Path, what: str) -> None:
-    """Tell it those that can mend it, of a file in whose place others are made."""
+    """Warn the users who can change the mode of a file that is rewritten with it."""
     directory = file.parent
     if directory in _warned:
         return
@@ -264,17 +264,17 @@ def _warn_of_readers(file: Path, what: str) -> None:
 
 
 def _may_read(file: Path) -> bool:
-    """True if this user may read a file that he can see."""
+    """Return whether this user may read a file that he can see."""
     return os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def repairing(directory: Path) -> str:
-    """The command that makes a store without its catalog."""
+    """Return the command that makes a store without its catalog."""
     return f"`elasticscan repair {directory} NEW`"
 
 
 def _check_holds_catalog(uri: str) -> None:
-    """Raises `InvalidOption` for what people write in place of a database's URL, with what to write."""
+    """Raise `InvalidOption` for what people write in place of a database's URL, with what to write."""
     if uri == ":memory:":
         raise InvalidOption(
             "a store is a directory, also a temporary one: create(tempfile.mkdtemp(), shards=['s1'])",
@@ -289,9 +289,8 @@ def _check_holds_catalog(uri: str) -> None:
         )
     if rest and scheme.lower() in _OF_FILES:
         raise InvalidOption(
-            f"{shown(uri)} can hold no catalog: name a directory, or a database as postgresql+psycopg://…; "
-            "shards may lie elsewhere: shards={'s1': 's3://bucket/prefix'}, in a shell --shard "
-            "s1=s3://bucket/prefix",
+            f"{shown(uri)} can hold no catalog: name a directory or a database (`postgresql+psycopg://…`); "
+            "shards may be elsewhere",
             option="uri",
         )
 
@@ -326,7 +325,7 @@ def remove_directories(made: Iterable[Path]) -> None:
 
 
 def resolve(uri: str) -> str:
-    """The URI itself, or the one that an environment variable holds: `env:NAME`.
+    """Return the URI itself, or the one that an environment variable holds: `env:NAME`.
 
     So a URL with a password need not stand in a command line, a notebook or a Spark plan.
     """
@@ -337,14 +336,14 @@ def resolve(uri: str) -> str:
     if not value:
         raise InvalidOption(
             f"{uri} names the environment variable {name!r}, which is not set here; set it where the store "
-            "is opened: for Spark, where the driver is started",
+            "is opened (for Spark, at the driver)",
             option="uri",
         )
     return value
 
 
 def _frames_within() -> int:
-    """The number of this package's frames below that of its caller, to whose line a warning belongs."""
+    """Return the number of this package's frames below its caller's, whose line a warning names."""
     frame, count = inspect.currentframe(), -1
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         frame, count = frame.f_back, count + 1
@@ -352,10 +351,10 @@ def _frames_within() -> int:
 
 
 def check_outside(root: str, own: Path | None = None) -> None:
-    """Raises `InvalidOption` for a place within a store's directory, a shard's root or a place of backups.
+    """Raise `InvalidOption` for a place within a store's directory, a shard's root or a place of backups.
 
     What lies there is the others' alone: it is lost with them, and may be taken for their garbage. So is a
-    place of which nobody here can tell.
+    place that cannot be checked here.
 
     Args:
         own: a store's directory in which its own shards may lie.
@@ -380,7 +379,7 @@ def check_outside(root: str, own: Path | None = None) -> None:
 
 
 def _holder(directory: Path) -> str | None:
-    """The owner of all that lies in a directory."""
+    """Return the owner of all that lies in a directory."""
     if (directory / MARKER).is_file():
         return "a shard of a store"
     if (directory / BACKUP_MARKER).is_file():

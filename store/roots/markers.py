@@ -1,9 +1,9 @@
 """The owner of a shard's root: a marker in the root names store, shard and incarnation.
 
 What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
-names may lead to one directory; a catalog may be a copy. So whoever writes or deletes at a shard reads
-the marker first (`Context.writable_disk`). Alongside it lies a mark of how far the catalog had got when
-somebody last committed here. It is only a note: one that is lost or torn says nothing, one that is ahead of
+names may lead to one directory; a catalog may be a copy. So each write or delete at a shard reads
+the marker first (`Context.writable_disk`). Next to it is a mark of how far the catalog had got at the
+last commit here. It is only a note: one that is lost or torn says nothing, one that is ahead of
 the catalog proves that the catalog is an older copy.
 """
 
@@ -50,7 +50,7 @@ class Marker:
         return f"shard {self.name!r} ({self.shard}) of store {self.store}"
 
     def precedes(self, found: Marker | None) -> bool:
-        """True if what was found is the marker of a shard of this copy of the store that was made later."""
+        """Return whether the marker found is of a shard that this copy of the store made later."""
         return (
             found is not None
             and (found.store, found.incarnation) == (self.store, self.incarnation)
@@ -63,7 +63,7 @@ class Mark:
     """The least progress of a store's catalog.
 
     Attributes:
-        missed: when somebody found that there was none; 0.0 for a mark that was kept since the root was
+        missed: when it was found missing; 0.0 for a mark that was kept since the root was
             claimed. What was known before may be lost.
         shard: whose root it lies in.
         catalog: a digest of the place of the catalog's file; empty where it is in a database.
@@ -77,12 +77,12 @@ class Mark:
     catalog: str = ""
 
     def is_of(self, marker: Marker) -> bool:
-        """True if it was written next to a marker; where nothing can be mounted that says whose a root is."""
+        """Return whether it was written next to a marker, in a bucket, where nothing else can be mounted."""
         return (self.incarnation, self.shard) == (marker.incarnation, marker.shard)
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
-    """The marker in a root; None where there is none.
+    """Return the marker in a root; None where there is none.
 
     Raises:
         WrongRoot: there is one that cannot be read.
@@ -95,8 +95,8 @@ def read_marker(disk: Disk, root: str) -> Marker | None:
         return Marker(**_unpack(content))
     except (ValueError, TypeError) as error:
         raise WrongRoot(
-            f"the marker {MARKER} in {place_of(root)} is damaged ({error}), so nobody knows whose files "
-            "these are; restore it, or remove it and run `elasticscan adopt` if they are this store's",
+            f"the marker {MARKER} in {place_of(root)} is damaged ({error}); restore it, or remove it and "
+            "run `elasticscan adopt` if the files are this store's",
             root=str(place_of(root)),
         ) from error
 
@@ -107,7 +107,7 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 
 
 def read_mark(disk: Disk) -> Mark | None:
-    """The mark in a root; None where there is none, or a torn one."""
+    """Return the mark in a root; None where there is none, or a torn one."""
     content = _content(disk, MARK)
     with suppress(ValueError, TypeError):
         return None if content is None else Mark(**_unpack(content))
@@ -141,7 +141,7 @@ def advance_mark(
 
 
 def check_marker(disk: Disk, root: str, expected: Marker) -> None:
-    """Raises unless a root is the one that the catalog takes it for.
+    """Raise unless a root is the one that the catalog takes it for.
 
     Raises:
         ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
@@ -166,9 +166,9 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
         )
     if marker.incarnation != expected.incarnation:
         raise WrongRoot(
-            f"{place} is {marker}, but it belongs to another copy of the store (incarnation "
-            f"{marker.incarnation}, not {expected.incarnation}), or an adoption was cut off; use that copy, "
-            "or run `elasticscan adopt` (again) to make this one the owner",
+            f"{place} is {marker}, but belongs to another copy of the store (incarnation "
+            f"{marker.incarnation}, not {expected.incarnation}); use that copy, or run `elasticscan adopt` "
+            "to make this one the owner",
             root=place,
             wanted=expected.incarnation,
             found=marker.incarnation,
@@ -177,14 +177,14 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
 
 
 def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
-    """Raises `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
+    """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
     if mark is None or mark.incarnation != incarnation:
         return
     if mark.layout > versions[0] or mark.commit > versions[1]:
         raise CatalogOutdated(
             f"the catalog is older than its shards: {place_of(root)} knows commit {mark.commit} (layout "
-            f"{mark.layout}), the catalog only {versions[1]} (layout {versions[0]}). Nothing was changed. "
-            "Put the newest catalog back; or, if it is lost, run `elasticscan adopt` to go on from this one",
+            f"{mark.layout}), the catalog {versions[1]} (layout {versions[0]}); put the newest back, or run "
+            "`elasticscan adopt`",
             root=str(place_of(root)),
             known=mark.commit,
             found=versions[1],
@@ -192,7 +192,7 @@ def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[i
 
 
 def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
-    """True if nobody has a root yet; `mine` and files of shards that were removed do not matter.
+    """Return whether a root has no owner yet; `mine` and files of shards that were removed do not matter.
 
     Args:
         mine: what shall be its marker, if it is known.
@@ -213,9 +213,8 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
         return True
     if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
         raise InvalidOption(
-            f"{place} holds a shard of another store ({marker}), or of this one before its catalog was lost; "
-            "choose another directory, or restore that catalog. If a restore, or the making of a store, was "
-            "cut off here, and no store has its catalog elsewhere, remove this directory and try again",
+            f"{place} holds a shard of another store ({marker}) or of a lost catalog; choose another "
+            "directory, or remove it if no store uses it",
             root=str(place),
         )
     if marker.shard in taken and marker.shard != mine.shard:
@@ -244,7 +243,7 @@ class Claims:
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
-        """Give claimed roots back when the block raises, but for those that others took meanwhile."""
+        """Give claimed roots back when the block raises, except the ones that others took meanwhile."""
         try:
             yield
         except BaseException:
@@ -261,7 +260,7 @@ def _alone_at(root: str) -> Iterator[None]:
     """Let no other process that claims a directory come in; where it cannot be locked, all may.
 
     Raises:
-        InvalidOption: somebody else holds it for long.
+        InvalidOption: another process holds it for long.
     """
     try:
         directory = None if "://" in root else os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

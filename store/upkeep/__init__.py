@@ -2,8 +2,8 @@
 
 What this room promises:
 
-- **The store stays fast by itself.** Whoever writes does bounded work after a commit; keepers do all of it,
-  any number of them, alongside one another.
+- **The store stays fast automatically.** Writers do bounded work after a commit; keepers do all of it,
+  any number of them in parallel.
 - **A step is done or it is not.** It becomes visible in one transaction, has one owner in the catalog, and
   one whose owner is gone is taken over.
 - **Nothing is deleted without proof.** That the catalog does not know a file proves nothing: such a file goes
@@ -21,7 +21,7 @@ compaction     fragments merged: some of a shard's, or all of them
 garbage        what becomes of each file, as a pure function; collector: carries it out
 steps          steps as the catalog knows them, with their owners
 amplification  what is due, what runs, what was done
-after_commit   upkeep by whoever writes
+after_commit   upkeep by writers
 keeper         all of it, by a process that does nothing else
 
 It leaves out: what is due (`elasticscan.upkeep`, which plans in pure code), and files that are damaged, which

@@ -72,7 +72,7 @@ class AfterCommit:
     # A process that commits once and ends has its first merge to do it with.
     _gone: int = GARBAGE_EVERY
     # How many fragments a site may have, and until which commit, before it is looked at again: others may
-    # have made fewer of those that do not matter.
+    # have merged some of the irrelevant ones.
     _patience: dict[Site, tuple[int, int]] = field(default_factory=dict)
     _commits: int = 0
     # One owner for all steps of a process, and the sites where its threads are at work.
@@ -121,7 +121,7 @@ class AfterCommit:
 
     @property
     def _mine(self) -> str:
-        assert self._owner is not None, "whoever takes a site becomes an owner"
+        assert self._owner is not None, "claiming a site makes an owner"
         return self._owner
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class AfterCommit:
         return _Work(site, look, merges, depth, look.fragments, bool(merges) or not look.merges)
 
     def _begin(self, tx: Tx, works: Sequence[_Work]) -> list[tuple[Site, Merging]]:
-        """The next merge at each site that has one; those that are not worth it any more are left out."""
+        """Return the next merge at each site, without merges that are not worth it any more."""
         begun = []
         for work in works:
             table = work.look.table
@@ -201,7 +201,7 @@ class AfterCommit:
         work.ended = not work.merges and merged != Merged()
 
     def _affordable(self, merges: Sequence[Merge], overdue: bool) -> list[Merge]:
-        """The first merges that the allowance is enough for; all when they are overdue."""
+        """Return the first merges that the allowance is enough for; all when they are overdue."""
         chosen, left = [], self._allowance
         for merge in merges:
             if merge.bytes > left and not overdue:

@@ -25,7 +25,7 @@ def upkeep_of(
 
     Amplification of reads is the number of fragments that a slot is read from, on average; that of writes the
     bytes written for each that was committed; that of space the bytes of all files that are there, for each
-    byte of those that the newest rows are read from.
+    byte of the files from which the newest rows are read.
 
     `bytes` divides the bytes of all files, indexes included: `live` ones are of fragments that the newest
     rows are read from, `old` ones of history, which snapshots, tags or leases still keep, and `garbage` waits
@@ -37,12 +37,12 @@ def upkeep_of(
     merged, of_table = merged_by_table(tx), dict[int, list[Fragment]]()
     for fragment in fragments:
         of_table.setdefault(fragment.table, []).append(fragment)
-    beside: dict[int, list[IndexRun]] = {}
+    runs_of: dict[int, list[IndexRun]] = {}
     for run in runs:
-        beside.setdefault(run.fragment, []).append(run)
+        runs_of.setdefault(run.fragment, []).append(run)
     for table in tables:
         own = of_table.get(table.id, [])
-        with_runs = [(fragment, beside.get(fragment.id, [])) for fragment in own]
+        with_runs = [(fragment, runs_of.get(fragment.id, [])) for fragment in own]
         by_shard: dict[int, list[Part]] = {}
         old = 0
         for fragment, own_runs in with_runs:
@@ -73,7 +73,7 @@ def upkeep_of(
 def steps_of(
     tx: Tx, tables: Sequence[TableInfo], shards: Mapping[int, str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Describe the steps that are under way, and those that were done, by what they worked at."""
+    """Describe the running and the finished steps by their targets."""
     names = {table.id: table.name for table in tables}
 
     def named(target: str) -> str:

@@ -50,8 +50,8 @@ class Collected:
     """The result of a garbage collection; of a dry run, what it would be.
 
     Attributes:
-        decisions: about every file that the catalog does not refer to, also those that are kept.
-        skipped: (shard, why) of those that could not be collected.
+        decisions: about every file that the catalog does not refer to, kept ones included.
+        skipped: (shard, why) of the shards that could not be collected.
         refused: why nothing at all would be removed; only in a dry run, otherwise it is raised.
     """
 
@@ -71,7 +71,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A root as it was found. `shard` is the newest of those that it was given to."""
+    """A root as it was found. `shard` is the newest of its owners."""
 
     shard: Shard
     shelf: Shelf
@@ -81,7 +81,7 @@ class _Look:
         """By this files go, those first that were dropped first, the unknown last.
 
         A collection may die at any file. A repair takes what a merge replaced for the newest rows where the
-        merge is gone, which a later one replaced: so no file goes before those that it replaced.
+        merge is gone, which a later one replaced: so a file goes after the ones that it replaced.
         """
         drops = self.dropped.get(decision.path, ())
         return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))
@@ -104,7 +104,7 @@ class _Collection:
     # Looking
 
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
-        """A plan for each root that can be reached; nothing is changed yet."""
+        """Return a plan for each root that can be reached; nothing is changed yet."""
         looks = self._looks()
         doubt = _doubt([look.shelf for look in looks])
         manifests = []
@@ -261,7 +261,7 @@ def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
 
 
 def _doubt(shelves: Sequence[Shelf]) -> str | None:
-    """The reason to doubt a catalog that does not know some files; None when there is none."""
+    """Return the reason to doubt a catalog that does not know some files; None when there is none."""
     lost = [
         f"{path} of shard {shelf.shard!r}"
         for shelf in shelves
@@ -280,8 +280,7 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
         if planned.ahead:
             return CatalogOutdated(
                 f"the catalog is older than its shards: a file of shard {look.shard.name!r} knows commit "
-                f"{planned.ahead}. Nothing was removed. Put the newest catalog back; or, if that is lost, "
-                "run `elasticscan adopt` to go on from this one",
+                f"{planned.ahead}; put the newest catalog back, or run `elasticscan adopt`",
                 shard=look.shard.name,
                 known=planned.ahead,
             )
@@ -289,8 +288,8 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
         if planned.unknown:
             return GarbageRefused(
                 f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
-                f"{look.shard.name!r}; so many are rarely garbage. Nothing was removed. Look at them with "
-                "`elasticscan gc --dry-run`; if interrupted writes left them, collect with --share 1",
+                f"{look.shard.name!r}; look at them with `elasticscan gc --dry-run`, then collect with "
+                "--share 1",
                 shard=look.shard.name,
                 unknown=planned.unknown,
                 files=planned.of,

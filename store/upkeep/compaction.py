@@ -4,8 +4,8 @@ A merge writes two fragments. One has the newest version of each key, so that sc
 give out slices of it. The other has history: the versions that only older snapshots, changes and moves need.
 What a lease or the retention period may need stays. A tombstone goes, or becomes history, only when all
 fragments take part that may hold what it deleted. Nothing is visible before one transaction, which puts the
-merged fragments in for what their sources still serve then: whoever comes second, or dies before, has changed
-nothing.
+merged fragments in for what their sources still serve then: a process that comes second, or dies before, has
+changed nothing.
 
 More than `MOST_AT_ONCE` fragments, or more than `MOST_BATCH_BYTES` of their batches, are merged in stages,
 the smallest first, so that memory and open files are bounded whatever the number and the size of fragments.
@@ -77,7 +77,7 @@ def compact(context: Context, table: TableInfo) -> int:
 
 
 def _note(target: str, tx: Tx, merged: Merged) -> None:
-    """Write down what was merged because somebody asked for it: not as merges, whose bytes have a bound."""
+    """Record a manual compaction; it does not count against the automatic budget."""
     tx.add_done(target, len(merged.gone), merged.bytes_read, merged.bytes_written)
 
 
@@ -86,7 +86,7 @@ def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Seque
     match [fragment for fragment in fragments if fragment.superseded_at is None]:
         case [alone]:
             with context.unless_left(alone.shard), context.noticing_collection():
-                context.writable_disk(alone.shard)  # the root proves whose it is, before a file is believed
+                context.writable_disk(alone.shard)  # the marker is checked before a file is read
                 return context.readers.compression_of(alone) != table.compression
     return False
 
@@ -107,7 +107,7 @@ def merge_fragments(
         context: the store.
         table: as it was when the fragments were chosen; it is looked up again with them.
         shard: where the fragments are.
-        fragments: their ids. Those that are gone by now, or at another shard, are left out; nothing is done
+        fragments: their ids. Missing ones, and ones at another shard, are left out; nothing is done
             where what is left is a single fragment that would stay as it is.
         pace: called with the number of bytes just merged, again and again. It may sleep, and it may raise to
             give the merge up; then nothing has changed, and no file remains.
@@ -159,7 +159,7 @@ def merge_together(
                 note(tx, merged)
                 for merging, result in zip(mergings, merged, strict=True):
                     if result.added:
-                        merging.copies = []  # the commit refers to them, or nobody knows
+                        merging.copies = []  # the commit refers to them, or may do so
         finally:
             discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
     context.note_newest_afar(merging.shard for merging in mergings)
@@ -225,15 +225,15 @@ def plan_merge(
 def keep_for(
     fragments: Sequence[Fragment], others: Sequence[Fragment], horizon: int, overwritten: int
 ) -> Keep:
-    """The versions to keep, and apart; given the fragments of the shard that take no part."""
-    beside = _beside(fragments, others)
-    complete = all(other.superseded_at is not None for other in beside)
-    until = max((other.superseded_at or 0 for other in beside), default=0)
+    """Return the versions to keep, and apart; given the fragments of the shard that take no part."""
+    overlapping = _overlapping(fragments, others)
+    complete = all(other.superseded_at is not None for other in overlapping)
+    until = max((other.superseded_at or 0 for other in overlapping), default=0)
     return Keep(horizon, complete and until <= horizon, Apart(overwritten, complete, until))
 
 
 def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment, ...]:
-    """The fragments that are worth a merge; a single one of newest rows stays as it is."""
+    """Return the fragments that are worth a merge; a single one of newest rows stays as it is."""
     current = [f for f in fragments if f.superseded_at is None]
     if len(current) > 1 or any(f.tombstones or not f.unique for f in current):
         return tuple(fragments)
@@ -241,8 +241,8 @@ def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment
     return history if len(history) > 1 or any(not f.is_needed_at(horizon) for f in history) else ()
 
 
-def _beside(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
-    """The fragments that can hold a version of a key which is older than one that takes part.
+def _overlapping(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
+    """Return the fragments that can hold a version of a key which is older than one that takes part.
 
     There are never more of them while the merge goes on: what comes to its slots is newer, or comes from a
     fragment that was there.
@@ -258,8 +258,8 @@ class Merging:
 
     Attributes:
         copies: files that are staged, and not entered yet.
-        served, slots: by fragments of the shard, and those that all sources still serve as they did, at the
-            look during the transaction that is to enter them.
+        served, slots: by fragments of the shard, and the ones that all sources still serve unchanged, in the
+            transaction that enters them.
         moves_horizon: true if older snapshots of the table are no longer kept after it.
     """
 
@@ -350,7 +350,7 @@ class Merging:
         return copies
 
     def _index(self, indexes: Sequence[IndexInfo], copies: Sequence[Copied]) -> list[Copied]:
-        """The merged fragments with the runs that they lack."""
+        """Return the merged fragments with the runs that they lack."""
         before = [copied.staged for copied in copies]
         after = with_runs(self.context, self.table, indexes, before)
         self.bytes_written += sum(run.bytes for staged in after for run in staged.runs)
@@ -360,7 +360,7 @@ class Merging:
     # ------------------------------------------------------------------ the transaction
 
     def _still_served(self, tx: Tx) -> SlotSet:
-        """The slots that all sources serve as they did when the merge was planned."""
+        """Return the slots that all sources serve as they did when the merge was planned."""
         slots = _slots_of(self.fragments) - _being_copied(tx)
         for fragment in self.fragments:
             slots -= fragment.slots - self.served.get(fragment.id, SlotSet())
@@ -382,7 +382,7 @@ class Merging:
 
 
 def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[Fragment]:
-    """The fragments to merge at once: as many as there is room for, at least three, of which two may come."""
+    """Return the fragments to merge at once: as many as memory allows, at least three."""
     ascending = sorted(fragments, key=lambda fragment: fragment.bytes)
     grow = MOST_COMPRESSED if compressed else 1
     sizes = accumulate(min(grow * fragment.bytes, BATCH_BYTES) for fragment in ascending)
@@ -400,7 +400,7 @@ def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
 
 
 def _being_copied(tx: Tx) -> SlotSet:
-    """The slots of tablets that a mover has begun to copy.
+    """Return the slots of tablets that a mover has begun to copy.
 
     It copies commit by commit: were a deletion merged away between two of its rounds, the row that
     it deleted would come back at the target.

@@ -34,7 +34,7 @@ _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
 def trashed_paths(files: Iterable[str]) -> frozenset[str]:
-    """The former paths of the files in a root's trash."""
+    """Return the former paths of the files in a root's trash."""
     return frozenset(trashed_places(files))
 
 
@@ -140,9 +140,9 @@ class RemovalPlan:
 
 
 def in_question(shelf: Shelf, rules: GarbageRules) -> dict[str, str]:
-    """The files whose manifest has to be read, with the paths that they were written as.
+    """Return the files whose manifest has to be read, with the paths that they were written as.
 
-    They are those that would go if it says so.
+    They are the ones that would go if it says so.
     """
     ages = {path: shelf.dropped.get(path, shelf.seen_at - shelf.files[path]) for path in _ours(shelf)}
     files = {path: path for path, age in ages.items() if age >= rules.grace_seconds}
@@ -168,7 +168,7 @@ def plan(
     Args:
         manifests: of the files in question; None for what has none that can be read.
         newest_commit: the catalog's, looked up after the manifests were read.
-        doubt: why the catalog cannot be believed when it does not know a file, if it cannot.
+        doubt: why the catalog is not trusted when it does not know a file, if so.
     """
     decisions, ahead = list[Decision](), 0
     for path in _ours(shelf):
@@ -208,7 +208,7 @@ def _newer(manifest: Manifest, newest_commit: int) -> int:
 
 def _too_young(shelf: Shelf, path: str) -> str:
     if path in shelf.dropped:
-        return f"nothing needs it, since {shelf.dropped[path]:,.0f} s: somebody may still read it"
+        return f"nothing needs it, since {shelf.dropped[path]:,.0f} s: a reader may still use it"
     age = shelf.seen_at - shelf.files[path]
     return f"the catalog does not know it, but it is {age:,.0f} s old: its writer may still commit it"
 
@@ -236,7 +236,7 @@ def _account(manifest: Manifest) -> str:
 
 
 def _trash_seconds(shelf: Shelf, rules: GarbageRules) -> float:
-    """The time for which a file stays in the trash."""
+    """Return the time for which a file stays in the trash."""
     return rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
 
 

@@ -162,7 +162,7 @@ class Keeper:
                     pace = _Pace(self._context, self._bytes_per_second)
                     merged = carry_out(self._context, look.table, site, merge, pace)
                     if merged == Merged():
-                        return  # somebody else was first, or a mover is at these slots
+                        return  # another process was first, or a mover is at these slots
                     kept.merges += 1
                     kept.fragments_gone += len(merged.gone) - merged.added
                     kept.bytes_read += merged.bytes_read
@@ -178,10 +178,10 @@ class Keeper:
             shards, sizes = tx.shards(), tablet_bytes(placement, tx.fragments())
         dead = any(owner_is_gone(move, now) for move in moves)
         if moves and not dead:
-            return  # somebody changes the placement already
+            return  # another process is changing the placement
         splits = plan_splits(placement, sizes, self._policy)
         joins = plan_joins(placement, sizes, self._policy)
-        # A shard that is still to be emptied, while nothing moves: whoever was at it died, or gave up.
+        # A shard that is still to be emptied, while nothing moves: its process died, or gave up.
         interrupted = dead or any(shard.draining for shard in shards)
         active = [shard.id for shard in shards if not shard.draining]
         # Tablets move as they are after a split.
@@ -203,7 +203,7 @@ class Keeper:
             self._carry_out(splits, joins, away, kept)
 
     def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
-        """The shards whose storage is there: others must not keep tablets from moving between these."""
+        """Return the shards whose storage is available; others must not stop moves between these."""
         there = list[int]()
         for shard in shards:
             with _noting(kept, "balancing"), self._context.unless_left(shard):
@@ -263,7 +263,7 @@ class Keeper:
 def _in_parts(
     splits: Sequence[Split], joins: Sequence[Join]
 ) -> Iterator[tuple[Sequence[Split], Sequence[Join]]]:
-    """Changes of tablets in parts of a bounded size: while one is made, writers wait."""
+    """Yield changes of tablets in batches of bounded size: writers wait during each."""
     for at in range(0, len(splits), MOST_CHANGES):
         yield splits[at : at + MOST_CHANGES], ()
     for at in range(0, len(joins), MOST_CHANGES):
@@ -280,7 +280,7 @@ def _noting(kept: Kept, work: str) -> Iterator[None]:
 
 
 class _Pace:
-    """Bounds the speed of a copy, and gives way to whoever commits."""
+    """Throttle of a copy, which gives way to commits."""
 
     def __init__(self, context: Context, bytes_per_second: float | None) -> None:
         self._context, self._most = context, bytes_per_second

@@ -46,7 +46,7 @@ def site_of(target: str) -> Site | None:
 
 
 def claim(tx: Tx, target: str, owner: str) -> bool:
-    """Begin a step, unless somebody who lives is at it."""
+    """Begin a step, unless a live owner is at it."""
     step = tx.step(target)
     if step is not None and step.owner != owner and not owner_is_gone(step, tx.times.expiry):
         return False
@@ -55,7 +55,7 @@ def claim(tx: Tx, target: str, owner: str) -> bool:
 
 
 def written_of(tx: Tx, table: int) -> Written:
-    """Return the bytes that a table's commits brought, and those that its merges wrote."""
+    """Return the bytes that a table's commits brought, and the bytes that its merges wrote."""
     done = tx.done([Site(table, shard).target for shard in tx.shard_roots()])
     return Written(tx.committed_bytes(table), sum(at.bytes_written for at in done))
 
@@ -82,7 +82,7 @@ class MergePlan:
     fragments: int = 0
 
     def is_of_newest(self, merge: Merge) -> bool:
-        """True if a merge makes slots be read from fewer fragments; false for history."""
+        """Return whether a merge makes slots be read from fewer fragments; false for history."""
         return any(part.id in merge.fragments for part in self.parts)
 
 

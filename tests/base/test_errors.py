@@ -62,9 +62,9 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatc
 
 
 def test_other_errors_name_none() -> None:
-    error = TableNotFound("no luck", table="t")
-    assert str(error) == "[ES_TABLE_NOT_FOUND] no luck"
-    assert error.fields == {"table": "t"}
+    error = InvalidOption("no luck", option="x")
+    assert str(error) == "[ES_INVALID_OPTION] no luck"
+    assert error.fields == {"option": "x"}
 
 
 def test_an_error_that_quotes_something_long_stays_short_and_tells_what_to_do() -> None:

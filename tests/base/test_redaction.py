@@ -89,11 +89,10 @@ def test_a_text_of_a_million_characters_is_looked_at_once(part: str) -> None:
     assert "hunter2" not in shown(f"postgresql://ann:hunter2{many}@db/x")
 
 
-def test_words_of_a_million_characters_lose_their_middle_and_keep_their_secrets() -> None:
+def test_words_of_a_million_characters_keep_their_secrets() -> None:
     name = "x" * (1 << 20)
     error = ColumnNotFound(f"there is no column {name!r}", column=name)
-    assert len(error.message) < 1_000 and error.message.endswith("xxx'")
-    assert len(error.fields["column"]) < 1_000
+    assert len(error.message) <= 4_000 and error.message.endswith("xxx'")
     for text in (f"at {name}password=hunter2", f"at postgresql://ann:hunter2{name}hunter2@db/x {name}"):
         assert "hunter2" not in redact(text)
     short = "x" * 5_000

@@ -73,7 +73,7 @@ def test_a_stream_ends_at_a_value_that_its_type_does_not_hold(history: History) 
     stream.run_to_the_end()
     assert stream.rows == [(1, 7)]
     table.upsert(_row_of(table.schema, id=1, n=1 << 40))
-    with pytest.raises(TableChanged, match="start it again"):
+    with pytest.raises(TableChanged, match="begin again"):
         stream.run_to_the_end()
     again = query(history, columns="id,n", startingVersion=str(newest(history)))
     again.run_to_the_end()

@@ -286,5 +286,5 @@ def test_rows_of_a_copy_are_visible_as_the_source_has_them() -> None:
 def test_a_version_that_is_there_twice_is_not_taken_for_history() -> None:
     shelf = shelf_of([(1, 1, "a"), (2, 1, "b")], [(1, 1, "a")])
     keep = Keep(apart=Apart(complete=True))
-    with pytest.raises(StoreDamaged, match="there twice"):
+    with pytest.raises(StoreDamaged, match="commit twice"):
         copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, Destination(shelf.disk, 1, ORIGIN))

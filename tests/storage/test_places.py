@@ -29,7 +29,7 @@ def test_s3_and_s3a_are_objects_and_nothing_is_asked_before_a_file_is(root: str)
     "root", ["http://minio:9000/bucket/x", "https://key:hidden@minio/bucket", "s3n://bucket/x"]
 )
 def test_other_names_of_a_bucket_are_reported_the_right_one(root: str) -> None:
-    with pytest.raises(InvalidOption, match="write s3://BUCKET/PREFIX") as refused:
+    with pytest.raises(InvalidOption, match="write `s3://BUCKET/PREFIX`") as refused:
         open_disk(root)
     assert "hidden" not in str(refused.value)
 

@@ -347,7 +347,7 @@ def test_changes_that_do_not_fit_the_type_that_a_reader_began_with_end_it(store:
     number = table.upsert(old_rows([3]).set_column(2, table.schema.field("n"), pa.array([7], pa.int64())))
     assert of_then(number).to_table().to_pylist() == [{"id": 3, "n": 7}]
     number = table.upsert(old_rows([3]).set_column(2, table.schema.field("n"), pa.array([FAR], pa.int64())))
-    with pytest.raises(TableChanged, match="start it again"):
+    with pytest.raises(TableChanged, match="begin again"):
         of_then(number).to_table()
 
 

@@ -373,7 +373,7 @@ def test_no_secret_is_kept_or_reported(
     store: Store, bucket: str, s3_server: S3Server, tmp_path: Path
 ) -> None:
     root = f"s3://{s3_server.client.meta.region_name}:{SECRET}@{bucket}/c?secret_key={SECRET}"
-    with pytest.raises(InvalidOption, match="AWS_ACCESS_KEY_ID") as refused:
+    with pytest.raises(InvalidOption, match="AWS_PROFILE") as refused:
         store.expand({"c": root})
     s3_server.line.fault = lambda _: "denied"
     with Store.open(store.uri) as other, pytest.raises(ShardUnavailable, match="may not") as denied:

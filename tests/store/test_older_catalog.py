@@ -167,7 +167,7 @@ def test_scans_and_keys_do_not_go_on_over_an_older_catalog(tmp_path: Path) -> No
             lambda case=case, key=key: case.second.resume(key).to_table(),
             *(lambda store=case.second, use=use: use(store) for use in USES),
         ):
-            with pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+            with pytest.raises(CatalogOutdated, match="put the newest"):
                 use()
         case.close()
 
@@ -312,7 +312,7 @@ def test_a_catalog_that_lacks_one_thing_alone_is_an_older_one(
         values,
         lambda store: store.table("t").tag("more"),
     ):
-        with Store.open(place) as store, pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+        with Store.open(place) as store, pytest.raises(CatalogOutdated, match="put the newest"):
             use(store)
     with Store.open(place) as store:
         assert store.table("t").scan(snapshot="before").count() == len(KEYS), "what is named can be read"
@@ -369,7 +369,7 @@ def test_an_older_catalog_does_not_say_that_what_was_made_since_is_not_there(
         copied(place / "catalog.db", tmp_path / "older.db")
         make(store)
     as_another_file(tmp_path / "older.db", place / "catalog.db")
-    with Store.open(place) as store, pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+    with Store.open(place) as store, pytest.raises(CatalogOutdated, match="put the newest"):
         ask(store)
 
 

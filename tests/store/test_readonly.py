@@ -170,7 +170,7 @@ def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_
             lambda: table.aggregate("count(*)"),
             lambda: table.changes(after=1),
         ):
-            with pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+            with pytest.raises(CatalogOutdated, match="put the newest"):
                 read()
         assert reader.status()["outdated"]
 
@@ -182,7 +182,7 @@ def test_a_catalog_that_was_put_back_is_seen(uri: str, tmp_path: Path) -> None:
     with Store.open(uri, read_only=True) as reader:
         assert reader.context.catalog.versions()[1] == 3
         os.replace(tmp_path / "old", f"{uri}/catalog.db")
-        with pytest.raises(CatalogOutdated, match="Put the newest catalog back"):
+        with pytest.raises(CatalogOutdated, match="put the newest"):
             reader.context.catalog.versions()
 
 

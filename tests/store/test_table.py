@@ -668,9 +668,7 @@ def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:
             table.restore("1970-13-12")
         with pytest.raises(SnapshotNotFound, match="was made after"):
             table.scan(snapshot=datetime(1970, 1, 2, tzinfo=UTC))
-        with pytest.raises(
-            SnapshotNotFound, match=r"asked for, 2030-01-01T00:00:00Z, is still to come: it is"
-        ):
+        with pytest.raises(SnapshotNotFound, match=r"the time 2030-01-01T00:00:00Z is still to come"):
             table.scan(snapshot=datetime(2030, 1, 1, tzinfo=UTC))
 
 

@@ -287,7 +287,7 @@ def test_an_adoption_that_was_cut_off_is_done_again(
         with pytest.raises(KeyboardInterrupt):
             store.adopt()
         monkeypatch.undo()
-        with pytest.raises(WrongRoot, match="an adoption was cut off"):
+        with pytest.raises(WrongRoot, match="another copy of the store"):
             store.table("t").upsert(rows())
         assert count(store) == before
         assert store.adopt().missing == ()

@@ -491,9 +491,7 @@ def test_a_torn_list_keeps_older_backups_and_is_reported_beside_the_new_one(
         store.table("t").upsert(rows(range(3), "z"))
         torn = tmp_path / "b" / f"{store.backup(tmp_path / 'b').name}.backup"
     torn.write_bytes(torn.read_bytes()[:-9])
-    with pytest.raises(
-        StoreDamaged, match=f"was made and is whole.*{torn.name}.*Remove that file"
-    ) as message:
+    with pytest.raises(StoreDamaged, match=f"was made.*{torn.name}.*remove that file") as message:
         store.backup(tmp_path / "b", keep=2)
     assert len(list((tmp_path / "b").glob("*.backup"))) == 4
     with Store.from_backup(tmp_path / "b", tmp_path / "n") as restored:

@@ -185,7 +185,7 @@ def test_a_root_beside_the_store_with_a_marker_of_another_is_nobodys_remains(
         lambda: Store.create(tmp_path / "new", {"s1": str(root)}),
         lambda: Store.from_backup(original / "backups", tmp_path / "new", roots={"s1": str(root)}),
     ):
-        with pytest.raises(InvalidOption, match="remove this directory and try again"):
+        with pytest.raises(InvalidOption, match="remove it if no store uses it"):
             attempt()
     assert list(tmp_path.iterdir()) == [root]
 
@@ -331,7 +331,7 @@ def test_files_of_a_store_that_has_lost_a_marker_are_not_taken_for_a_new_one(
     (root / "elasticscan-shard").unlink()
     before = {path: path.read_bytes() for path in root.rglob("*.arrow")}
     assert before
-    with pytest.raises(InvalidOption, match="no marker that says whose they are"):
+    with pytest.raises(InvalidOption, match="no marker that names it"):
         Store.from_backup(original / "backups", tmp_path / "new", roots={"s1": str(root)})
     assert {path: path.read_bytes() for path in root.rglob("*.arrow")} == before
     assert not (root / "elasticscan-shard").exists()
