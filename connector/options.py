@@ -1,8 +1,7 @@
 """The options of a read or a write: one table, and what is checked before anything is opened.
 
 Each option is a field of `Options` or `ChangeOptions`; its name in Spark, its parser, where it is for
-and what it means stand alongside it and nowhere else. The tables of docs/options.md and of the README are
-held against them by a test.
+and what it means stand alongside it and nowhere else. A test compares the table of docs/options.md with them.
 """
 
 from __future__ import annotations
