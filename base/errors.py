@@ -577,7 +577,7 @@ class FragmentDamaged(OperatorNeeded):
 
 class FragmentMissing(FragmentDamaged):
     """A file of rows that is gone.
-    Whoever staged it, or read it for longer than a grace period, may try again; else as above."""
+    A writer that staged it, or a scan longer than a grace period, may try again; else as above."""
 
 
 class CoverageBroken(OperatorNeeded):

@@ -158,7 +158,7 @@ class Options:
     partitions: int | None = _option("numPartitions", whole(1), None, _READS,
         "upper bound on tasks; while tablets have moved since the newest topology, at least 2")
     task_rows: int | None = _option("maxRowsPerTask", whole(0, MAX_NUMBER), None, (READ,),
-        "each task gives at most so many rows, those that it reads first, and ends: `catalog.sql` sets it "
+        "each task gives at most so many rows, the first that it reads, and ends: `catalog.sql` sets it "
         "for a `LIMIT`")
     task_order: tuple[str, ...] | None = _option("taskOrder", column_list, None, (READ,),
         "with `maxRowsPerTask`: the rows that come first in this order, as `delay DESC, id`, in place of "
@@ -183,7 +183,7 @@ class Options:
     delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES,
         "the column that says which rows delete")
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
-        "add the columns that the table lacks; those that the rows lack become null, also in rows that are "
+        "add the columns that the table lacks; columns that the rows lack become null, also in rows that are "
         "there (unless `partialUpdate`)")
     partial_update: bool = _option("partialUpdate", flag, False, (WRITE,),
         "in mode append rows that lack columns of the table: those whose key is there keep them, new ones are"
