@@ -220,7 +220,7 @@ class _TreeBuilder:
             kind = type_name(parsed.type)
             message = "; the argument or option columns names columns" if isinstance(parsed, Column) else ""
             raise FilterError(
-                f"{_piece(node)!r} is {kind}; a filter must be true or false for each row{message}"
+                f"{_piece(node)!r} is {kind}; a filter must be a condition, true or false for a row{message}"
             )
         return typed.convert(parsed, pa.bool_())
 

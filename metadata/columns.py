@@ -70,7 +70,7 @@ class TableColumn:
         return DROPPED + self.stored
 
     def at(self, definition: int) -> TableColumn | None:
-        """The column as it was known at a definition; None before it was made."""
+        """Return the column as it was known at a definition; None before it was made."""
         if definition < self.since:
             return None
         gone = self.until is not None and self.until <= definition
@@ -89,23 +89,23 @@ class TableColumn:
         return next((name for since, name in reversed(self.names) if since <= definition), None)
 
     def may_lack(self, definition: int) -> bool:
-        """True if a file that was written by a definition may be without it."""
+        """Return True if a file that was written by a definition may be without it."""
         return definition < self.since or (self.until is not None and definition >= self.until)
 
 
 def columns_of_schema(schema: pa.Schema) -> tuple[TableColumn, ...]:
-    """The columns of a first definition."""
+    """Return the columns of a first definition."""
     return tuple(TableColumn(f.name, ((1, f.name),), ((1, f.type),), f.nullable) for f in schema)
 
 
 def schema_at(columns: Iterable[TableColumn], definition: int) -> pa.Schema:
-    """The columns that a definition has, by their names in it, in their newest types."""
+    """Return the columns that a definition has, by their names in it, in their newest types."""
     named = ((column.name_at(definition), column) for column in columns)
     return pa.schema([pa.field(name, c.type, c.nullable) for name, c in named if name is not None])
 
 
 def new_column(columns: Sequence[TableColumn], field: pa.Field, definition: int) -> TableColumn:
-    """A column that a definition adds; its stored name is new, also if another one had its name before."""
+    """Return a column that a definition adds, with a stored name that no other column had."""
     taken = {column.stored for column in columns}
     stored, number = field.name, definition
     while stored in taken:
@@ -114,7 +114,7 @@ def new_column(columns: Sequence[TableColumn], field: pa.Field, definition: int)
 
 
 def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
-    """True if each value of a type is one of another, of the same kind and larger."""
+    """Return True if each value of a type is one of another, of the same kind and larger."""
     if old.id == new.id and _t.is_decimal(old):
         return bool(old.scale == new.scale and old.precision < new.precision)
     return any(old in family and new in family[family.index(old) + 1 :] for family in _FAMILIES)

@@ -49,7 +49,7 @@ class FragmentFile:
         return Seal(self.bytes, self.tail, self.digest)
 
     def is_needed_at(self, snapshot: int) -> bool:
-        """False for history that no snapshot from this one on reads."""
+        """Return False for history that no snapshot from this one on reads."""
         return self.superseded_at is None or snapshot < self.superseded_at
 
 
@@ -73,11 +73,11 @@ class StagedFragment(FragmentFile):
         return len(self.slots) + self.slots_left
 
     def serving(self, slots: SlotSet) -> StagedFragment:
-        """The same file, serving these slots: some of its own, or others, too, of which it has no rows."""
+        """Return the same file, serving these slots: some of its own, or others of which it has no rows."""
         return replace(self, slots=slots, slots_left=self.slots_left + len(self.slots - slots))
 
     def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> Fragment:  # noqa: A002
-        """The fragment, once a catalog knows it."""
+        """Return the fragment, once a catalog knows it."""
         file = {field.name: getattr(self, field.name) for field in fields(FragmentFile)}
         return Fragment(
             id=id,
@@ -141,12 +141,12 @@ class TableInfo:
         return self.columns or columns_of_schema(self.schema)
 
     def redefined(self, columns: tuple[TableColumn, ...]) -> TableInfo:
-        """The next definition."""
+        """Return the next definition."""
         definition = self.definition + 1
         return replace(self, definition=definition, columns=columns, schema=schema_at(columns, definition))
 
     def at(self, definition: int) -> TableInfo:
-        """The table as a definition of it has it: its names and its types.
+        """Return the table as a definition of it has it: its names and its types.
 
         Raises:
             TableChanged: there is no such definition.
@@ -164,7 +164,7 @@ class TableInfo:
         return replace(self, definition=definition, columns=() if definition == 1 else then, schema=schema)
 
     def named_as(self, definition: int) -> TableInfo:
-        """The table with the columns that a definition names, in the types of this one."""
+        """Return the table with the columns that a definition names, in the types of this one."""
         if definition == self.definition:
             return self
         fields = schema_at(self.columns, definition)
@@ -175,13 +175,13 @@ class TableInfo:
         return replace(self, schema=pa.schema(named), names_of=definition)
 
     def with_dropped(self, oldest: int) -> TableInfo:
-        """The table with the columns, too, that scans of a snapshot, or of later ones, may still read."""
+        """Return the table including the columns that scans of this or a later snapshot may still read."""
         gone = [c for c in self.columns if c.until is not None and c.last_commit >= oldest]
         fields = [pa.field(column.dropped_name, column.type) for column in gone]
         return replace(self, schema=pa.schema([*self.schema, *fields])) if gone else self
 
     def by_name(self, definition: int | None = None) -> dict[str, TableColumn]:
-        """The columns by the names that a definition, or `schema`, gives them, and dropped ones."""
+        """Return the columns by the names that a definition, or `schema`, gives them, and dropped ones."""
         at = definition or self.names_of or self.definition
         named = {column.dropped_name: column for column in self.columns if column.until is not None}
         return named | {name: c for c in self.all_columns if (name := c.name_at(at)) is not None}
@@ -205,7 +205,7 @@ _FORMS = (
 
 
 def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
-    """The error about a column that a table does not have; it names the nearest, in whatever case."""
+    """Return the error about a column that a table does not have; it names the nearest, in whatever case."""
     names = list(columns)
     message = hint_of_form(column)
     near = None if message else nearest_column(column, names)
@@ -218,7 +218,7 @@ def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNot
 
 
 def hint_of_form(column: str) -> str | None:
-    """The hint what to write in place of a text that is more than the name of a column."""
+    """Return the hint what to write in place of a text that is more than the name of a column."""
     if len(column) > _FORM_CHARACTERS:
         return None
     parts = [part.strip() for part in column.split(",")]
@@ -230,7 +230,7 @@ def hint_of_form(column: str) -> str | None:
 
 
 def nearest_column(column: str, columns: Iterable[str]) -> str | None:
-    """The column whose name is most like another, in whatever case."""
+    """Return the column whose name is most like another, in whatever case."""
     by_lower = {name.lower(): name for name in columns}
     near = nearest(column.lower(), by_lower)
     return None if near is None else by_lower[near]

@@ -14,9 +14,9 @@ The phases of an index are a table, each named by what is true in it:
      │                         │  └──┘ runs_missing      │
      └── dropped, refused ─────┴───────────── dropped ───┴──> dropped
 
-A build that was killed leaves an index in `entered` or `building`; whoever builds it again goes on there, as
-nothing but the runs that are missing says what is to be done. `refused` are rows that cannot be in it; of two
-builders, one may still meet such rows when the other has completed it without them, and then it stays ready.
+A build that was killed leaves an index in `entered` or `building`; the next build continues there, since
+the missing runs alone say what remains to be done. `refused` means that some rows cannot be indexed; of two
+builders, one may still meet such rows when the other has completed the index without them: it stays ready.
 
 The table drives, as that of moves does: every change of an index goes through `IndexInfo.after`, and the one
 writer of what is kept of indexes (`Tx.transition_index` of the catalog) calls that.
@@ -53,8 +53,8 @@ class IndexPhase(StrEnum):
 class IndexEvent(StrEnum):
     """The events of an index.
 
-    `RUNS_MISSING`: somebody who builds it looked, and fragments lack theirs. `COMPLETED`: none does, or none
-    did before. `REFUSED`: rows that are there cannot be in it. `DROPPED`: somebody dropped it, or its table.
+    `RUNS_MISSING`: a builder found fragments without a run. `COMPLETED`: every fragment has its run, or had
+    it before. `REFUSED`: existing rows cannot be indexed. `DROPPED`: the index or its table was dropped.
     """
 
     RUNS_MISSING = "runs_missing"
@@ -109,7 +109,7 @@ class IndexInfo:
         return self.phase is IndexPhase.DROPPED
 
     def after(self, event: IndexEvent) -> IndexInfo:
-        """The index after an event. That the event can happen in its phase is up to us alone."""
+        """Return the index after an event. That the event can happen in its phase is up to us alone."""
         phase = INDEX_TRANSITIONS.get((self.phase, event))
         assert phase is not None, f"index {self.name!r} in phase {self.phase} cannot take {event}"
         return replace(self, phase=phase)

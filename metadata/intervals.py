@@ -9,7 +9,7 @@ from elasticscan.metadata.fragments import Fragment
 
 
 def floor_at(overwrites: Iterable[int], snapshot: int) -> int:
-    """The newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
+    """Return the newest overwrite up to a snapshot: rows of earlier commits are not in it; 0 for none."""
     return max((number for number in overwrites if number <= snapshot), default=0)
 
 

@@ -54,7 +54,7 @@ class Origin:
     replaces: tuple[str, ...] = ()
 
     def epochs_of(self, slots: SlotSet) -> Epochs:
-        """The epochs of some slots."""
+        """Return the epochs of some slots."""
         pieces: list[tuple[int, int, int]] = []
         for start, end in slots:
             at = bisect_right(self.epochs, start, key=itemgetter(1))
@@ -76,8 +76,8 @@ class Manifest:
             was not made yet.
         epochs: of its slots, when it was staged.
         not_null: the columns that allow no nulls, by their names in the file.
-        complete: it has all rows of its slots up to the newest commit of its rows, but for history and for
-            what nobody needs.
+        complete: it has all rows of its slots up to the newest commit of its rows, except history and rows
+            that no snapshot needs.
         superseded_at: of history: the snapshot from which on none needs a row of it.
         index: of an index run its definition (name, kind, columns, include) and its fragment's path.
         definition: the number of the table's definition by which it was written.

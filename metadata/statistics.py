@@ -1,4 +1,4 @@
-"""Statistics of the values in a fragment, for whoever does not read it.
+"""Statistics of the values in a fragment, which decide whether it has to be read.
 
 Values are written as value keys (`elasticscan.base.value_keys`): bytes in the order of the values,
 nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the successor of one.
@@ -38,7 +38,7 @@ class KeyHistogram:
 
     @classmethod
     def unknown(cls, rows: int) -> KeyHistogram:
-        """A guess about rows of which nothing else is known."""
+        """Return a guess about rows of which nothing else is known."""
         return cls(rows, (), (b"", b"\xff" * 8))
 
     @property
@@ -106,7 +106,7 @@ class FragmentStatistics:
         return sum(self.block_rows)
 
     def renamed(self, names: Mapping[str, str]) -> FragmentStatistics:
-        """The statistics by other names; columns that have none are left out."""
+        """Return the statistics by other names; columns that have none are left out."""
         columns = {names[name]: blocks for name, blocks in self.columns.items() if name in names}
         return FragmentStatistics(self.block_rows, columns)
 
@@ -123,7 +123,7 @@ class FragmentStatistics:
         return sum(end - begin for begin, end in shares)
 
     def may_match(self, block: int, key_sets: KeySets) -> bool:
-        """True if a block can have a row all of whose values are in the sets; False is certain."""
+        """Return True if a block can have a row all of whose values are in the sets; False is certain."""
         for name, keys in key_sets.items():
             if keys.is_empty:
                 return False
@@ -136,7 +136,7 @@ class FragmentStatistics:
         return True
 
     def matches(self, block: int, column: str, keys: KeySet) -> bool:
-        """True if all values of a column in a block are in a set; True is certain."""
+        """Return True if all values of a column in a block are in a set; True is certain."""
         if column not in self.columns:
             return False
         bounds = self.columns[column][block]
@@ -150,7 +150,7 @@ def _share_upto(low: bytes, key: bytes, high: bytes) -> float:
 
 
 def _cut(low: bytes, high: bytes) -> tuple[bytes, bytes]:
-    """A range as long as bounds are, which holds all bounds that were cut from keys within it."""
+    """Return a range as long as bounds are, which holds all bounds that were cut from keys within it."""
     return low[:KEY_BYTES], high if len(high) <= KEY_BYTES else successor(high[:KEY_BYTES])
 
 

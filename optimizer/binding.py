@@ -71,7 +71,7 @@ class IndexCondition:
 
 
 def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> IndexCondition | None:
-    """The part of the index that has every row for which the condition is true.
+    """Return the part of the index that has every row for which the condition is true.
 
     None if the index is of no use for it: a hash index without a value for each of its columns.
     """
@@ -115,7 +115,7 @@ class Conjuncts:
         return any(self.keys(name).is_empty for name in sorted(names))
 
     def keys(self, name: str) -> KeySet:
-        """The values of a column with which all parts can be true."""
+        """Return the values of a column with which all parts can be true."""
         if name not in self._keys:
             axis = axis_of(self.schema.field(name).type)
             keys = KeySet.intersection_of([domain.keys for domain in self.domains(name)])
@@ -129,7 +129,7 @@ class Conjuncts:
         return self._domains[name]
 
     def not_implied_by(self, columns: list[str]) -> tuple[Expression, ...]:
-        """The parts that may still be false when these columns have values of their key sets."""
+        """Return the parts that may still be false when these columns have values of their key sets."""
         return tuple(
             part
             for at, part in enumerate(self.parts)
@@ -137,7 +137,7 @@ class Conjuncts:
         )
 
     def text_of(self, name: str, keys: KeySet) -> str:
-        """The limits of one column, in the words of the condition where its parts say exactly that."""
+        """Return the limits of one column, in the words of the condition where its parts say exactly that."""
         parts = [
             (part, domain)
             for part, domain in zip(self.parts, self.domains(name), strict=True)
@@ -171,7 +171,7 @@ def _describe(keys: KeySet, stored: pa.DataType) -> str:
 
 
 def take_columns(columns: Sequence[KeySet], room: int = MAX_RANGES) -> list[KeySet]:
-    """The sets of the first columns, coarser where they would make more ranges than `room`."""
+    """Return the sets of the first columns, coarser where they would make more ranges than `room`."""
     used: list[KeySet] = []
     for keys in columns:
         if keys == EVERYTHING:

@@ -5,7 +5,7 @@
 A direct scan skips blocks whose minimum and maximum rule them out, and reads the rest in order. An
 index scan reads fewer rows at a higher price each, because entries are looked up one range after
 another, and rows that the entries do not hold are fetched from all over their fragments. So the
-direct scan wins with filters that let much through, an index with those that do not, and among
+direct scan wins with filters that match many rows, an index with selective ones, and among
 equally selective indexes the hash index. What the returned rows cost is the same on every path, so it
 is left out.
 """
@@ -120,7 +120,7 @@ def choose(
     shards: int = 1,
     key: KeyCondition | None = None,
 ) -> Choice:
-    """The cheapest way to read the rows that meet a condition.
+    """Return the cheapest way to read the rows that meet a condition.
 
     Args:
         needed_columns: the columns to return.
@@ -162,7 +162,7 @@ def choose(
 def _count_entries(
     info: IndexInfo, bound: IndexCondition | None, runs: int, count: CountEntries | None
 ) -> float | None:
-    """The entries that a scan would look at, counted; None where only an estimate is cheap enough."""
+    """Return the entries that a scan would look at, counted; None where only an estimate is cheap enough."""
     if count is None or bound is None or not bound.bound or len(bound.ranges) * runs > MOST_COUNTED:
         return None
     return count(info, bound.ranges)

@@ -52,7 +52,7 @@ def _share_of_slot(fragment: Fragment) -> float:
 
 
 def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> Sequence[SlotInterval]:
-    """The parts of intervals that are in these slots."""
+    """Return the parts of intervals that are in these slots."""
     ends = [end for _, end in slots.ranges]
     if len(ends) == 1 and all(slots.ranges[0][0] <= i.start and i.end <= ends[0] for i in intervals):
         return intervals
@@ -100,7 +100,7 @@ def rows_by_key(
 
 
 def _rows_in_blocks(fragment: FragmentStatistics, key_sets: KeySets) -> int:
-    """The rows of the blocks that may match."""
+    """Return the rows of the blocks that may match."""
     return sum(rows for at, rows in enumerate(fragment.block_rows) if fragment.may_match(at, key_sets))
 
 

@@ -47,7 +47,7 @@ class KeyCondition:
 
 
 def bind_key(condition: Expression | None, table: TableInfo, slots: int, hash: str) -> KeyCondition:  # noqa: A002
-    """The slots and the keys of all rows for which a condition is true, in a store of so many slots."""
+    """Return the slots and keys of all rows for which a condition is true, of a store with so many slots."""
     conjuncts = Conjuncts(condition, table.schema)
     columns = [_without_null(conjuncts.keys(name)) for name in table.primary_key]
     if conjuncts.impossible() or any(keys.is_empty for keys in columns):
@@ -80,13 +80,13 @@ def bind_key(condition: Expression | None, table: TableInfo, slots: int, hash: s
 
 
 def _without_null(keys: KeySet) -> KeySet:
-    """The values of a key column, which is never null."""
+    """Return the values of a key column, which is never null."""
     rest = keys & NOT_NULL
     return EVERYTHING if rest == NOT_NULL else rest
 
 
 def _values_of(columns: Sequence[KeySet], table: TableInfo) -> list[KeySet] | None:
-    """The values of each column of the shard key; None unless they make few combinations."""
+    """Return the values of each column of the shard key; None unless they make few combinations."""
     room, values = MAX_RANGES, []
     for name, keys in zip(table.shard_key, columns, strict=False):
         few = None if keys == EVERYTHING else single_values(keys, table.schema.field(name).type, room)
@@ -98,7 +98,7 @@ def _values_of(columns: Sequence[KeySet], table: TableInfo) -> list[KeySet] | No
 
 
 def _ranges(prefix: bytes, columns: Sequence[KeySet]) -> Iterator[KeyRange]:
-    """The ranges of keys that begin with some values, and go on with values of these columns.
+    """Yield the ranges of keys that begin with some values, and go on with values of these columns.
 
     Value keys begin with a byte that tells them from nulls, which primary keys do without.
     """
@@ -113,7 +113,7 @@ def _ranges(prefix: bytes, columns: Sequence[KeySet]) -> Iterator[KeyRange]:
 
 
 def _after(prefix: bytes) -> bytes | None:
-    """The end of all keys that begin with a prefix; None where nothing lies beyond."""
+    """Return the end of all keys that begin with a prefix; None where nothing lies beyond."""
     return successor(prefix) if prefix.strip(b"\xff") else None
 
 
@@ -126,7 +126,7 @@ def _condition(
     slots: SlotSet,
     hashed: int = 0,
 ) -> KeyCondition:
-    """`used` are the sets of the first columns as the keys have them; `hashed` of these make the slots."""
+    """Return slots and keys; `used` are the sets of the first key columns, `hashed` those of the slots."""
     names = table.primary_key[: len(used)]
     fixed = hashed + next((n for n, keys in enumerate(used[hashed:]) if not keys.singles), len(used) - hashed)
     exact = [name for name, part, keys in zip(names, used, columns, strict=False) if part == keys]

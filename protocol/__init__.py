@@ -12,7 +12,7 @@ requests  requests and answers, and the protocols of who gives them
 keys      the continuation key, sealed and opened
 
 The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and the number of the base
-topology, sealed with AES-GCM: it holds row values, and nobody may forge one.
+topology, sealed with AES-GCM: it holds row values and must not be forged.
 """
 
 from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, merge, restrict, slots_of

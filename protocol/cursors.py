@@ -60,5 +60,5 @@ def merge(cursors: Iterable[Cursor]) -> Cursors:
 
 
 def restrict(cursors: Iterable[Cursor], slots: SlotSet) -> Cursors:
-    """The parts of the cursors that cover `slots`, positions kept."""
+    """Return the parts of the cursors that cover `slots`, positions kept."""
     return merge(Cursor(cursor.slots & slots, cursor.position) for cursor in cursors)

@@ -1,7 +1,7 @@
 """The continuation key: everything a scan needs to go on elsewhere, as one sealed text.
 
-Sealed, because a key holds row values (its positions) and says what may be read: nobody but the
-store can look into one or make one. AES-256-GCM; the header and the store's id are bound as
+Sealed, because a key holds row values (its positions) and says what may be read: only the
+store can read or make one. AES-256-GCM; the header and the store's id are bound as
 associated data, so a key of another store, a cut key and an altered key all fail the same way.
 A key says itself when its time is up. The format is described byte for byte in `docs/formats.md`.
 """
@@ -131,7 +131,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
-    """The inverse of `pack`; trusts nothing, although only we can have sealed it."""
+    """Return the inverse of `pack`; trusts nothing, although only we can have sealed it."""
     try:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
         expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
@@ -211,7 +211,7 @@ class Sealer:
         self._newest = max(secrets)
 
     def seal(self, key: ContinuationKey, expires_at: float) -> str:
-        """Raises `KeyTooLong` for one that `open` would refuse."""
+        """Raise `KeyTooLong` for one that `open` would refuse."""
         header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
         nonce = os.urandom(_NONCE_BYTES)
         packed = pack(key, min(math.ceil(expires_at), _NEVER))
@@ -228,7 +228,7 @@ class Sealer:
         return text
 
     def knows(self, text: object) -> bool:
-        """True if the secret that a key names is here, and for text that is no key at all."""
+        """Return True if the secret that a key names is here, and for text that is no key at all."""
         try:
             number = int.from_bytes(_raw(text)[1:_HEADER_BYTES], "big")
         except ContinuationKeyError:
@@ -236,7 +236,7 @@ class Sealer:
         return number in self._ciphers
 
     def open(self, text: object, now: float) -> ContinuationKey:
-        """The key that was sealed.
+        """Return the key that was sealed.
 
         Raises:
             ContinuationKeyError: it is none; the reason says no more than the sender may know.
@@ -264,7 +264,7 @@ class Sealer:
 
 
 def _raw(text: object) -> bytes:
-    """A key's bytes, checked for length and version."""
+    """Return a key's bytes, checked for length and version."""
     if text is None:
         raise _refusal("it is None, the key after a scan's last page: all rows were returned")
     if not isinstance(text, str) or not 0 < len(text) <= MAX_KEY_CHARS:

@@ -77,7 +77,7 @@ class KeyRanges:
         return len(self.anywhere) if self.by_slot is None else sum(map(len, self.by_slot.values()))
 
     def within(self, start: int, end: int) -> Iterator[tuple[int, tuple[KeyRange, ...]]]:
-        """The slots of `[start, end)` that hold ranges, ascending, each with its ranges."""
+        """Return the slots of `[start, end)` that hold ranges, ascending, each with its ranges."""
         if self.by_slot is None:
             return ((slot, self.anywhere) for slot in range(start, end))
         slots = (slot for slot in sorted(self.by_slot) if start <= slot < end)
@@ -203,7 +203,7 @@ class Shards(Protocol):
 
 
 class PlacementLook(Protocol):
-    """A look at the places of tablets that has begun.
+    """A read of the placement that was sent.
 
     Attributes:
         is_awaited: True where the answer is on its way, so that something else may be done meanwhile.
@@ -213,7 +213,7 @@ class PlacementLook(Protocol):
     def is_awaited(self) -> bool: ...
 
     def answer(self) -> Placement:
-        """Wait for the answer: where tablets are, or were at a moment since the look began."""
+        """Wait for the placement as it was at a moment since the read was sent."""
 
 
 class Placements(Protocol):
@@ -222,17 +222,17 @@ class Placements(Protocol):
     def current(self) -> Placement: ...
 
     def look(self) -> AbstractContextManager[PlacementLook]:
-        """Begin a look, whose answer may be taken within the block."""
+        """Send a read of the placement, whose answer may be taken within the block."""
 
     def recent(self, looked: Placement | None) -> Placement:
-        """Return what a look of just now has shown, if a page may be read by it; else what a new one shows.
+        """Return a placement that was read just now, if a page may be planned by it; else read it again.
 
-        It is the look that the page before was accepted by; for the first page, None, any look will do.
-        So it may choose what is read. What it is compared with then is a new look, after the reading.
+        `looked` is the placement that validated the page before; for the first page, None, any recent one
+        serves. It only chooses what is read: the page is validated by a placement read afterwards.
         """
 
     def layout_of(self, placement: Placement) -> int | None:
-        """The catalog's layout when it answered with this very value; None if it cannot be named."""
+        """Return the catalog's layout when it answered with this very value; None if it cannot be named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ position were returned". Each page takes three steps:
 3. Look up again. Rows of slots whose (shard, epoch) changed are dropped and their slots stay
    where they were; all others advance (`accept_page`, pure). Only then does the page leave.
 
-The look of step 3 may be the next page's step 1 (`Placements.recent`): what is compared are the epochs before
-and after a page, so an older first look can only drop more. A second look is made again each time, and no
-sooner than when the page was read. While its answer is on the way (`Placements.look`) the page after is read:
-it counts if all of the one before did, once it has had a look of its own.
+The placement of step 3 may serve as the next page's step 1 (`Placements.recent`): epochs before and after a
+page are compared, so an older first placement can only drop more rows. The second placement is read for each
+page, and only after the page was read. While its answer is on the way (`Placements.look`) the next page is
+read: it counts if no slot of the page before moved, once it has been validated itself.
 
 It is right because of three things that the layers around it keep: the order of rows is the same
 at every shard, the rows of a slot at a snapshot are the same wherever the slot lives, and a

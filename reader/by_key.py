@@ -1,4 +1,4 @@
-"""Rows by their primary keys: the cursor rule where each slot is read at once, so that nobody needs a cursor.
+"""Rows by their primary keys: the cursor rule where each slot is read at once, without a cursor.
 
 Keys are grouped by the shards where their slots are, each shard is asked, and the placement is looked up
 again. What was answered for slots whose (shard, epoch) changed meanwhile is dropped, and asked again.
@@ -24,12 +24,12 @@ Numbers = NDArray[np.int64]
 def read_by_key(
     request: RowRequest, placement: Placement, placements: Placements, shards: Shards
 ) -> tuple[Numbers, list[pa.RecordBatch]]:
-    """The rows with a request's keys, wherever they are.
+    """Return the rows with a request's keys, wherever they are.
 
     Args:
         request: its shard does not matter; its layout is that of `placement`.
-        placement: where slots were at the reader's first look, of just now.
-        placements, shards: who is asked.
+        placement: where slots were when the reader planned, just now.
+        placements, shards: the sources of placements and rows.
 
     Returns:
         For each key the number of its row in the batches together, -1 for none; and the batches.

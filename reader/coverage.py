@@ -28,7 +28,7 @@ class Coverage:
         self.finished |= slots
 
     def prove(self) -> None:
-        """Raises `CoverageBroken` unless every slot was finished."""
+        """Raise `CoverageBroken` unless every slot was finished."""
         missing = self.slots - self.finished
         if missing:
             raise CoverageBroken(

@@ -40,7 +40,7 @@ class Accepted:
 
 
 def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
-    """The next read of a scan, or None when it is complete.
+    """Return the next read of a scan, or None when it is complete.
 
     Shards where a slot was left half-read come first, so that few positions are ever open and
     the continuation key stays small; all cursors at the shard are read in one pass.
@@ -53,7 +53,7 @@ def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
 
 
 def plan_lowest(cursors: Cursors, placement: Placement) -> ShardRead | None:
-    """The next read of a scan whose rows leave in one order over all shards: at the lowest position."""
+    """Return the next read of a scan in one order over all shards: the one at the lowest position."""
     if not cursors:
         return None
     lowest = min(cursors, key=lambda cursor: cursor.position or b"")
@@ -87,7 +87,7 @@ def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Pl
 
 
 def staying_rows(slots: npt.NDArray[np.uint16], moved: SlotSet) -> npt.NDArray[np.bool_]:
-    """True for the rows of step 3 that count, by their slots: those that stayed while they were read."""
+    """Return a mask of the rows whose slots did not move while they were read (step 3)."""
     return ~moved.mask(slots)
 
 

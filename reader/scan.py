@@ -101,14 +101,14 @@ class ScanStats:
 def drive(
     plan: ScanPlan, cursors: Cursors, placements: Placements, shards: Shards, stats: ScanStats
 ) -> Iterator[PageRows]:
-    """Pages of a scan from `cursors` to its end, each slot's rows exactly once.
+    """Yield the pages of a scan from `cursors` to its end, each slot's rows exactly once.
 
     `after` of a page are the cursors of the whole scan. The generator may be dropped after any page; the
     cursors of the last page are all that is needed to go on. At the end it proves that every slot was
     covered.
 
-    While the look after a page is awaited, the next page is read. It counts if nothing of the first has
-    moved, and if it is asked for soon; its own look comes then.
+    While the placement check of a page is awaited, the next page is read. It counts if no slot of the first
+    page moved and if it is requested soon; its own check follows then.
     """
     coverage = Coverage(plan.slots, slots_of(cursors))
     ahead: _Step | None = None
@@ -122,17 +122,17 @@ def drive(
         return _Step(cursors, read, shards.read_page(plan.request(read, placements.layout_of(placement))))
 
     while cursors:
-        # The look after a page may be the one before the next: of an older one more is compared, not less.
+        # The placement that validated a page may plan the next one: an older plan can only drop more rows.
         recent = placements.recent(looked)
         is_read = ahead is not None and ahead.cursors == cursors and recent is looked
         now = ahead if is_read else step(cursors, recent)
         assert now is not None, "where cursors are left there is something to read"
         with placements.look() as look:  # the rows have been read, so it is a second one
             ahead = None
-            # Alongside the first page none is read: many scans have no other, or are left there. And none at
-            # a shard that has not just answered: it may be away, and this page would wait for it.
+            # Nothing is read ahead of the first page: many scans have no other, or end there. Nor at a shard
+            # that has not just answered: it may be down, and this page would wait for it.
             if look.is_awaited and looked is not None:
-                with Passing(Exception):  # whoever needs that page meets it again
+                with Passing(Exception):  # the error is raised again if that page is needed
                     ahead = step(now.expected, placements.recent(looked), now.read.shard)
             looked = look.answer()
         accepted = accept_page(cursors, now.read, now.page.after, looked)
@@ -159,7 +159,7 @@ class _Step:
 
 
 def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:
-    """The page without the rows of slots that moved while it was read."""
+    """Return the page without the rows of slots that moved while it was read."""
     if not moved or not page.rows.num_rows:
         return page
     stays = staying_rows(page.slots.to_numpy(zero_copy_only=True), moved)

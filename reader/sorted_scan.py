@@ -92,7 +92,7 @@ class _Pool:
 
 
 def _mark(ahead: Cursors) -> bytes | None:
-    """The position up to which every slot was read; None before the first row."""
+    """Return the position up to which every slot was read; None before the first row."""
     positions = [cursor.position for cursor in ahead]
     return None if None in positions else min(position for position in positions if position is not None)
 

@@ -81,7 +81,7 @@ def test_every_error_is_exported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "reported"),
+    ("typed", "message"),
     [
         ("Stroe", "did you mean 'Store'"),
         ("xyz", "it has Page, Scan"),

@@ -1,7 +1,7 @@
 """A move, and its phases as a table.
 
-Every phase is named by what is true in it, so whoever finds a half-finished move after a crash
-can read off which shard serves the tablet, and that there is exactly one:
+Every phase is named by what is true in it, so a half-finished move that is found after a crash
+says which shard serves the tablet, and that there is exactly one:
 
     phase            who serves    what the target has
     planned          source        nothing
@@ -16,8 +16,8 @@ can read off which shard serves the tablet, and that there is exactly one:
        └── failed, owner_died ─┴──────────────────────┴───────> undone
 
 The recovery rule is one line: a move whose owner died before the target served is undone. Nothing
-needs to be rescued, since the source served all along, and whoever still wants the tablet
-elsewhere plans a new move. The only step that changes who serves is `switched`, one transaction of
+needs to be rescued, since the source served all along, and a tablet that still has to
+move gets a new move. The only step that changes who serves is `switched`, one transaction of
 the catalog; there is no phase "in between" for a crash to leave behind.
 
 The table drives: a move begins in `planned`, each change of it goes through `Move.after`, and the one
@@ -50,8 +50,8 @@ class Event(StrEnum):
     """The events of a move.
 
     `MORE_COMMITS`: more was committed at the source than the switch should have to carry, so
-    another round of copying is due. `FAILED`: the owner gives up, knowing it. `OWNER_DIED`:
-    somebody else found that the owner is gone.
+    another round of copying is needed. `FAILED`: the owner gives up, knowing it. `OWNER_DIED`:
+    another process found that the owner is gone.
     """
 
     START_COPY = "start_copy"
@@ -82,7 +82,7 @@ FINAL: Final = frozenset({Phase.TARGET_SERVES, Phase.UNDONE})
 
 
 def advance(phase: Phase, event: Event) -> Phase:
-    """The phase after an event.
+    """Return the phase after an event.
 
     Raises:
         InvalidTopologyChange: the event cannot happen in this phase; nothing may be done about it.
@@ -119,5 +119,5 @@ class Move:
         return self.phase in FINAL
 
     def after(self, event: Event) -> Self:
-        """The move after an event; raises as `advance`."""
+        """Return the move after an event; raises as `advance`."""
         return replace(self, phase=advance(self.phase, event))

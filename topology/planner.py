@@ -16,11 +16,11 @@ from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
 
-Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # tablets that go, and those that come in their place
+Change = tuple[tuple[Tablet, ...], tuple[Tablet, ...]]  # old tablets, and the new ones in their place
 
 
 def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placement:
-    """The placement of a new store: tablets 1, 2, ... at epoch 1, a contiguous block for each shard.
+    """Return the placement of a new store: tablets 1, 2, ... at epoch 1, a contiguous block for each shard.
 
     Tablets differ by one slot at most, shards by one tablet. With fewer tablets than shards the
     last shards hold nothing yet.
@@ -46,7 +46,7 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
 
 
 def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
-    """The fewest moves after which each of the `shards` has as many tablets as any other, give or take one.
+    """Return the fewest moves after which the numbers of tablets at any two shards differ by at most one.
 
     Tablets at a shard that is not listed all leave it.
 
@@ -81,7 +81,7 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...
 
 
 def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:
-    """The placement once the target serves the tablet, if nothing happened to it since `expected_epoch`.
+    """Return the placement once the target serves the tablet, if it did not change since `expected_epoch`.
 
     Raises:
         TabletNotFound: no such tablet (any more).
@@ -107,7 +107,7 @@ def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoc
 
 
 def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: tuple[int, int]) -> Placement:
-    """The placement with the tablets `[start, at)` and `[at, end)` instead of one; by default at its middle.
+    """Return the placement with tablets `[start, at)` and `[at, end)` instead of one, by default halved.
 
     Raises:
         TabletNotFound: no such tablet (any more).
@@ -117,7 +117,7 @@ def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: 
 
 
 def halves(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
-    """The change of `split_tablet`, of a tablet; raises as that does."""
+    """Return the change of `split_tablet`, of a tablet; raises as that does."""
     tablet_id = tablet.id
     if tablet.end - tablet.start < 2:
         raise InvalidTopologyChange(
@@ -141,7 +141,7 @@ def halves(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
 
 
 def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int) -> Placement:
-    """The placement with one tablet instead of two neighbours at one shard.
+    """Return the placement with one tablet instead of two neighbours at one shard.
 
     Its epoch is beyond both, so that it has grown for every slot.
 
@@ -154,7 +154,7 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
 
 
 def whole(left: Tablet, right: Tablet, new_id: int) -> Change:
-    """The change of `join_tablets`, of two tablets; raises as that does."""
+    """Return the change of `join_tablets`, of two tablets; raises as that does."""
     left_id, right_id = left.id, right.id
     if left.end != right.start:
         swapped = right.end == left.start
@@ -177,7 +177,7 @@ def whole(left: Tablet, right: Tablet, new_id: int) -> Change:
 
 
 def change_tablets(placement: Placement, changes: Iterable[Change]) -> Placement:
-    """The placement after many changes, each of tablets of its own."""
+    """Return the placement after many changes, each of tablets of its own."""
     gone, came = set[int](), list[Tablet]()
     for old, new in changes:
         assert not gone & {tablet.id for tablet in old}, f"tablets that change twice: {old}"
@@ -204,7 +204,7 @@ def _existing(placement: Placement, tablet_id: int) -> Tablet:
 
 
 def _replace(placement: Placement, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
-    """The placement with `new` tablets instead of `old` ones. A tablet's id is never used twice."""
+    """Return the placement with `new` tablets instead of `old` ones. A tablet's id is never used twice."""
     if len(new) != len(old):
         assert not {t.id for t in new} & {t.id for t in placement.tablets}, f"tablet ids in use: {new}"
     return placement.replaced(old, new)

@@ -30,7 +30,7 @@ _HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # of all rows about, and of one
 class SlotMap:
     """Some topologies that follow one another, oldest first; at least one. Notebooks show it as a picture.
 
-    `shards` are (id, name) of those that are there now, so that one has its colour before tablets get there.
+    `shards` are (id, name) of the present shards, so that each has a colour before it gets tablets.
     """
 
     topologies: tuple[Topology, ...]
@@ -64,7 +64,7 @@ class SlotMap:
         return picture(width, height, self._title, parts)
 
     def stripes(self) -> dict[str, Any]:
-        """The picture's rows without its frame, as plain values, for a page that draws the frame itself.
+        """Return the picture's rows as plain values, for a page that draws the frame itself.
 
         Returns:
             `width` and `slots`; `shards`, each with `name` and `colour`; and `topologies`, oldest first, each
@@ -151,7 +151,7 @@ def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> st
 
 
 def _moved(then: Placement, now: Placement) -> dict[str, Any]:
-    """The slots that were at another shard then than now: how many, and where they are in a stripe."""
+    """Return the slots that were at another shard then than now: how many, and where they are in a stripe."""
     elsewhere = _shards(then) != _shards(now)
     edges = np.flatnonzero(np.diff(elsewhere, prepend=False, append=False)).reshape(-1, 2)
     runs = (edges * (_WIDTH / now.slot_count)).tolist()
@@ -160,13 +160,13 @@ def _moved(then: Placement, now: Placement) -> dict[str, Any]:
 
 
 def _shards(placement: Placement) -> NDArray[np.int64]:
-    """The shard of each slot."""
+    """Return the shard of each slot."""
     shards = np.array([tablet.shard for tablet in placement.tablets], dtype=np.int64)
     return np.repeat(shards, [tablet.end - tablet.start for tablet in placement.tablets])
 
 
 def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:
-    """A stripe: as many dots as the picture has room for, each in the colour of the slot in its middle."""
+    """Return a stripe of dots, each in the colour of the slot at its middle."""
     placement = topology.placement
     dots = min(_WIDTH, placement.slot_count)
     middles = (2 * np.arange(dots) + 1) * placement.slot_count // (2 * dots)

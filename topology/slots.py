@@ -32,12 +32,12 @@ class SlotSet:
     """An immutable set of slots: sorted, disjoint, non-touching ranges `[start, end)`.
 
     Build one with `SlotSet.of`, which normalises; equal sets are then equal values. `len` and
-    `in` speak of slots, iteration gives ranges: nobody should ever walk slot by slot.
+    `in` refer to slots, iteration gives ranges: no code should walk slot by slot.
     """
 
     ranges: tuple[Range, ...] = ()
     _count: int = field(init=False, repr=False, compare=False)
-    _edges: Edges | None = field(init=False, repr=False, compare=False)  # once somebody asked for them
+    _edges: Edges | None = field(init=False, repr=False, compare=False)  # computed at first use
 
     def __post_init__(self) -> None:
         last, count = -1, 0
@@ -50,7 +50,7 @@ class SlotSet:
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> SlotSet:
-        """The union of any ranges; empty ones are dropped, NumPy integers become plain ones."""
+        """Return the union of any ranges; empty ones are dropped, NumPy integers become plain ones."""
         ranges = ranges if isinstance(ranges, Sequence) else tuple(ranges)
         if len(ranges) > _MANY:
             return cls._of_edges(_joined(_edges_of(ranges)))
@@ -64,7 +64,7 @@ class SlotSet:
 
     @classmethod
     def _of_edges(cls, edges: Edges) -> SlotSet:
-        """The set with these edges, which are in normal form."""
+        """Return the set with these edges, which are in normal form."""
         made: SlotSet = object.__new__(cls)
         starts, ends = edges[::2], edges[1::2]
         object.__setattr__(made, "ranges", tuple(zip(starts.tolist(), ends.tolist(), strict=True)))
@@ -81,7 +81,7 @@ class SlotSet:
         return self._edges
 
     def mask(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-        """True for each of these slots that is one of the set."""
+        """Return True for each of these slots that is one of the set."""
         inside: npt.NDArray[np.bool_] = np.searchsorted(self.edges, slots, "right") % 2 == 1
         return inside
 
@@ -91,13 +91,13 @@ class SlotSet:
 
     @classmethod
     def union(cls, sets: Iterable[SlotSet]) -> SlotSet:
-        """The union of any sets; many are often equal, as those of a shard's fragments are."""
+        """Return the union of any sets; many are often equal, as those of a shard's fragments are."""
         distinct = set(sets)
         return distinct.pop() if len(distinct) == 1 else cls.of(part for some in distinct for part in some)
 
     @classmethod
     def parse(cls, text: str) -> SlotSet:
-        """The inverse of `str`: `"0-64,128-192"`, ends excluded.
+        """Return the inverse of `str`: `"0-64,128-192"`, ends excluded.
 
         Raises `ValueError` on any other text: only the caller knows whether that means a damaged
         file or a mistyped option.
@@ -159,7 +159,7 @@ class SlotSet:
         return SlotSet(tuple(common))
 
     def isdisjoint(self, other: SlotSet) -> bool:
-        """True if no slot is in both."""
+        """Return True if no slot is in both."""
         left, right = self.ranges, other.ranges
         if len(left) + len(right) > _MANY:
             return not self & other
@@ -199,12 +199,12 @@ class SlotSet:
         return not self - other
 
     def _combined(self, other: SlotSet, combine: Callable[[Any, Any], Any]) -> SlotSet:
-        """The slots of which `combine` is true, told for each whether it is in one set and in the other."""
+        """Return the slots for which `combine(in_self, in_other)` is true."""
         mine = self.edges
         edges = np.concatenate((mine, other.edges))
         order = edges.argsort(kind="stable")  # two sorted runs, which it merges
         edges, is_mine = edges[order], order < len(mine)
-        last = np.append(edges[1:] != edges[:-1], True)  # of equal ones: only then both sets are told
+        last = np.append(edges[1:] != edges[:-1], True)  # the last of equal ones, which counts both sets
         # An odd number of a set's edges up to a place says that the place is in the set.
         inside = combine(np.cumsum(is_mine) & 1, np.cumsum(~is_mine) & 1)[last]
         return SlotSet._of_edges(edges[last][np.diff(inside, prepend=False)])
@@ -215,7 +215,7 @@ def _edges_of(ranges: Sequence[Range]) -> Edges:
 
 
 def _joined(edges: Edges) -> Edges:
-    """The edges of the union of any ranges, given by theirs."""
+    """Return the edges of the union of any ranges, given by theirs."""
     starts, ends = edges[::2], edges[1::2]
     filled = starts < ends
     starts, ends = starts[filled], ends[filled]

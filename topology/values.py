@@ -47,8 +47,8 @@ class Tablet:
 class Placement:
     """The place of every slot at one moment: tablets that tile `[0, slot_count)`, each with an id of its own.
 
-    Tiling is asserted: whoever builds a placement from what a disk or a catalog says checks
-    first and raises what fits.
+    Tiling is asserted: code that builds a placement from the bytes of a disk or catalog checks it
+    first and raises a typed error.
 
     Attributes:
         starts: the first slot of each tablet, as an array that is not to be changed.
@@ -96,7 +96,7 @@ class Placement:
         return tuple(sorted(self._by_shard))
 
     def at(self, shard: int) -> SlotSet:
-        """The slots that live at a shard."""
+        """Return the slots that live at a shard."""
         return self._by_shard.get(shard, SlotSet())
 
     def tablet_of(self, slot: int) -> Tablet:
@@ -107,13 +107,13 @@ class Placement:
         return next((t for t in self.tablets if t.id == tablet_id), None)
 
     def replaced(self, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
-        """The placement with `new` tablets in the place of some that follow one another."""
+        """Return the placement with `new` tablets in the place of some that follow one another."""
         at = int(np.searchsorted(self.starts, old[0].start))
         assert self.tablets[at : at + len(old)] == old, f"these tablets are not there: {old}"
         return Placement(self.tablets[:at] + new + self.tablets[at + len(old) :])
 
     def difference(self, earlier: Placement) -> tuple[tuple[Tablet, ...], tuple[Tablet, ...]]:
-        """The tablets of an earlier placement that are gone or changed, and those that are new or changed."""
+        """Return the tablets of an earlier placement that changed or are gone, and the changed or new."""
         old, new = {t.id: t for t in earlier.tablets}, {t.id: t for t in self.tablets}
         # Mostly they are the very same objects, which is quicker to see than that they are equal.
         gone = (t for t in earlier.tablets if new.get(t.id) is not t and new.get(t.id) != t)
@@ -121,14 +121,14 @@ class Placement:
         return tuple(gone), tuple(came)
 
     def split_by_shard(self, slots: SlotSet) -> dict[int, SlotSet]:
-        """The slots, by the shard where they live. Every slot is in exactly one part."""
+        """Return the slots, by the shard where they live. Every slot is in exactly one part."""
         # A slot beyond the end would be in no part, and its rows lost without a word.
         assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
         parts = {shard: slots & here for shard, here in self._by_shard.items()}
         return {shard: part for shard, part in parts.items() if part}
 
     def first_shard(self, slots: SlotSet) -> int:
-        """The lowest shard at which any of some slots live; others need not be split for it."""
+        """Return the lowest shard at which any of some slots live; others need not be split for it."""
         assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
         # For each page of a scan, so not shard by shard: tablets [a, b) of each range, and the lowest there.
         bounds = np.fromiter(chain.from_iterable(slots.ranges), np.int64, 2 * len(slots.ranges))
@@ -138,7 +138,7 @@ class Placement:
         return int(np.minimum.reduceat(self._shards, pairs)[::2].min())
 
     def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
-        """The part of `slots` whose (shard, epoch) is not what it was in `earlier`."""
+        """Return the part of `slots` whose (shard, epoch) is not what it was in `earlier`."""
         if self is earlier or self.tablets == earlier.tablets:
             return SlotSet()
         assert self.slot_count == earlier.slot_count, "the number of slots never changes"

@@ -125,7 +125,7 @@ def plan_even(
 
 
 def _held(placement: Placement, sizes: Mapping[int, float], shards: Sequence[int]) -> dict[int, float]:
-    """The bytes of each of some shards."""
+    """Return the bytes of each of some shards."""
     held = dict.fromkeys(shards, 0.0)
     for tablet in placement.tablets:
         if tablet.shard in held:
@@ -134,7 +134,7 @@ def _held(placement: Placement, sizes: Mapping[int, float], shards: Sequence[int
 
 
 def _after(placement: Placement, moves: Iterable[Move]) -> Placement:
-    """The placement once some moves are carried out, for plans alone: epochs stay."""
+    """Return the placement once some moves are carried out, for plans alone: epochs stay."""
     homes = {move.tablet: move.target for move in moves}
     return Placement(tuple(replace(t, shard=homes.get(t.id, t.shard)) for t in placement.tablets))
 
@@ -148,8 +148,8 @@ def plan_moves(
 ) -> tuple[Move, ...]:
     """Plan the moves that balance bytes among shards that take tablets; none while all are about equal.
 
-    Tablets at other shards, which are being emptied, are left to whoever empties them. Of a plan of many
-    moves the first `most`.
+    Tablets at other shards, which are being emptied, are left to the process that empties them. Returns
+    at most the first `most` moves.
     """
     held = _held(placement, sizes, shards)
     if len(held) < 2:
@@ -178,7 +178,7 @@ def plan_moves(
 
 
 def _nearest(tablets: Sequence[tuple[float, int]], gap: float) -> int | None:
-    """The place of the tablet (size, id) nearest to half of a gap, and smaller than it; the lowest id."""
+    """Return the index of the tablet (size, id) nearest to half of a gap and below it; the lowest id."""
     larger = bisect_left(tablets, (gap / 2,))
     near = [larger] if larger < len(tablets) and tablets[larger][0] < gap else []
     if larger > 0:

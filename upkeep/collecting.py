@@ -6,7 +6,7 @@ from elasticscan.upkeep.policy import Policy
 
 
 def is_collection_due(dropped_files: int, since_last_seconds: float, policy: Policy) -> bool:
-    """True if garbage should be collected now.
+    """Return True if garbage should be collected now.
 
     Files that the catalog dropped are a reason as soon as they are many, or have waited for a while; files
     that died writers left are in no catalog, so all roots are looked at now and then.

@@ -67,11 +67,11 @@ class _Band:
 
 def parts_of(fragments: Iterable[Fragment], runs: Iterable[IndexRun]) -> tuple[Part, ...]:
     """Return fragments as parts; index runs count with their fragments."""
-    beside: dict[int, int] = {}
+    run_bytes: dict[int, int] = {}
     for run in runs:
-        beside[run.fragment] = beside.get(run.fragment, 0) + run.bytes
+        run_bytes[run.fragment] = run_bytes.get(run.fragment, 0) + run.bytes
     return tuple(
-        Part(f.id, f.slots, f.serving_bytes * (f.bytes + beside.get(f.id, 0)) // max(f.bytes, 1))
+        Part(f.id, f.slots, f.serving_bytes * (f.bytes + run_bytes.get(f.id, 0)) // max(f.bytes, 1))
         for f in fragments
     )
 
@@ -164,7 +164,7 @@ def _end_of_large(parts: Sequence[Part], count: int, policy: Policy) -> int:
 
 
 def _is_worth_tidying(parts: Sequence[Part], policy: Policy, credit_bytes: float) -> bool:
-    """True if scans gain enough from merging all, and it may be written."""
+    """Return True if scans gain enough from merging all, and it may be written."""
     everything, densest = _met(parts) if parts else (0.0, 0.0)
     newer = everything - densest
     return everything > 0 and newer >= policy.tidy_share * densest and everything <= credit_bytes

@@ -55,7 +55,7 @@ class Policy:
     orphan_seconds: float = 86_400
 
     def __post_init__(self) -> None:
-        """Raises `InvalidOption` for bounds that nothing can keep, or that contradict each other."""
+        """Raise `InvalidOption` for bounds that nothing can keep, or that contradict each other."""
         for field in fields(self):
             if not getattr(self, field.name) > 0:
                 raise _refusal(field.name, f"{field.name} must be above 0, not {getattr(self, field.name)}")

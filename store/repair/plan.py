@@ -236,7 +236,7 @@ def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
     if not beside:
         return []
     doubt = (
-        f"{beside} writes overlapped others, or were never committed; of rows that two of them wrote, the "
+        f"{beside} writes ran alongside others, or were never committed; of rows that two of them wrote, the "
     )
     return [f"table {name!r}: {doubt}one that began later was taken"]
 

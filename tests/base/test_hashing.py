@@ -407,7 +407,7 @@ def test_slots_by_either_hash_are_those_of_known_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "hash_name", "reported"),
+    ("slots", "hash_name", "message"),
     [
         (0, "spark", "slots"),
         (-1, "java", "slots"),

@@ -477,7 +477,7 @@ def test_a_log_whose_index_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) 
         raise OperationalError("BEGIN", {}, said)
 
 
-@pytest.mark.parametrize(("free", "reported"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
+@pytest.mark.parametrize(("free", "message"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
 def test_a_log_that_cannot_grow_on_a_full_disk_is_reported_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, message: type[ElasticScanError]
 ) -> None:

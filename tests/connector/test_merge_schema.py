@@ -99,7 +99,7 @@ def test_rows_that_delete_may_bring_new_columns_and_lack_others(store: Store) ->
 
 
 @pytest.mark.parametrize(
-    ("schema", "error", "reported"),
+    ("schema", "error", "text"),
     [
         (pa.schema([*WIDER, pa.field("x", pa.null())]), UnsupportedType, "is void"),
         (pa.schema([*WIDER.remove(2), pa.field("v", pa.string())]), SchemaMismatch, "cast it first"),
@@ -191,7 +191,7 @@ def test_a_partial_update_brings_new_columns_and_is_done_once(store: Store) -> N
 
 
 @pytest.mark.parametrize(
-    ("schema", "overwrite", "options", "error", "reported"),
+    ("schema", "overwrite", "options", "error", "text"),
     [
         (FEWER, True, {}, InvalidOption, "mode overwrite removes these"),
         (FEWER, False, {"insertOnly": "true"}, InvalidOption, "does not go with 'partialUpdate'"),

@@ -12,7 +12,7 @@ OWN = [name for name in dir(AttachedStore) if name[0] != "_"]
 
 
 @pytest.mark.parametrize(
-    ("typed", "reported"),
+    ("typed", "message"),
     [
         ("query", "write catalog.sql(text)"),
         ("load_table", "write catalog.table(name).load()"),

@@ -302,7 +302,7 @@ def test_milliseconds_are_no_seconds_of_a_time_far_away(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reported"),
+    ("given", "message"),
     [
         ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one of them"),
         ({"endingVersion": "1", "endingTimestamp": "2026-01-01"}, "give one of them"),
@@ -324,7 +324,7 @@ def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, s
 
 
 @pytest.mark.parametrize(
-    ("typed", "reported"),
+    ("typed", "message"),
     [
         ("spark.cassandra.output.ifNotExists", "'insertOnly' = 'true' refuses the write"),
         ("spark.cassandra.output.ttl", "rows stay until they are deleted"),
@@ -371,7 +371,7 @@ def test_what_spark_adds_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reported"),
+    ("given", "message"),
     [
         ({"filter": "id > 1"}, "narrows what is read"),
         ({"versionAsOf": "1"}, "narrows what is read"),

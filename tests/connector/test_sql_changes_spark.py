@@ -509,7 +509,7 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    ("text", "message"),
     [
         ("CREATE MATERIALIZED VIEW mv AS SELECT * FROM t", "there are none: write CREATE TABLE"),
         ("CREATE VIEW lasting AS SELECT * FROM t", "write CREATE TEMPORARY VIEW"),
@@ -634,7 +634,7 @@ def test_errors_name_what_the_user_wrote(spark: SparkSession, store: Store, cata
 
 
 @pytest.mark.parametrize(
-    ("statement", "reported"),
+    ("statement", "message"),
     [
         ("DELETE FROM t WHERE nope = 1", "DELETE finds no column nope; there are name, n, id, v. Nothing"),
         ("UPDATE t SET n = 1 WHERE nmae = 'a'", "UPDATE finds no column nmae; there are name, "),

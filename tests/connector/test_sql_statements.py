@@ -250,7 +250,7 @@ def test_a_statement_of_other_formats_that_spark_refused_names_the_table_that_is
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    ("text", "message"),
     [
         ("CALL system.rollback_to_snapshot('trips', 2)", "write RESTORE TABLE trips TO VERSION AS OF"),
         ("CALL x.system.expire_snapshots(table => 'session.Trips')", "write VACUUM trips"),
@@ -277,7 +277,7 @@ def test_what_spark_refused_is_reported_with_what_to_write(text: str, message: s
 
 
 @pytest.mark.parametrize(
-    ("condition", "name", "reported"),
+    ("condition", "name", "message"),
     [
         ("TABLE_OR_VIEW_NOT_FOUND", "`default`.`Trips`", "in no schema: write trips"),
         ("TABLE_OR_VIEW_NOT_FOUND", "`trips`.`snapshots`", "write DESCRIBE HISTORY trips"),
@@ -339,7 +339,7 @@ def test_a_primary_key_stands_behind_a_column_or_behind_all(columns: str, key: t
 
 
 @pytest.mark.parametrize(
-    ("behind", "reported"),
+    ("behind", "message"),
     [
         ("(id INT PRIMARY KEY, b INT PRIMARY KEY) USING elasticscan", r"PRIMARY KEY \(…, …\)"),
         (
@@ -374,7 +374,7 @@ def test_a_change_is_not_explained_as_one_that_cannot_be_done(text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    ("text", "message"),
     [
         ("SHOW PARTITIONS trips", "there are no partitions"),
         ("ALTER TABLE trips ADD PARTITION (id = 1)", "there are no partitions"),

@@ -930,7 +930,7 @@ def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reported"),
+    ("options", "message"),
     [
         ({"endingVersion": "1"}, "endingVersion"),
         ({"endingTimestamp": "2026-01-01"}, "endingTimestamp"),

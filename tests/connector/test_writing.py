@@ -434,7 +434,7 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reported"),
+    ("kind", "text"),
     [
         (NullType(), "is void, or has parts that are"),
         (ArrayType(NullType()), "is void, or has parts that are"),

@@ -17,7 +17,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("at", pa.timesta
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    ("text", "message"),
     [
         ("at < now()", "hand in the time, as filter='at < :now'"),
         ("at < CURRENT_TIMESTAMP", "hand in the time"),
@@ -54,7 +54,7 @@ def test_the_time_of_the_call_is_no_column(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"), [("city == None", "and write km IS NULL"), ("id = nan", "and write isnan(km)")]
+    ("text", "message"), [("city == None", "and write km IS NULL"), ("id = nan", "and write isnan(km)")]
 )
 def test_no_value_is_no_column(text: str, message: str) -> None:
     with pytest.raises(ColumnNotFound, match=re.escape(message)):

@@ -29,7 +29,7 @@ def test_a_file_knows_of_how_many_slots_it_may_have_rows(
 
 
 @pytest.mark.parametrize(
-    ("typed", "reported"),
+    ("typed", "message"),
     [
         ("id,city", "several columns are a list: ['id', 'city']"),
         ("*", "leave columns out for all of them"),

@@ -3,7 +3,7 @@
 It keeps the promises that the cursor rule rests on, and nothing else: the order key is the same
 at every shard, a move carries every version of every row, and a slot's epoch grows in the same
 step in which its rows stop being readable at the source. It has no clock, no threads and no
-randomness; whoever simulates sets `during` and decides what happens in the middle of a page.
+randomness; a simulation sets `during` and decides what happens in the middle of a page.
 
 Rows are (key, value) pairs of integers; a row's slot is its key modulo the number of slots, unless
 the caller says otherwise.
@@ -103,8 +103,8 @@ class MemoryCluster:
         slot_of: the slot of a key; the key modulo the number of slots by default.
 
     Attributes:
-        remembers: tells whether the last look at the placement is recent enough to read a page by it.
-        awaits: tells whether the answer to a look comes from afar, so that a page may be read meanwhile.
+        remembers: tells whether the placement read last is recent enough to plan a page.
+        awaits: tells whether a placement is awaited like a server's, so that a page may be read meanwhile.
     """
 
     def __init__(
@@ -137,11 +137,11 @@ class MemoryCluster:
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
-        """A look whose answer is from when it began, whatever happens before that is taken."""
+        """A placement as of when the read began, whatever happens before it is taken."""
         yield MemoryLook(self.awaits(), self.current())
 
     def recent(self, looked: Placement | None) -> Placement:
-        """As `Placements.recent`: the first page may be read by a look that somebody else has made."""
+        """As `Placements.recent`: the first page may be planned by a placement that another scan has read."""
         return looked or self._looked if self.remembers() else self.current()
 
     def read_page(self, request: PageRequest) -> PageRows:

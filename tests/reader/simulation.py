@@ -140,11 +140,11 @@ class Simulation:
         placement = initial_placement(slots, tablets, self.shards)
         self.order = self.random.choice([DIRECT, INDEX, DESCENDING])
         self.cluster = MemoryCluster(placement, self.order, self._during)
-        # Whether pages are read by the look after the one before; drawn apart, so that all else is as it was.
+        # Whether a page is planned by the check of the page before; drawn apart, so the rest is unchanged.
         apart = random.Random(-1 - seed)
         share = apart.choice([0.0, 0.5, 1.0])
         self.cluster.remembers = lambda: apart.random() < share
-        # Whether pages are read while the look after the one before is awaited, as of a server.
+        # Whether pages are read while the check of the page before is awaited, as with a server.
         far = random.Random(f"far {seed}")
         awaited = far.choice([0.0, 0.5, 1.0])
         self.cluster.awaits = lambda: far.random() < awaited
@@ -195,7 +195,7 @@ class Simulation:
         if self.random.random() < 0.3:
             scan.marks.append((scan.key, len(scan.got)))
         if scan.marks and self.random.random() < 0.1:
-            # Somebody goes on from an old key although the scan went further: the same rows again.
+            # A scan is resumed from an old key although it went further: the same rows again.
             self.scans.append(scan.resumed(*self.random.choice(scan.marks)))
         elif self.random.random() < 0.2:
             self.scans[self.scans.index(scan)] = scan = scan.resumed(scan.key, len(scan.got))

@@ -1,4 +1,4 @@
-"""The order in which pages are read and looks made: the next page is read while a look is awaited."""
+"""The order of page reads and placement checks: the next page is read while a check is awaited."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Named schedules of moves against a scan, each as small as it can be, on a cluster in memory.
 
 Eight slots of five rows; tablets 1 and 2 begin at shard 1, tablets 3 and 4 at shard 2; shards 3
-and 4 are empty. Every scenario runs in both orders, direct and index, and must be exact. Those that need
+and 4 are empty. Every scenario runs in both orders, direct and index, and must be exact. Scenarios that need
 a real store, or say more on one, are in `tests/store/test_scenarios.py`.
 """
 

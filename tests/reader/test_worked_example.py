@@ -300,7 +300,7 @@ def test_only_the_row_of_the_partition_that_left_is_dropped() -> None:
 def test_without_the_second_look_the_row_that_the_original_fears_for_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """P2's position would be (60, 15), beyond an entry of P2 that nobody has read."""
+    """P2's position would be (60, 15), beyond an entry of P2 that no page has read."""
 
     def trusting(cursors: Cursors, read: ShardRead, after: Cursors, _: Placement) -> Accepted:
         return accept_page(cursors, read, after, read.placement)

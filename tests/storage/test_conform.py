@@ -62,7 +62,7 @@ def test_metadata_of_the_rows_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "reported"),
+    ("batch", "message"),
     [
         (rows(a=[1]), "missing: b"),
         (rows(a=[1], b=["x"], c=[1]), "unknown: c"),

@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize(
-    ("uri", "reported"),
+    ("uri", "message"),
     [
         ("s3://b/x", "can hold no catalog: name a directory, .* shards={'s1': 's3://bucket/prefix'}"),
         ("gs://b/x", "can hold no catalog"),
@@ -293,7 +293,7 @@ def test_a_mode_in_place_of_a_clock_is_reported_how_to_read(store: Store, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("values", "reported"),
+    ("values", "message"),
     [
         ("count(*), sum(v)", r"several are a list: \['count"),
         ("count(*) AS n, sum(v)", r"several are a list: \['count"),

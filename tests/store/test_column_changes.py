@@ -428,7 +428,7 @@ def _schema_of_now() -> list[pa.Field]:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "reported"),
+    ("call", "error", "message"),
     [
         (lambda t: t.drop_columns([]), InvalidOption, "at least one"),
         (lambda t: t.drop_columns(["v", "nn"]), ColumnNotFound, "did you mean"),

@@ -129,7 +129,7 @@ def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Stor
 
 
 @pytest.mark.parametrize(
-    ("data", "reported"),
+    ("data", "message"),
     [
         (pl.LazyFrame(ROWS), r"collect\(\) makes a frame"),
         (np.arange(3), "a dict gives its columns names"),
@@ -156,7 +156,7 @@ def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> N
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "reported"),
+    ("data", "error", "message"),
     [
         ({"id": [1, "x"]}, SchemaMismatch, "'id' do not go together"),
         ({"id": [1], "n": [1, 2]}, SchemaMismatch, "do not go together"),

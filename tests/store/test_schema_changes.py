@@ -120,7 +120,7 @@ def test_types_may_be_given_by_their_names(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "reported"),
+    ("fields", "error", "message"),
     [
         ([], InvalidOption, "at least one"),
         ("n", InvalidOption, "pyarrow.field"),

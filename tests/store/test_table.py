@@ -151,7 +151,7 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reported"),
+    ("given", "message"),
     [
         ([{"id": 1, "day": "x", "km": 1.0, "way": 3}], "unknown: way"),
         ([{"id": 1, "day": "x"}], "missing: km"),
@@ -512,7 +512,7 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "reported"),
+    ("asked", "error", "message"),
     [
         (
             {"order_by": "id"},
@@ -640,7 +640,7 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
 
 
 @pytest.mark.parametrize(
-    ("use", "reported"),
+    ("use", "message"),
     [
         (lambda store, table, scan: store.write("t", 1), "store.table(name).upsert(rows)"),
         (lambda store, table, scan: store.scan("t"), "store.table(name).scan()"),
@@ -703,7 +703,7 @@ def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: 
 
 
 @pytest.mark.parametrize(
-    ("use", "reported"),
+    ("use", "message"),
     [
         (lambda store, table: store["t"], "store[…] does not exist; write store.table(name)"),
         (lambda store, table: "t" in store, "write name in [table.name for table in store.tables()]"),
@@ -745,7 +745,7 @@ def test_a_name_that_is_only_a_little_like_another_is_not_reported_as_that(store
 
 
 @pytest.mark.parametrize(
-    ("kind", "reported"),
+    ("kind", "message"),
     [(Store, "elasticscan.open(uri)"), (Table, "elasticscan.open(uri).table(name)"), (Scan, "table.scan(")],
 )
 def test_a_class_that_is_called_as_those_of_others_tells_how_it_is_opened(kind: Any, message: str) -> None:
@@ -823,7 +823,7 @@ def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("call", "reported"),
+    ("call", "message"),
     [
         (lambda table: table.scan(filter=[("km", ">", 1)]), "must be SQL text, such as"),
         (lambda table: table.aggregate({"km": "sum"}), "must be a list of aggregates, such as"),

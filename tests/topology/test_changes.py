@@ -125,7 +125,7 @@ NOT_FOUND, NO_CHANGE = (TabletNotFound, "tablet 9"), InvalidTopologyChange
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "reported"),
+    ("change", "error", "message"),
     [
         (lambda: move_tablet(EVEN, 9, 2, 1), *NOT_FOUND),
         (lambda: split_tablet(EVEN, 9, None, (5, 6)), *NOT_FOUND),

@@ -120,7 +120,7 @@ def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int
 def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
     load: tuple[Placement, list[int], list[int]], data: st.DataObject
 ) -> None:
-    """Whoever comes first, and whatever shards join or leave: it settles, and every tablet has a home."""
+    """In whatever order, and whatever shards join or leave: it settles, and every tablet has a home."""
     placement, slots, _ = load
     sizes = sizes_of(placement, slots)
     active = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5, unique=True))

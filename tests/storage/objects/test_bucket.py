@@ -128,7 +128,7 @@ def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Se
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("changed", "reported"),
+    ("changed", "message"),
     [
         ({"AWS_PROFILE": "nobody"}, "AWS_PROFILE"),
         ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials"),

@@ -29,7 +29,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "reported"),
+    ("code", "kind", "message"),
     [
         ("NoSuchKey", FragmentMissing, "missing"),
         ("NoSuchBucket", ShardUnavailable, "no such bucket"),

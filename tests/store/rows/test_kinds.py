@@ -27,7 +27,7 @@ def test_a_name_tells_the_kind(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reported"),
+    ("name", "message"),
     [
         ("a.tsv", r"format='csv', delimiter='\\t'"),
         ("a.tsv.gz", r"--format csv --delimiter '\\t'"),

@@ -145,7 +145,7 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    ("text", "message"),
     [
         (b"", "its first line has the names of columns"),
         (b"id,v\n1,a,3\n", "each line has as many fields as the first"),
@@ -282,7 +282,7 @@ def test_rows_in_memory_are_no_files(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "reported"),
+    ("settings", "message"),
     [
         ({"mode": "replace"}, "one of upsert, insert, overwrite"),
         ({"format": "xml"}, "one of csv"),
