@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from data import SCHEMA, batches
+from data import SCHEMA, random_batches
 from run import start_spark
 
 from elasticscan.store import Store
@@ -57,7 +57,7 @@ def flights(rows: int) -> Rows:
 
 
 def random_rows(rows: int) -> Rows:
-    return Rows(pa.Table.from_batches(list(batches(rows)), SCHEMA), ["id"], "v", "k", "549755813888")
+    return Rows(pa.Table.from_batches(list(random_batches(rows)), SCHEMA), ["id"], "v", "k", "549755813888")
 
 
 def few_values(rows: int) -> Rows:

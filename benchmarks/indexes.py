@@ -12,12 +12,11 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from data import SCHEMA, batches, make_store, write_parquet
+from data import KEYS, SCHEMA, batches, make_store, write_parquet
 from measure import Results, by_turns, seconds
 
 from elasticscan.store import Store
 
-KEYS = 1 << 40  # column k is uniform below this
 GRID = 40
 MOST_BY_INDEX = 0.1
 

@@ -28,13 +28,13 @@ import elasticscan
 
 SCHEMA = data.SCHEMA.append(pa.field("g", pa.int64()))
 NAMES = ", ".join(SCHEMA.names)
-FEW = (1 << 40) // 1000  # `k` below it: one row in a thousand
+FEW = data.RANDOM_KEYS // 1000  # `k` below it: one row in a thousand
 Keys = Sequence[int]
 
 
 def rows(first: int, last: int) -> Iterator[pa.RecordBatch]:
     """Rows `[first, last)`; both are multiples of a million, or all are within one."""
-    for batch in data.batches(last):
+    for batch in data.random_batches(last):
         start = batch.column("id")[0].as_py()
         if start + batch.num_rows > first:
             part = batch.slice(max(first - start, 0))

@@ -178,7 +178,7 @@ class Options:
     delete_column: str | None = _option("deleteColumn", some_text, None, _WRITES,
         "the column that says which rows delete")
     merge_schema: bool = _option("mergeSchema", flag, False, _WRITES,
-        "add the columns that the table lacks; those that the rows lack become null, also in rows that are "
+        "add the columns that the table lacks; columns that the rows lack become null, also in rows that are "
         "there (unless `partialUpdate`)")
     partial_update: bool = _option("partialUpdate", flag, False, (WRITE,),
         "in mode append rows that lack columns of the table: those whose key is there keep them, new ones are"

@@ -54,6 +54,7 @@ CONTENTS = {
         "writes",
         "sql",
         "streaming",
+        "spark-connect",
         "indexes",
         "history",
         "schema-changes",

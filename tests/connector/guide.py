@@ -1,4 +1,4 @@
-"""The examples of docs/streaming.md: which there are, and what they promise.
+"""The examples of docs/streaming.md and docs/spark-connect.md, with the results that they promise.
 
     python guide.py "Spark Connect" DIRECTORY
 
@@ -15,13 +15,15 @@ from typing import Any
 
 from tests import pages
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (DOCS / "streaming.md", DOCS / "spark-connect.md")
 APART = ("Spark Connect", "Declarative Pipelines")  # sections that cannot share a classic session
 
 
 def sections() -> Mapping[str, str]:
     """The text under each heading of the second level."""
-    first, *others = re.split(r"^## ", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    first, *others = re.split(r"^## ", text, flags=re.MULTILINE)
     return {"": first} | {text.partition("\n")[0]: text for text in others}
 
 

@@ -1,4 +1,4 @@
-"""docs/streaming.md over Spark Connect and in a pipeline, each in a process of its own."""
+"""docs/spark-connect.md: a session of Spark Connect and a pipeline, each in a process of its own."""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ def test_the_examples_of_the_guide_do_what_it_says(
         wrong += run(code, tmp_path, names)
         if output is not None and output.startswith("+"):
             assert capsys.readouterr().out.strip() == output.strip()
-    following.streams.removeListener(names["listener"])
     assert wrong == []
 
 
