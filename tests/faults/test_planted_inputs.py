@@ -17,9 +17,10 @@ from elasticscan.store.context import Context
 from elasticscan.store.writing import definitions as store_definitions
 from tests.connector import test_writing
 from tests.connector.conftest import store as writing_store  # noqa: F401 - a fixture
-from tests.store import test_hostile_calls, test_limits
-from tests.store.test_hostile_calls import store as hostile_store  # noqa: F401 - a fixture
+from tests.store import test_limits
 from tests.store.test_limits import store as limits_store  # noqa: F401 - a fixture
+from tests.store.writing import test_publishing
+from tests.store.writing.test_publishing import store as publishing_store  # noqa: F401 - a fixture
 
 Patch = pytest.MonkeyPatch
 
@@ -70,8 +71,8 @@ FAULTS: list[tuple[Callable[[Patch], None], str, Callable[[Store], None]]] = [
     ),
     (
         collection_not_noticed_while_staging,
-        "hostile_store",
-        test_hostile_calls.test_garbage_collected_beside_a_slow_write_asks_to_try_again,
+        "publishing_store",
+        test_publishing.test_garbage_collected_during_a_slow_write_asks_to_try_again,
     ),
 ]
 

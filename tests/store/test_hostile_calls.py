@@ -25,7 +25,6 @@ from elasticscan.base.errors import (
     InvalidOption,
     OutOfResources,
     ScanFinished,
-    WriteConflict,
 )
 from elasticscan.filters import Predicate
 from elasticscan.store import Context, Store
@@ -307,23 +306,6 @@ def test_a_process_without_free_files_is_reported_so_by_the_catalog(store: Store
         [sys.executable, "-c", child, store.uri], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.stdout.split() == ["files", "files", "100"], ended.stderr
-
-
-def test_garbage_collected_beside_a_slow_write_asks_to_try_again(store: Store) -> None:
-    """A write stages in parts; what it staged first is gone when it merges them."""
-    rows = pa.table({"id": range(1_000), "s": ["y"] * 1_000}).to_batches(max_chunksize=100)
-
-    def slow() -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(rows):
-            if number == 8:
-                assert store.collect_garbage(grace_seconds=0, share=1.0).removed > 0
-            yield batch
-
-    table = store.table("t").definition
-    reader = pa.RecordBatchReader.from_batches(table.schema, slow())
-    with pytest.raises(WriteConflict, match="longer grace"):
-        writer.write(store.context, table, reader, buffer_bytes=2_000)
-    assert store.table("t").scan().to_table().num_rows == 100
 
 
 def test_a_staged_file_that_was_damaged_is_reported_as_damage_and_not_as_garbage(store: Store) -> None:

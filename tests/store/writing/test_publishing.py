@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, ElasticScanError
+from elasticscan.base.errors import DiskFull, ElasticScanError, WriteConflict
 from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.storage import ingest
 from elasticscan.store import Store
-from elasticscan.store.writing import publishing, staging
+from elasticscan.store.writing import publishing, staging, writer
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64())])
 TASKS, ROWS = 40, 30
@@ -121,3 +121,19 @@ def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
             publishing.publish(store.context, store.table("t").definition, staged)
     assert files_of(store) == before
     assert fragments_of(store) == ()
+
+
+def test_garbage_collected_during_a_slow_write_asks_to_try_again(store: Store) -> None:
+    """A write stages in parts; the first one is gone when it merges them."""
+    batches = [batch for task in range(TASKS) for batch in rows_of(task).to_batches()]
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == TASKS - 2:
+                assert store.collect_garbage(grace_seconds=0, share=1.0).removed > 0
+            yield batch
+
+    reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
+    with pytest.raises(WriteConflict, match="longer grace"):
+        writer.write(store.context, store.table("t").definition, reader, buffer_bytes=2_000)
+    assert store.table("t").scan().count() == 0
