@@ -44,7 +44,7 @@ def test_every_module_has_tests_of_its_name_or_says_where_they_are() -> None:
 def test_the_guide_names_only_tests_that_exist() -> None:
     named = re.findall(r"`(?:tests/)?((?:\w+/)*\w+\.(?:py|json))", GUIDE)
     assert len(named) > 20
-    assert [name for name in named if not [*TESTS.rglob(Path(name).name)]] == []
+    assert [name for name in named if not ([*TESTS.rglob(Path(name).name)] or (ROOT / name).is_file())] == []
 
 
 def test_the_tests_that_are_run_on_both_catalogs_exist() -> None:

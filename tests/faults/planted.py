@@ -109,7 +109,7 @@ def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str
     patch.setattr(*function, careless)
 
 
-@fault("simulation", "the placement is looked up again after a page")
+@fault("simulation", "the placement is checked again after a page")
 def no_second_look(patch: Patch) -> None:
     accept = cursor.accept_page
 
@@ -119,7 +119,7 @@ def no_second_look(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", trusting)
 
 
-@fault("simulation", "the second look comes after the rows were read, not before")
+@fault("simulation", "the second placement check comes after the rows were read, not before")
 def second_look_too_early(patch: Patch) -> None:
     read_page, accept = MemoryCluster.read_page, cursor.accept_page
     seen: list[Placement] = []
@@ -136,7 +136,7 @@ def second_look_too_early(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", with_the_early_look)
 
 
-@fault("simulation", "a look made while rows are still being read is no second look")
+@fault("simulation", "a placement check made while rows are still being read is not the second one")
 def second_look_amid_the_page(patch: Patch) -> None:
     read_page, beyond, accept = MemoryCluster.read_page, MemoryCluster._beyond, cursor.accept_page
     seen: list[Placement] = []
@@ -157,7 +157,7 @@ def second_look_amid_the_page(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", with_the_look_amid)
 
 
-@fault("simulation", "a page that was read while a look was awaited needs a look of its own")
+@fault("simulation", "a page that was read while a placement check was pending needs a check of its own")
 def one_look_for_two_pages(patch: Patch) -> None:
     look, kept = MemoryCluster.look, list[Any]()
 
@@ -174,7 +174,7 @@ def one_look_for_two_pages(patch: Patch) -> None:
     patch.setattr(MemoryCluster, "look", kept_for_the_next)
 
 
-@fault("simulation", "a page that was read ahead counts only if all of the one before did")
+@fault("simulation", "a page that was read ahead counts only if the whole page before it did")
 def page_ahead_of_dropped_rows(patch: Patch) -> None:
     class Whichever(tuple[Any, ...]):
         def __eq__(self, _: object) -> bool:
@@ -263,7 +263,7 @@ def position_is_read_again(patch: Patch) -> None:
     patch.setattr(memory, "_is_beyond", lambda order, position: position is None or order >= position)
 
 
-@fault("simulation", "where slots live is looked up for each page, never remembered")
+@fault("simulation", "the placement of slots is looked up for each page, never cached")
 def placement_is_remembered(patch: Patch) -> None:
     patch.setattr(MemoryCluster, "current", lambda self: self.__dict__.setdefault("_first", self._placement))
 
@@ -386,7 +386,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
     patch.setattr(Mover, "_switch", in_two_steps)
 
 
-@fault("programs", "fragments of the source speak no longer for a tablet that left")
+@fault("programs", "fragments of the source no longer serve a tablet that left")
 def source_is_not_struck(patch: Patch) -> None:
     patch.setattr(FragmentTx, "strike_slots", lambda self, shard, slots: None)
 
@@ -423,7 +423,7 @@ def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
 
 
-@fault("programs", "compaction looks at the leases again in the transaction that swaps", style="leases")
+@fault("programs", "compaction checks the leases again in the transaction that swaps", style="leases")
 def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
     patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
 
@@ -471,7 +471,7 @@ def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:
 
 @fault(
     "programs",
-    "a merge drops a tombstone only if all that may hold what it deleted take part",
+    "a merge drops a tombstone only if every fragment that may hold the deleted row takes part",
     style="merges of some",
 )
 def partial_merge_drops_tombstones(patch: Patch) -> None:
@@ -497,7 +497,7 @@ def _swapping(
     )
 
 
-@fault("programs", "a merge that others did meanwhile changes nothing", style="keepers")
+@fault("programs", "a merge whose sources another process merged meanwhile changes nothing", style="keepers")
 def merge_outlives_its_owner(patch: Patch) -> None:
     def in_any_case(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
         there = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
@@ -574,7 +574,7 @@ def history_is_skipped_too_early(patch: Patch) -> None:
 
 @fault(
     "programs",
-    "what a move copies later does not make its tombstones history",
+    "later rounds of a move do not turn its tombstones into history",
     style="compaction below movers",
 )
 def later_rounds_hide_tombstones(patch: Patch) -> None:
@@ -609,7 +609,7 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
     patch.setattr(Context, "note_placement", lambda self, *noted: None)
 
 
-@fault("programs", "what is kept of tables and placement is read again when more than fragments changed")
+@fault("programs", "cached tables and placement are read again when more than fragments changed")
 def every_change_is_one_of_fragments(patch: Patch) -> None:
     honest = Tx.bump_layout
     patch.setattr(Tx, "bump_layout", lambda self, of_fragments=False: honest(self, of_fragments=True))
@@ -638,7 +638,7 @@ def page_begins_at_its_position(patch: Patch) -> None:
     patch.setattr(pages, "pieces_of", inclusive)
 
 
-@fault("programs", "garbage is only what nothing refers to")
+@fault("programs", "only a file that nothing refers to is garbage")
 def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
     patch.setattr(FragmentTx, "known_paths", lambda self: frozenset())
 
@@ -731,7 +731,7 @@ def moved_copies_have_no_runs(patch: Patch) -> None:
 
 @fault(
     "programs",
-    "runs that garbage collection took meanwhile are not entered",
+    "runs that garbage collection removed meanwhile are not entered",
     style="builds alongside changes",
 )
 def collected_runs_are_entered(patch: Patch) -> None:
@@ -799,7 +799,7 @@ def key_ranges_end_before_slots_do(patch: Patch) -> None:
     patch.setattr(fragment.FragmentReader, "first_row", one_less)
 
 
-@fault("programs", "rows that are read by key are looked for again where their slots moved", style="by key")
+@fault("programs", "rows that are read by key are read again where their slots moved", style="by key")
 def moved_rows_are_not_got(patch: Patch) -> None:
     honest = getting.read_by_key
 
@@ -832,7 +832,7 @@ def filters_deny_a_key_that_is_there(patch: Patch) -> None:
     patch.setattr(KeyFilter, "may_have", lambda self, hashes, make: honest(self, hashes, lambda: make()[1:]))
 
 
-@fault("programs", "the slots of a condition are those that its values hash to", style="by key")
+@fault("programs", "the slots of a condition are the ones that its values hash to", style="by key")
 def slots_of_conditions_are_hashed_otherwise(patch: Patch) -> None:
     honest = binding_of_keys.slots_of
     patch.setattr(binding_of_keys, "slots_of", lambda columns, slots, _: (honest(columns, slots) + 1) % slots)
@@ -954,7 +954,7 @@ def missing_columns_are_damage(patch: Patch) -> None:
     patch.setattr(fragment.FragmentReader, "_added_field", refuse)
 
 
-@fault("programs", "whoever has a table's definition looks it up again when it gained a column")
+@fault("programs", "a cached definition of a table is read again when the table gained a column")
 def new_columns_are_not_told(patch: Patch) -> None:
     honest = Tx.redefine
 
@@ -1006,7 +1006,7 @@ def scans_go_on_with_the_newest_columns(patch: Patch) -> None:
     patch.setattr(paging, "ScanPlan", lambda **plan: honest(**(plan | {"definition": None})))
 
 
-@fault("programs", "copies take along what was dropped while older scans may read it", style="columns change")
+@fault("programs", "copies keep dropped columns while older scans may read them", style="columns change")
 def copies_leave_out_what_was_dropped(patch: Patch) -> None:
     patch.setattr(TableInfo, "with_dropped", lambda self, oldest: self)
 
@@ -1037,7 +1037,7 @@ def checks_begin_at_the_wrong_snapshot(patch: Patch) -> None:
     patch.setattr(KeyCheck, "look", begin_now)
 
 
-@fault("programs", "what was committed since the comparison is compared, too", style="writes that check")
+@fault("programs", "commits made since the comparison are compared, too", style="writes that check")
 def checks_end_before_the_commit(patch: Patch) -> None:
     patch.setattr(KeyCheck, "holds", lambda self, tx, staged, at_last: True)
 
@@ -1065,7 +1065,7 @@ def deleted_keys_are_there(patch: Patch) -> None:
 
 @fault(
     "programs",
-    "rows that meet a condition are written only if nobody changed them",
+    "rows that meet a condition are written only if no other commit changed them",
     style="writes that check",
 )
 def rows_by_condition_are_not_checked(patch: Patch) -> None:
@@ -1081,21 +1081,21 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a group of rows is counted and summed before it is believed",
+    "a group of rows is used only after its count and sum were verified",
     style="test_rows_of_the_catalog_that_somebody_altered_are_damage",
 )
 def sums_of_groups_are_not_looked_at(patch: Patch) -> None:
     patch.setattr(sealed, "compare", lambda found, kept: None)
 
 
-@fault("programs", "fragments that were remembered stand no longer once the sums of the catalog are others")
+@fault("programs", "cached fragments are dropped once the sums of the catalog differ")
 def remembered_rows_stand_whatever_became_of_them(patch: Patch) -> None:
     patch.setattr(sealed, "complete", lambda *sums: True)
 
 
 @fault(
     "scenarios",
-    "a row is what its digest says",
+    "a row of the catalog matches its digest",
     style="test_rows_of_the_catalog_that_somebody_altered_are_damage",
 )
 def digests_of_rows_are_not_looked_at(patch: Patch) -> None:
@@ -1126,7 +1126,7 @@ def times_of_commits_go_back(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "one clock far ahead is not believed",
+    "one clock far ahead is ignored",
     style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
 )
 def any_clock_is_believed(patch: Patch) -> None:
@@ -1144,7 +1144,7 @@ def undo_is_not_tried_again(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a move belongs to what runs, not to a process that lives",
+    "a move belongs to a running operation, not to a process that is alive",
     style="test_a_move_that_could_not_be_undone_is_taken_up_by_whoever_comes_next",
 )
 def owners_never_retire(patch: Patch) -> None:

@@ -31,7 +31,7 @@ def _unproven_if(patch: Patch, believed: Any) -> None:
     patch.setattr(SealedFile, "_prove", careless)
 
 
-@fault("damage", "segments are proven also where only some columns are read", style="wrong_value")
+@fault("damage", "segments are verified also where only some columns are read", style="wrong_value")
 def some_columns_are_not_proven(patch: Patch) -> None:
     honest = BatchReader._read
 
@@ -49,7 +49,7 @@ def some_columns_are_not_proven(patch: Patch) -> None:
     patch.setattr(BatchReader, "_read", careless)
 
 
-@fault("damage", "the tail of a file is what the catalog has the digest of", style="footer_bit")
+@fault("damage", "the tail of a file matches its digest in the catalog", style="footer_bit")
 def digests_of_tails_are_not_compared(patch: Patch) -> None:
     honest = sealed_file.digest_of
 
@@ -59,17 +59,17 @@ def digests_of_tails_are_not_compared(patch: Patch) -> None:
     patch.setattr(sealed_file, "digest_of", careless)
 
 
-@fault("damage", "index runs are proven as fragments are", style="flipped_bit")
+@fault("damage", "index runs are verified as fragments are", style="flipped_bit")
 def index_runs_are_not_proven(patch: Patch) -> None:
     _unproven_if(patch, lambda file: file.manifest.kind == "index_run")
 
 
-@fault("damage", "a file that is read at once is proven at once", style="flipped_bit")
+@fault("damage", "a file that is read at once is verified at once", style="flipped_bit")
 def small_files_are_not_proven(patch: Patch) -> None:
     _unproven_if(patch, lambda file: file.size <= SMALL_FILE_BYTES)
 
 
-@fault("damage", "a segment is proven whenever it is read", style="damage_that_is_copied")
+@fault("damage", "a segment is verified whenever it is read", style="damage_that_is_copied")
 def segments_are_proven_once(patch: Patch) -> None:
     honest, proven = SealedFile._prove, set[tuple[str, int]]()
 
@@ -100,7 +100,7 @@ def damaged_batches_are_passed_over(patch: Patch) -> None:
 
 @fault(
     "damage",
-    "what is copied is proven, else its new checksums would make damage sound",
+    "copied data is verified, else its new checksums would hide damage",
     style="damage_that_is_copied",
 )
 def copies_are_not_proven(patch: Patch) -> None:
@@ -118,7 +118,7 @@ def copies_are_not_proven(patch: Patch) -> None:
 
 @fault(
     "damage",
-    "without a catalog a file's footer is what its manifest has the digest of",
+    "without a catalog a file's footer matches the digest in its manifest",
     style="swapped_columns_below_a_repair",
 )
 def footers_are_believed_by_a_repair(patch: Patch) -> None:
@@ -130,7 +130,7 @@ def footers_are_believed_by_a_repair(patch: Patch) -> None:
     patch.setattr(sealed_file, "digest_of", careless)
 
 
-@fault("damage", "a disk that reads short is not believed", style="short_reads")
+@fault("damage", "a short read of a disk is an error", style="short_reads")
 def short_reads_are_believed(patch: Patch) -> None:
     patch.setattr(sealed_file, "_check_length", lambda count, path, length: None)
 
@@ -160,7 +160,7 @@ def _filled_by(patch: Patch, prove: Callable[[SealedFile, memoryview, int, int],
     patch.setattr(SealedFile, "_fill", fill)
 
 
-@fault("scenarios", "each piece of a file that is near is proven", style=PIECES)
+@fault("scenarios", "each piece of a local file is verified", style=PIECES)
 def later_pieces_are_not_proven(patch: Patch) -> None:
     def first_alone(file: SealedFile, piece: memoryview, at: int, start: int) -> None:
         if not at:
@@ -174,7 +174,7 @@ def pieces_are_proven_as_the_first_one(patch: Patch) -> None:
     _filled_by(patch, lambda file, piece, at, start: file._prove(piece, start // SEGMENT_BYTES))
 
 
-@fault("scenarios", "a segment that is cut by the end of the data is proven, too", style=PIECES)
+@fault("scenarios", "a segment that is cut by the end of the data is verified, too", style=PIECES)
 def the_last_segment_is_not_proven(patch: Patch) -> None:
     def whole_ones(file: SealedFile, piece: memoryview, at: int, start: int) -> None:
         for place in range(0, len(piece) // SEGMENT_BYTES * SEGMENT_BYTES, SEGMENT_BYTES):
@@ -197,13 +197,13 @@ def sound_statistics_go_with_damaged_ones(patch: Patch) -> None:
     patch.setattr(sealed.SealedRows, "sound", none)
 
 
-@fault("scenarios", "sound statistics are those whose digests are theirs", style=f"{LEFT_OUT}[a digest]")
+@fault("scenarios", "statistics are sound only if their digest matches", style=f"{LEFT_OUT}[a digest]")
 def damaged_statistics_are_called_sound(patch: Patch) -> None:
     rows = sealed.SealedRows
     while_running(patch, (rows, "sound"), (rows, "_checked"), lambda self, form, read: read)
 
 
-@fault("scenarios", "sums are those of the statistics that are left", style=f"{LEFT_OUT}[a body]")
+@fault("scenarios", "sums cover exactly the statistics that are left", style=f"{LEFT_OUT}[a body]")
 def sums_are_of_statistics_that_went(patch: Patch) -> None:
     rows = sealed.SealedRows
     while_running(patch, (rows, "keep_sound"), (rows, "_add"), lambda *_: None)
@@ -211,7 +211,7 @@ def sums_are_of_statistics_that_went(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a backup without damaged statistics has the sums of what it has",
+    "a backup without damaged statistics has sums of its own statistics",
     style="test_a_store_with_damaged_statistics_is_backed_up_and_adopted_without_them[a body]",
 )
 def backups_have_sums_of_what_they_lack(patch: Patch) -> None:

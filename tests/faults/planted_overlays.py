@@ -42,7 +42,7 @@ def tombstones_laid_over_hide_nothing(patch: Patch) -> None:
     patch.setattr(overlay, "_Placed", lambda *args: honest(*args[:-1], np.zeros_like(args[-1])))
 
 
-@fault("programs", "a row of the large fragment that is newer than the others' stays")
+@fault("programs", "a row of the large fragment that is newer than the overlaid rows stays")
 def older_rows_are_laid_over_newer_ones(patch: Patch) -> None:
     honest = Overlay.__init__
 
@@ -65,7 +65,7 @@ def batches_of_before_lack_all_commits_but_the_last(patch: Patch) -> None:
     patch.setattr(Overlay, "__init__", forgetful)
 
 
-@fault("programs", "a batch that was laid over serves those snapshots alone that find the same rows over it")
+@fault("programs", "an overlaid batch serves only snapshots that have the same newer rows")
 def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
     patch.setattr(Overlay, "made", lambda self, index, newer: self._batches.peek(index))
 

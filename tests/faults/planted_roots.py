@@ -26,7 +26,7 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 
 @fault(
     "scenarios",
-    "a root proves whose it is before a write is staged there",
+    "the owner of a root is verified before a write is staged there",
     style="test_an_unmounted_shard_is_neither_written_to_nor_changed",
 )
 def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
@@ -36,7 +36,7 @@ def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a root proves whose it is before a tablet is moved",
+    "the owner of a root is verified before a tablet is moved",
     style="test_an_unmounted_shard_is_neither_written_to_nor_changed",
 )
 def marker_is_not_looked_at_on_moves(patch: Patch) -> None:
@@ -45,7 +45,7 @@ def marker_is_not_looked_at_on_moves(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a root proves whose it is once more in the transaction that refers to its files",
+    "the owner of a root is verified again in the transaction that refers to its files",
     style="test_a_disk_that_is_unmounted_before_the_commit_is_noticed",
 )
 def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
@@ -69,7 +69,7 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a root that knows more than the catalog stops whoever writes",
+    "a root that knows more than the catalog stops writers",
     style="test_an_older_catalog_is_only_read_until_it_is_adopted",
 )
 def marks_are_ignored(patch: Patch) -> None:
@@ -78,7 +78,7 @@ def marks_are_ignored(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "changes of the catalog alone look at the marks, too",
+    "changes of the catalog alone check the marks, too",
     style="test_an_older_catalog_does_not_catch_up_by_itself",
 )
 def marks_do_not_stop_the_catalog(patch: Patch) -> None:
@@ -96,7 +96,7 @@ def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "what is committed is noted at witnesses, and not only where it was written",
+    "a commit is noted at witnesses, not only where its rows were written",
     style="test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before",
 )
 def witnesses_are_not_told(patch: Patch) -> None:
@@ -105,8 +105,8 @@ def witnesses_are_not_told(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "where shards are new, all of them are reported",
-    style="test_new_shards_are_told_to_all",
+    "new shards are reported to all roots",
+    style="test_new_shards_are_reported_to_all",
 )
 def new_shards_are_told_to_few(patch: Patch) -> None:
     honest = RootMarks.note_committed
@@ -124,7 +124,7 @@ def readers_believe_any_catalog(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "who has seen a newer catalog does not go on with an older one",
+    "a process that has seen a newer catalog does not go on with an older one",
     style="test_scans_and_keys_do_not_go_on_over_an_older_catalog",
 )
 def progress_is_forgotten(patch: Patch) -> None:
@@ -133,7 +133,7 @@ def progress_is_forgotten(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a commit into a file that is no longer the catalog's is none",
+    "a commit into a file that is no longer the catalog does not count",
     style="test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own",
 )
 def replaced_files_are_written(patch: Patch) -> None:
@@ -142,7 +142,7 @@ def replaced_files_are_written(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a mark that was removed is known to have been missing",
+    "a removed mark is recorded as missing",
     style="test_where_a_mark_was_removed_nothing_skips_the_trash",
 )
 def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
@@ -170,7 +170,7 @@ def newer_files_are_ignored(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a file is only garbage if it says itself that this store wrote it here",
+    "a file is garbage only if its own footer names this store and shard",
     style="test_a_file_that_another_store_wrote_is_not_garbage",
 )
 def garbage_by_the_catalog_alone(patch: Patch) -> None:
@@ -180,7 +180,7 @@ def garbage_by_the_catalog_alone(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "the trash is emptied of what says that this store wrote it",
+    "only files of this store are removed from the trash",
     style="test_what_another_store_keeps_in_a_trash_stays_there",
 )
 def trash_is_emptied_by_age_alone(patch: Patch) -> None:
@@ -189,7 +189,7 @@ def trash_is_emptied_by_age_alone(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "what the catalog never knew goes to the trash first",
+    "a file that the catalog never knew goes to the trash first",
     style="test_what_was_never_committed_stays_in_the_trash_for_a_while",
 )
 def trash_is_skipped(patch: Patch) -> None:
@@ -204,7 +204,7 @@ def trash_is_skipped(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "where files are missing, the catalog is not believed about others",
+    "where files are missing, the catalog is not trusted about others",
     style="test_a_file_that_somebody_renamed_is_not_garbage",
 )
 def missing_files_raise_no_doubt(patch: Patch) -> None:
@@ -244,7 +244,7 @@ def files_are_removed_under_the_lock(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "no file is collected before those that it replaced",
+    "no file is collected before the files that it replaced",
     style="test_a_collection_that_dies_leaves_no_deleted_rows_to_a_repair",
 )
 def garbage_goes_in_any_order(patch: Patch) -> None:
@@ -253,7 +253,7 @@ def garbage_goes_in_any_order(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "few files go at once because the catalog does not know them",
+    "only a small share of files is removed at once because the catalog does not know them",
     style="test_too_much_at_once_is_refused_unless_it_is_asked_for",
 )
 def any_share_may_go(patch: Patch) -> None:

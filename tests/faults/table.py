@@ -1,0 +1,86 @@
+"""Write the table of all planted faults, by rule and by what finds them, into docs/testing.md.
+
+python -m tests.faults.table
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connector import test_catalog_spark, test_few_rows, test_semi_joins, test_source_aggregates
+from tests.faults import test_planted_inputs
+from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
+from tests.soak.plant import soak_faults
+from tests.store import test_past_programs
+from tests.store.reading import test_first_rows, test_plain
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+BEGIN, END = "## All planted faults\n\n", "\n## "
+
+# Tests with faults of their own, which they find themselves.
+OWN: list[Callable[..., object]] = [
+    test_planted_inputs.test_a_check_that_is_left_out_is_noticed,
+    test_past_programs.test_a_planted_fault_is_noticed,
+    test_first_rows.test_a_planted_fault_is_found,
+    test_plain.test_a_weaker_rule_counts_wrong,
+    test_catalog_spark.test_a_planted_fault_is_found,
+    test_few_rows.test_a_planted_fault_is_found,
+    test_semi_joins.test_a_planted_fault_is_found,
+    test_source_aggregates.test_a_planted_fault_is_found,
+]
+PROGRAMS = {
+    "simulation": "`reader/simulation.py`",
+    "programs": "`store/random_programs.py`",
+    "damage": "`store/damage_programs.py`",
+}
+
+
+def _finder(fault: Fault) -> str:
+    if fault.harness == "scenarios":
+        test: Any = SCENARIOS[fault.style or ""]
+        return f"{_file(test.args[0])}: `{fault.style}`"
+    return PROGRAMS[fault.harness] + (f": {fault.style}" if fault.style else "")
+
+
+def _file(test: Callable[..., object]) -> str:
+    return f"`{test.__module__.removeprefix('tests.').replace('.', '/')}.py`"
+
+
+def _planted(test: Callable[..., object]) -> Iterator[str]:
+    """Name the faults among the parameters of a test."""
+    marks: list[pytest.Mark] = test.pytestmark  # type: ignore[attr-defined]
+    values: list[Any] = next(list(mark.args[1]) for mark in marks if mark.name == "parametrize")
+    for value in values:
+        first = value.values[0] if hasattr(value, "values") else value
+        first = first[0] if isinstance(first, tuple) else first
+        yield (first if isinstance(first, str) else first.__name__).strip("_").replace(" ", "_")
+
+
+def table() -> str:
+    """Return the table of faults, after one of how many each module finds."""
+    rows = [(_finder(fault), fault.breaks, fault.name) for fault in FAULTS]
+    rows += [(_file(test), "", name) for test in OWN for name in dict.fromkeys(_planted(test))]
+    for name, plant in soak_faults.FAULTS.items():
+        rule = (plant.__doc__ or "").rstrip(".")
+        rows.append(("`soak/soak.py`", rule[:1].lower() + rule[1:], name))
+    rows.sort(key=lambda row: row[0])
+    counts = Counter(finder.partition(":")[0] for finder, _, _ in rows)
+    lines = ["| found by, below `tests/` | faults |", "|---|---|"]
+    lines += [f"| {finder} | {count} |" for finder, count in counts.items()]
+    lines += [f"| all | {len(rows)} |", "", "| rule | fault that breaks it | found by |", "|---|---|---|"]
+    lines += [f"| {rule} | `{name}` | {finder} |" for finder, rule, name in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + f"\n{rest}".partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
