@@ -30,7 +30,6 @@ from elasticscan.connector.reading import ElasticScanReader, offered_schema
 from elasticscan.connector.stream_writing import ElasticScanStreamWriter
 from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
-from elasticscan.connector.workers import check_python_of
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
 
@@ -82,12 +81,9 @@ def register(spark: SparkSession) -> None:
     """Register `format("elasticscan")` in a session.
 
     Needed only where Spark does not find `pyspark_elasticscan` itself, as in an editable installation
-    or when another package's source fails to import.
-
-    Raises:
-        InvalidOption: the session's workers run a Python without this package.
+    or when another package's source fails to import. Spark's workers have to run a Python that has this
+    package: set PYSPARK_PYTHON where the driver's environment is not activated.
     """
-    check_python_of(spark)
     spark.dataSource.register(ElasticScanSource)
 
 

@@ -17,7 +17,6 @@ from elasticscan.base.errors import UnsupportedType
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.sql.tokens import quoted
-from elasticscan.connector.workers import python_of, wrong_python
 from elasticscan.metadata import TableInfo
 
 FORMAT = "elasticscan"
@@ -89,13 +88,7 @@ class TableViews:
             # Through the reader and not as SQL text: so no uri has to be quoted. An event log has a view's
             # options, and hides that of this name.
             reader = self._spark.read.format(FORMAT).options(url=self._uri, table=info.name)
-            try:
-                reader.load().createOrReplaceTempView(f"`{view}`")
-            except PySparkException as error:
-                wrong = wrong_python(str(error), python_of(self._spark))
-                if wrong is None:
-                    raise
-                raise wrong from None
+            reader.load().createOrReplaceTempView(f"`{view}`")
             self._own()[view] = (self._uri, info.name)
 
     def drop(self, view: str) -> DataFrame:
