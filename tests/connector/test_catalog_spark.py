@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -470,7 +471,7 @@ def test_a_new_table_leaves_a_view_of_its_name_alone(spark: SparkSession, store:
             assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(5,)]
         assert shop.sql("SELECT count(*) FROM mine_too").collect() == [(5,)]
         for change in ("DELETE FROM mine_too", "UPDATE mine_too SET id = 1", "OPTIMIZE mine_too"):
-            with pytest.raises(PySparkException):
+            with pytest.raises((PySparkException, Py4JJavaError)):
                 shop.sql(change)
         assert store.table("mine_too").scan().count() == 1
         shop.sql("DROP VIEW mine_too")
@@ -619,5 +620,5 @@ def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:
     for wrong in (lambda: read.as_of(-1), lambda: read.option("colour", "red"), lambda: read.index(" ")):
         with pytest.raises(InvalidOption):
             wrong()
-    with pytest.raises(InvalidOption, match="set already"):
+    with pytest.raises(InvalidOption, match="set by the table"):
         read.option("table", "flights")
