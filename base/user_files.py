@@ -1,4 +1,4 @@
-"""Errors of users' files: those that are loaded, written and exported, which are no files of a store.
+"""Errors of users' files, which are loaded, written and exported, and are no files of a store.
 
 What a process lacks (memory, open files) is no error of a file: it is raised as everywhere else
 (`resources`).
@@ -29,12 +29,12 @@ def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> It
     Args:
         path: the file, or the URI of it or of its directory; its password is not shown.
         verb: what cannot be done with it: "read", "written".
-        hints: what to do where Arrow refuses its rows, by a part of what it says; the first that fits counts.
+        hints: the next step for an error of Arrow, by a part of its text; the first that matches counts.
     """
     place = shown(path)
     try:
         yield
-    except BrokenPipeError:  # no error of a file: whoever reads what is written has enough
+    except BrokenPipeError:  # no error of a file: the reader of the pipe has enough
         raise
     except OSError as error:
         if (lack := lack_in(error)) is not None:

@@ -152,7 +152,7 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
 
 
 def _check_keys(table: TableInfo, load: Load) -> None:
-    """Raise `InvalidOption` when the table has other keys than those that were named."""
+    """Raise `InvalidOption` when the table has other keys than the load names."""
     for option, asked, actual in (
         ("primary_key", load.primary_key, table.primary_key),
         ("shard_key", load.shard_key, table.shard_key),
