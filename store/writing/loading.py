@@ -106,7 +106,9 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
     load.check()
     files = find_files(load.sources, load.format)
     table, created = _table_of(context, load, files)
-    guessed = [name for name in table.schema.names if created and name not in load.rules.types]
+    # A job that goes on after a kill reads as the one that made the table.
+    is_guessed = created or load.job is not None
+    guessed = [name for name in table.schema.names if is_guessed and name not in load.rules.types]
     progress = _LoadProgress(files, on_progress)
 
     def commit(files: Iterable[SourceFile], once: IdempotencyKey | None) -> int:
