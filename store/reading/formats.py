@@ -12,13 +12,13 @@ ENDINGS = {".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".
 
 
 def kind_of(name: str) -> str | None:
-    """`csv`, `parquet` or `arrow`, by the end of a file's name; None for any other."""
+    """Return `csv`, `parquet` or `arrow`, by the end of a file's name; None for any other."""
     _, dot, ending = name.rpartition(".")
     return ENDINGS.get(f"{dot}{ending}".lower())
 
 
 def open_file(kind: str, sink: Any, schema: pa.Schema, compression: str = "snappy") -> Any:
-    """Begin a file of a kind: a writer with `write_batch` and `close`; `compression` is Parquet's."""
+    """Return a writer of a file of a kind, with `write_batch` and `close`; `compression` is for Parquet."""
     if kind == PARQUET:  # each is imported when it is needed, for its time to load
         return import_module("pyarrow.parquet").ParquetWriter(sink, schema, compression=compression)
     if kind == ARROW:

@@ -1,4 +1,4 @@
-"""Primary keys: those that people type, batches of them in a table's types, and tombstones, which delete."""
+"""Primary keys: lists of Python values, batches in a table's types, and tombstones, which delete."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BATCH_KEYS = 1 << 16  # of a range
 
 
 def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
-    """A list of keys (values, tuples or dicts) as a record batch of the key columns; Arrow as it is.
+    """Return a list of keys (values, tuples or dicts) as a batch of the key columns; Arrow as it is.
 
-    `hint` is told with what is none: what else its caller may have meant.
+    `hint` ends the error for data that is no keys.
     """
     names = table.primary_key
     keys = as_reader(keys)
@@ -41,7 +41,7 @@ def arrow_keys(keys: Any, table: TableInfo, hint: str = "") -> Any:
 
 
 def _of_range(keys: range, table: TableInfo) -> pa.RecordBatchReader:
-    """The keys of a range, made as they are asked for: all of them may be more than memory holds."""
+    """Return a reader of a range of keys, in batches: all of them may be more than memory holds."""
     (name,) = table.primary_key
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -55,7 +55,7 @@ def _of_range(keys: range, table: TableInfo) -> pa.RecordBatchReader:
 
 
 def _listed(keys: Any) -> Any:
-    """The values of a tuple, or of an array or a series of any library, as a list; else what was given."""
+    """Return the values of a tuple, array or series of any library as a list; other data as it is."""
     if isinstance(keys, pa.Array | pa.ChunkedArray):
         return keys if pa.types.is_struct(keys.type) else keys.to_pylist()
     if isinstance(keys, tuple):
@@ -67,7 +67,7 @@ def _listed(keys: Any) -> Any:
 
 
 def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
-    """The values of each key column."""
+    """Return the values of each key column."""
     if keys and isinstance(keys[0], Mapping):
         if all(isinstance(key, Mapping) and key.keys() == set(names) for key in keys):
             return [[key[name] for key in keys] for name in names]
@@ -82,7 +82,7 @@ def _columns(keys: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
 
 
 def conform_keys(keys: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
-    """Batches of primary keys in the table's types, at least one.
+    """Yield batches of primary keys in the table's types, at least one.
 
     Raises:
         SchemaMismatch, InvalidKey: they have other columns or types, or a null.
@@ -107,7 +107,7 @@ def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:
 
 
 def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    """Rows that say "deleted": the key, nulls for all values, and a mark."""
+    """Return rows that delete keys: the key, nulls for all values, and a mark."""
     columns = [
         keys.column(field.name) if field.name in table.primary_key else pa.nulls(len(keys), field.type)
         for field in table.schema
@@ -120,7 +120,7 @@ def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
 
 
 def with_tombstones(rows: pa.RecordBatch, tombstones: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a table, unmarked, before tombstones of other keys."""
+    """Return rows of a table, unmarked, before tombstones of other keys."""
     assert tombstones.schema.names[-1] == DELETED, "the mark is their last column"
     marked = [*rows.columns, pa.repeat(False, rows.num_rows)]
     return pa.concat_batches([pa.RecordBatch.from_arrays(marked, schema=tombstones.schema), tombstones])

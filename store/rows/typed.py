@@ -1,4 +1,4 @@
-"""Rows and values as people type them, as lists of Python values; data comes as Arrow and passes by here.
+"""Rows and values given as lists of Python values, converted to Arrow; data that is Arrow already is not.
 
 A list is taken apart row by row, which is fine for what was typed and far too slow for anything else.
 """
@@ -26,7 +26,7 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -> Any:
-    """A list of dicts, or a dict of columns, in the table's types; anything else as it is.
+    """Return a list of dicts, or a dict of columns, in the table's types; other data as it is.
 
     Each dict of a list has all columns of the table and no others; or it has those of `only` and perhaps
     others, which are left out.
@@ -65,7 +65,7 @@ def as_reader(data: Any) -> Any:
 def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], is_all: bool) -> None:
     """Raise `SchemaMismatch` unless a row has every column: a forgotten one is not meant to be null.
 
-    `names` are all columns that there are, or those that are to be written.
+    `names` are all columns of the table, or the columns to write.
     """
     missing = [name for name in names if name not in row]
     unknown = [str(name) for name in row if name not in names] if is_all else []
@@ -79,7 +79,7 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], i
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
         all_of_them = (
-            "each dict needs all of them: give None for a null, or name those that are to be written: "
+            "each dict needs all of them: give None for a null, or name the columns to write: "
             "merge(rows, columns=[…])"
         )
         raise SchemaMismatch(
@@ -91,7 +91,7 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], i
 
 
 def first_rows(data: Any) -> pa.RecordBatchReader | None:
-    """Rows with the columns that a table for them has; None for what is no data.
+    """Return rows with the columns of a table for them; None for a value that is no data.
 
     Raises:
         SchemaMismatch: values of a column do not go together, or rows have other columns than the first.
@@ -112,7 +112,7 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
 
 
 def _inferred(data: Any) -> pa.Table:
-    """A dict of columns, or a list of dicts, with the types that Arrow infers from the values."""
+    """Return a dict of columns, or a list of dicts, in the types that Arrow infers from the values."""
     columns = data
     if isinstance(data, list):
         names = list(data[0])
@@ -130,9 +130,9 @@ def _inferred(data: Any) -> pa.Table:
 
 
 def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hint: str) -> pa.Table:
-    """A dict of columns: lists in these types where there are some, else of what Arrow infers.
+    """Return a dict of columns in these types, and in the types that Arrow infers.
 
-    `hint` is told with what is no list of values, as a text, whose letters Arrow would take for values.
+    `hint` ends the error for a value that is no list, as a text, whose letters Arrow would take for values.
     """
     arrays = {}
     for name, values in columns.items():
@@ -194,7 +194,7 @@ def map_leaves(
 
 
 def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
-    """A Python value as one of a column. Raises `SchemaMismatch` unless it is one as it is."""
+    """Return a Python value as one of a column. Raises `SchemaMismatch` if the type would change it."""
     array = _exactly([value], field.type)
     if array is None:
         raise SchemaMismatch(
@@ -206,13 +206,13 @@ def arrow_constant(value: Any, field: pa.Field) -> pa.Scalar:
 
 
 def batch_of(columns: Mapping[str, Sequence[Any]], table: TableInfo) -> pa.RecordBatch:
-    """Columns of the table, in its types."""
+    """Return columns of the table, in its types."""
     arrays = [_typed(name, values, table.schema.field(name).type) for name, values in columns.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _typed(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The values of a column in its type. Raises `SchemaMismatch` where one is not of it as it is."""
+    """Return the values of a column in its type. Raises `SchemaMismatch` if the type would change one."""
     array = _exactly(values, kind)
     if array is None:
         number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
@@ -226,7 +226,7 @@ def _typed(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """The values in a type; None where one is not of it, or would be another, as 3 for 3.5."""
+    """Return the values in a type; None where it would change one, as 3.5 to 3."""
     try:
         array = pa.array(values, kind)
         same = _is_plain(values, kind) or all(map(_is_same, values, array.to_pylist(), [kind] * len(values)))
@@ -236,7 +236,7 @@ def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 
 def _is_plain(values: Sequence[Any], kind: pa.DataType) -> bool:
-    """True if Arrow takes values as they are or not at all: whole numbers, and texts."""
+    """Return whether Arrow takes values unchanged or not at all: whole numbers, and texts."""
     given = {*map(type, values)}
     if pa.types.is_integer(kind):
         return given == {int}
@@ -244,7 +244,7 @@ def _is_plain(values: Sequence[Any], kind: pa.DataType) -> bool:
 
 
 def _is_same(value: Any, held: Any, kind: pa.DataType) -> bool:
-    """True if what Arrow made of a value is that value: it cuts and drops in silence, as 2.9 to 2."""
+    """Return whether Arrow kept a value: it cuts and drops without an error, as 2.9 to 2."""
     if held is None:
         return True
     if isinstance(value, pa.Scalar):

@@ -106,7 +106,9 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
     load.check()
     files = find_files(load.sources, load.format)
     table, created = _table_of(context, load, files)
-    guessed = [name for name in table.schema.names if created and name not in load.rules.types]
+    # A job that goes on after a kill reads as the one that made the table.
+    is_guessed = created or load.job is not None
+    guessed = [name for name in table.schema.names if is_guessed and name not in load.rules.types]
     progress = _LoadProgress(files, on_progress)
 
     def commit(files: Iterable[SourceFile], once: IdempotencyKey | None) -> int:
@@ -152,7 +154,7 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
 
 
 def _check_keys(table: TableInfo, load: Load) -> None:
-    """Raise `InvalidOption` when the table has other keys than those that were named."""
+    """Raise `InvalidOption` when the table has other keys than the load names."""
     for option, asked, actual in (
         ("primary_key", load.primary_key, table.primary_key),
         ("shard_key", load.shard_key, table.shard_key),

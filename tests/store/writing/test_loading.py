@@ -118,6 +118,17 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
         store.load("t", f"{tmp_path}/*.csv", **load | {"job": "july"})
 
 
+def test_a_job_that_goes_on_keeps_identifiers_as_the_first_call_did(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,v\n1,1\n")
+    (tmp_path / "b.csv").write_text("id,v\n2,007\n")
+    for _ in range(2):
+        with pytest.raises(SchemaMismatch, match="'007', which int64 would change"):
+            store.load("t", f"{tmp_path}/*.csv", primary_key="id", job="j")
+        assert read(store) == [{"id": 1, "v": 1}]
+    store.load("t", f"{tmp_path}/*.csv", job="j", types={"v": "int64"})
+    assert read(store)[1] == {"id": 2, "v": 7}
+
+
 def test_a_large_parquet_file_is_loaded_in_pieces_of_row_groups(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
