@@ -29,7 +29,7 @@ class ForkGate:
     def inside_at_once(self) -> Iterator[bool]:
         """The same without waiting: False where a fork is under way, or the gate just changes.
 
-        For whoever holds what a fork waits for, and for finalizers, which may run during anything, and so
+        For a thread that holds something a fork waits for, and for finalizers: these run at any moment, also
         in the thread that changes the gate.
         """
         entered = False
