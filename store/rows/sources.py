@@ -462,7 +462,7 @@ def check_rules(found: Sequence[Files], rules: TextRules, schema: pa.Schema) -> 
     for name in rules.types:
         if name not in schema.names:
             hint = suggest(name, schema.names) or f"; there are {', '.join(schema.names)}"
-            raise InvalidOption(f"types name a column {name!r} that is not there{hint}", option="types")
+            raise InvalidOption(f"types name a column {name!r}, which is not there{hint}", option="types")
         if kinds.isdisjoint(TEXT) and name not in named:
             raise InvalidOption(
                 f"types are for CSV, JSON and the names of directories, and column {name!r} comes of "

@@ -246,34 +246,6 @@ def table(tmp_path: Path) -> Iterator[Table]:
         assert made.scan().count() == 4
 
 
-STEPS: dict[str, tuple[type[BaseException], tuple[str, ...], Callable[[Table], object]]] = {
-    "commit": (KeyboardInterrupt, ("base.py", "_do_commit"), lambda table: table.upsert({"k": [3]})),
-    "thread": (Alarm, ("threading.py", "start", "c_return"), lambda table: table.upsert({"k": [1, 2, 3]})),
-    "text": (ValueError, ("__init__.py", "parse_one"), lambda table: table.scan(filter="k > 1").count()),
-    "file": (TimeoutError, ("disk.py", "used"), lambda table: table.upsert({"k": [2]})),
-    "statement": (
-        TimeoutError,
-        ("default.py", "_setup_dml_or_text_result", "call", "finish"),
-        lambda table: table.upsert({"k": [1]}),
-    ),
-}
-
-
-@pytest.mark.parametrize(("kind", "step", "use"), STEPS.values(), ids=STEPS)
-def test_what_a_handler_raises_comes_out_whatever_takes_it_for_its_own_error(
-    table: Table, kind: type[BaseException], step: tuple[str, ...], use: Callable[[Table], object]
-) -> None:
-    table.scan(filter="k > 0").to_table()  # what is imported is imported
-    end = alarm_at(kind, *step)
-    try:
-        with pytest.raises(kind, match="of a handler") as raised:
-            use(table)
-    finally:
-        end()
-    table.upsert({"k": [3]})  # while the traceback is kept
-    assert raised.value is not None
-
-
 def shows_nothing_old(catalog: Catalog, other: Catalog, use: Callable[[], object], file: str) -> int:
     """Interrupt a use at each step of a file; what others do then is seen. Returns how many there were."""
     kept = list[BaseException]()  # with their tracebacks
