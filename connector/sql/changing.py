@@ -20,9 +20,8 @@ from sqlglot.errors import SqlglotError
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql
-from elasticscan.metadata import QUERY_PREFIX
 
-OWN = QUERY_PREFIX  # columns that a query has alongside those of its user begin so
+OWN = "_elasticscan_"  # columns that a query has alongside those of its user begin so
 ACTION = f"{OWN}action"
 _SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"

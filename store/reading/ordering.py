@@ -82,7 +82,7 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     name = _without_quotes(name, schema)
     if name not in schema.names:
         hint = suggest(name, schema.names) or "; a term is a column, or 'column DESC'"
-        raise ColumnNotFound(f"order_by: there is no column {name!r}{hint}", column=name)
+        raise ColumnNotFound(f"order_by names a column {name!r}, which is not there{hint}", column=name)
     if nulls is not None and (nulls == "LAST") != descending:
         raise InvalidOption(
             f"order_by={name!r} cannot have NULLS {nulls} here: null is below every value, so nulls come "

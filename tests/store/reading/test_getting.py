@@ -138,8 +138,6 @@ def test_other_arguments_are_checked(trips: Table, place: Place) -> None:
         trips.get([1], ["kn"])
     with pytest.raises(SnapshotNotFound):
         trips.get([1], snapshot=1_000)
-    with pytest.raises(InvalidOption):
-        trips.get([1], keep_missing="yes")  # type: ignore[arg-type]
     trips.drop()
     with pytest.raises(TableNotFound):
         trips.get([1])
