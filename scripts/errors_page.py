@@ -16,7 +16,7 @@ HEADINGS = {
     UsageError: "Mend the call",
     TryAgain: "Try again",
     StartAgain: "Start again with what is there now",
-    OperatorNeeded: "An operator has to check the store or its disks",
+    OperatorNeeded: "Somebody has to look at the store or its disks",
 }
 HEAD = """# Errors and exit codes
 
@@ -26,8 +26,8 @@ Whatever goes wrong with a store, its data or a request is an `ElasticScanError`
 by what the caller should do. Its text begins with its code and says what happened and what to do next;
 `code`, `message` and `fields` are attributes. All classes are in `elasticscan.errors`. Names that are nearly
 right, or of another library, are answered with the right one; all others are an `AttributeError` of Python
-(`store.xyzzy`). An argument that a method does not take (`table.scan(xyzzy=1)`) is answered with its real
-arguments; that error is a `TypeError`, too.
+(`store.xyzzy`). An argument that a method does not take (`table.scan(xyzzy=1)`) is answered with those that
+it takes; that error is a `TypeError`, too.
 
 ```python
 import elasticscan
@@ -58,7 +58,7 @@ an error with a place in a query as a long line of JSON before it, which, behind
 | exit code of a command | means | kind |
 |---|---|---|
 | 0 | done | |
-| 1 | an unforeseen error; its traceback follows | |
+| 1 | something nobody foresaw; its traceback follows | |
 """
 MORE = {
     2: ", and options that cannot be read",
