@@ -57,7 +57,7 @@ def create(
 
 @indexes.command("drop")
 def drop(uri: Uri, table: Table, name: Name, json: Json = False) -> None:
-    """Remove an index; scans that read it end with ES_INDEX_CHANGED."""
+    """Remove an index; scans that read it have to start again."""
     with elasticscan.open(uri) as store:
         store.table(table).drop_index(name)
     text = f"Index {name} of {table} dropped; `elasticscan gc` frees its files."

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 import elasticscan
-from elasticscan.base.errors import InvalidOption, SnapshotNotFound
+from elasticscan.base.errors import InvalidOption, UsageError
 from elasticscan.cli.options import (
     Columns,
     Filter,
@@ -105,7 +105,7 @@ def _tables_at(store: elasticscan.Store, snapshot: int | str | None) -> dict[str
     for table in store.tables():
         try:
             table.scan(snapshot=at).close()
-        except SnapshotNotFound as error:
+        except UsageError as error:  # it was made after the snapshot
             missing = error
         else:
             found[table.name] = _AtSnapshot(table, at)

@@ -14,6 +14,7 @@ from rich.text import Text
 import elasticscan
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import utc
+from elasticscan.base.user_files import naming_file
 from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, bytes_of, shards_of
 from elasticscan.cli.output import answer, listing, progress
 from elasticscan.cli.picture import shard_lines
@@ -127,7 +128,8 @@ def topologies(
     with elasticscan.open(uri) as store:
         if svg is not None:
             slot_map = store.slot_map(100 if limit is None else limit)
-            svg.write_text(slot_map.svg, encoding="utf-8")
+            with naming_file(str(svg), "written"):
+                svg.write_text(slot_map.svg, encoding="utf-8")
             first, last = slot_map.topologies[0].number, slot_map.topologies[-1].number
             value = {"svg": str(svg), "first": first, "last": last}
             return answer(json, value, f"Topologies {first} to {last}: {svg}")

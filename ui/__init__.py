@@ -18,11 +18,11 @@ What it promises:
 
 How it is cut:
 
-page.html  all of the page: one file, without a build step and without anything from outside
-watching   one reader of the store for all viewers
-explaining explanations of scans
-hosts      the names that a server answers to
-server     routes, headers, and the socket
+page.html   all of the page: one file, without a build step and without anything from outside
+watching    one reader of the store for all viewers
+explaining  explanations of scans
+hosts       the names that a server answers to
+server      routes, headers, and the socket
 
 `starlette` and `uvicorn` are optional (`pip install 'elasticscan[ui]'`), so nothing that needs them is
 imported before `make_server` runs, which says what is missing.

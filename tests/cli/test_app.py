@@ -121,7 +121,7 @@ def test_with_json_an_error_is_json_on_stderr(
     ("error", "code"),
     [
         (errors.FilterError("x"), 2),
-        (errors.MoveInProgress("x"), 3),
+        (errors.CatalogUnavailable("x"), 3),
         (errors.SnapshotExpired("x"), 4),
         (errors.DiskFull("x"), 5),
         (errors.ElasticScanError("x"), 1),
@@ -143,7 +143,7 @@ def test_keys_of_an_error_are_values_in_python_and_json_in_a_shell(
     with elasticscan.create(tmp_path / "keys.store", shards=["s1"]) as store:
         table = store.create_table("t", schema, ["day", "raw"])
         table.insert([key])
-        with pytest.raises(errors.KeysExist) as caught:
+        with pytest.raises(errors.UsageError) as caught:
             table.insert([key])
     assert pickle.loads(pickle.dumps(caught.value)).fields["keys"] == [key]
     assert report_error(caught.value, as_json=True) == 2
