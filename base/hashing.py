@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
+from elasticscan.base.errors import InvalidKey, InvalidOption, SchemaMismatch
 from elasticscan.base.limits import MAX_SLOTS
 
 Words = NDArray[np.uint32]
@@ -57,7 +57,7 @@ _INVERSE_OF_31 = pow(31, -1, 2**32)
 def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_SEED) -> NDArray[np.int32]:
     """Compute Spark's `hash(columns...)` of every row, for one or several columns of equal length.
 
-    Raises `UnsupportedType` for a type that Spark would not hash as one value, and `InvalidKey` for a
+    Raises `SchemaMismatch` for a type that Spark would not hash as one value, and `InvalidKey` for a
     timestamp in seconds or milliseconds so far away that Spark's microseconds cannot hold it.
 
     >>> spark_hash([pa.array([1], pa.int32())]).tolist()
@@ -82,18 +82,18 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
 def java_hash(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int32]:
     """Compute `java.util.Objects.hashCode` of a single column of strings, integers or booleans; null is 0.
 
-    Raises `UnsupportedType` for several columns and for other types: Java has no one rule for them.
+    Raises `SchemaMismatch` for several columns and for other types: Java has no one rule for them.
     """
     _equal_length(columns)
     if len(columns) > 1:
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"hash='java' takes a single shard key column, not {len(columns)}. Use hash='spark'.",
             columns=len(columns),
         )
     column = columns[0]
     kind = column.type
     if not (_is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind)):
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"hash='java' takes a string, an integer or a boolean, not {kind}. Use hash='spark'.",
             type=str(kind),
         )
@@ -402,7 +402,7 @@ def _fold_of(kind: pa.DataType) -> Fold:
     if pa.types.is_decimal128(kind):
         return partial(_fold_words, _small_decimal_words) if kind.precision <= 18 else _fold_big_decimals
     if kind.id not in _FOLDS:
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"a column of type {kind} cannot be hashed as Spark does; use a whole number, date, timestamp, "
             "decimal, float, text or binary",
             type=str(kind),

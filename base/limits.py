@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from elasticscan.base.errors import InvalidName
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import brief
 
 # How finely a store is cut. The number of slots is fixed when the store is created; tablets split
@@ -154,10 +154,10 @@ def check_name(kind: str, name: object) -> str:
     """Return the name itself if it is valid for a `kind` ("table", "shard", "index").
 
     Raises:
-        InvalidName: it is not 1 to 64 lower-case letters, digits and underscores.
+        InvalidOption: it is not 1 to 64 lower-case letters, digits and underscores.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidName(
+        raise InvalidOption(
             f"the {kind} name {brief(name)} is not allowed: use 1 to 64 lower-case letters (a-z), digits and "
             "underscores",
             kind=kind,

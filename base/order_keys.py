@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import ContinuationKeyError, InvalidKey, UnsupportedType
+from elasticscan.base.errors import ContinuationKeyError, InvalidKey, SchemaMismatch
 
 ALLOWED_KEY_TYPES = (
     "bool, int8, int16, int32, int64, date32, timestamp, decimal128, string, large_string, binary, "
@@ -54,9 +54,9 @@ _EXACT = decimal.Context(prec=76)
 
 
 def check_key_type(name: str, type: pa.DataType) -> None:  # noqa: A002
-    """Raise `UnsupportedType` unless a column of this type can be part of a key."""
+    """Raise `SchemaMismatch` unless a column of this type can be part of a key."""
     if type.id not in ENCODERS:
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"Column {name!r} of type {type} cannot be part of a key. Allowed are {ALLOWED_KEY_TYPES}.",
             column=name,
             type=str(type),
@@ -69,7 +69,7 @@ def check_key_type(name: str, type: pa.DataType) -> None:  # noqa: A002
 def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
     """Return the key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
 
-    Raises `InvalidKey` for a null and `UnsupportedType` for a type that `check_key_type` refuses.
+    Raises `InvalidKey` for a null and `SchemaMismatch` for a type that `check_key_type` refuses.
 
     >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
     '8005610000'
@@ -85,8 +85,8 @@ def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
     return b"".join(key)
 
 
-def _unsupported(role: str, kind: pa.DataType) -> UnsupportedType:
-    return UnsupportedType(
+def _unsupported(role: str, kind: pa.DataType) -> SchemaMismatch:
+    return SchemaMismatch(
         f"A column {role} has type {kind}. Allowed are {ALLOWED_KEY_TYPES}.", type=str(kind)
     )
 
@@ -208,7 +208,7 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
     They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
     come without a copy, the other types as dense ranks.
 
-    Raises `InvalidKey` for a null and `UnsupportedType` for a type that `check_key_type` refuses.
+    Raises `InvalidKey` for a null and `SchemaMismatch` for a type that `check_key_type` refuses.
     """
     kind = column.type
     if kind.id not in ENCODERS:

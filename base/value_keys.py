@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import UnsupportedType
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.hashing import spark_hash
 from elasticscan.base.order_keys import (
     ENCODERS,
@@ -59,9 +59,9 @@ _TOP_BIT = 1 << 63
 
 
 def check_index_type(name: str, kind: pa.DataType) -> None:
-    """Raise `UnsupportedType` unless columns of this type can be indexed."""
+    """Raise `SchemaMismatch` unless columns of this type can be indexed."""
     if not can_be_encoded(kind):
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"column {name!r} of type {kind} cannot be indexed; allowed are {INDEXABLE_TYPES}",
             column=name,
             type=str(kind),

@@ -14,16 +14,11 @@ from sqlalchemy import select, text
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
     AlreadyExists,
-    IndexNotFound,
+    NotFound,
     ReadOnlyStore,
-    ShardNotFound,
-    SnapshotNotFound,
-    StoreCopied,
     StoreDamaged,
     StoreNotFound,
-    TableNotFound,
-    TabletNotFound,
-    TagNotFound,
+    WrongRoot,
 )
 from elasticscan.catalog.compiled import make_tables
 from elasticscan.catalog.connections import (
@@ -60,7 +55,7 @@ from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.topology import Placement
 
 # What an older catalog says of what was made since.
-MADE_LATER = (IndexNotFound, ShardNotFound, SnapshotNotFound, TableNotFound, TabletNotFound, TagNotFound)
+MADE_LATER = (NotFound,)
 
 # What a transaction is known to ask, for catalogs that are waited for.
 Asking = Callable[[], Sequence[Question]]
@@ -274,7 +269,7 @@ class Catalog:
 
         Raises:
             ReadOnlyStore: the catalog cannot be written.
-            StoreCopied: it has two names.
+            WrongRoot: it has two names.
         """
         self.check_writable()
         self.settle()
@@ -413,7 +408,7 @@ class Catalog:
         """Find out whether this catalog is a copy that was not written to yet; then `when_copied` is called.
 
         Raises:
-            StoreCopied: there is no handler for that, or the catalog's file has two names.
+            WrongRoot: there is no handler for that, or the catalog's file has two names.
         """
         check_one_name(self._engine)
         here = self.home
@@ -426,7 +421,7 @@ class Catalog:
         self._settled = here
 
     def _refuse_copy(self) -> None:
-        raise StoreCopied("the catalog is a copy, and not a store of its own yet; open it as a store")
+        raise WrongRoot("the catalog is a copy, and not a store of its own yet; open it as a store")
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""

@@ -12,11 +12,10 @@ from sqlalchemy import bindparam, func, select
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidOffset,
+    ContinuationKeyError,
+    NotFound,
     SnapshotExpired,
-    SnapshotNotFound,
     TableChanged,
-    TableNotFound,
     WriteConflict,
 )
 from elasticscan.base.limits import CLOCK_SLACK_SECONDS, TRUSTED_JUMP_SECONDS
@@ -184,7 +183,7 @@ class CommitTx(TagTx):
         if row is None:
             names = [table.name for table in self.tables()]
             hint = suggest(name, names) or "; Store.tables() lists them"
-            raise TableNotFound(f"the store has no table {name!r}{hint}", table=name)
+            raise NotFound(f"the store has no table {name!r}{hint}", table=name, kind="table")
         return _table_info(row)
 
     def table_by_id(self, table_id: int) -> TableInfo | None:
@@ -231,14 +230,14 @@ class CommitTx(TagTx):
         """Return the commit that was made under an idempotency key, if there is one.
 
         Raises:
-            InvalidOffset: there is, but it stood for other rows.
+            ContinuationKeyError: there is, but it stood for other rows.
         """
         named = {"table_id": table, "app_id": txn.application, "app_version": txn.version}
         row = self._rows.one(commits, missing_is_checked=False, **named)
         if row is None:
             return None
         if None not in (row.app_content, txn.content) and row.app_content != txn.content:
-            raise InvalidOffset(
+            raise ContinuationKeyError(
                 f"micro-batch {txn.version} was committed before by commit {row.number}, with another "
                 "end: its checkpoint is old; start with a new checkpoint",
                 table=table,
@@ -344,16 +343,17 @@ class CommitTx(TagTx):
         """As `commit_before`, of a time that a user gave for a snapshot.
 
         Raises:
-            SnapshotNotFound: the time is still to come, and what will be the newest then is not known.
+            NotFound: the time is still to come, and what will be the newest then is not known.
         """
         # Where a clock was ahead, the newest commit's time may be, too, and stands for that commit.
         now = max(self.times.stamp, self._state("newest_commit_at"))
         if timestamp > now + CLOCK_SLACK_SECONDS:
-            raise SnapshotNotFound(
+            raise NotFound(
                 f"the time {utc(timestamp)} is still to come (now it is {utc(now)}); give a past time with "
                 "its zone, or leave it out for the newest snapshot",
                 time=timestamp,
                 now=now,
+                kind="snapshot",
             )
         return self.commit_before(timestamp)
 
@@ -399,10 +399,11 @@ class CommitTx(TagTx):
         """Raise unless the snapshot exists and is still kept."""
         newest = self.versions()[1]
         if not table.created_commit <= snapshot <= newest:
-            raise SnapshotNotFound(
+            raise NotFound(
                 f"table {table.name!r} has snapshots {table.created_commit} to {newest}, not {snapshot}",
                 table=table.name,
                 snapshot=snapshot,
+                kind="snapshot",
             )
         if snapshot < table.oldest_snapshot:
             raise SnapshotExpired(

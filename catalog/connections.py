@@ -30,7 +30,7 @@ from sqlalchemy import Connection, Engine, QueuePool, Select, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.util.queue import Empty
 
-from elasticscan.base.errors import ElasticScanError, UnsafeFork
+from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.base.limits import FORK_WAIT_SECONDS
 from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
@@ -361,8 +361,8 @@ def never_free(connection: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-def unsafe_fork() -> UnsafeFork:
-    return UnsafeFork(
+def unsafe_fork() -> ScanConsumed:
+    return ScanConsumed(
         "this process was forked during a transaction of its parent; fork while the parent rests, or start "
         "processes with 'spawn'",
         process=os.getpid(),
@@ -384,7 +384,7 @@ class _Forks:
         self._quiet = False  # from before a fork to its end: SQLite is not in use, no connection is open
 
     def check(self, engine: Engine) -> None:
-        """Raise `UnsafeFork` in a child that cannot use SQLite."""
+        """Raise `ScanConsumed` in a child that cannot use SQLite."""
         if (self.unsafe or os.getpid() != self.process) and is_sqlite(engine):
             raise unsafe_fork()
 
@@ -512,7 +512,7 @@ def _end_what_is_interrupted(engine: Engine) -> None:
 
 
 def check_own(connection: Connection) -> None:
-    """Raise `UnsafeFork` where a child goes on in a transaction during which its own thread forked it.
+    """Raise `ScanConsumed` where a child goes on in a transaction during which its own thread forked it.
 
     What it sent would get answers that are its parent's, which would wait for them for ever.
     """

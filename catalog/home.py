@@ -11,7 +11,7 @@ from time import monotonic
 
 from sqlalchemy import Engine
 
-from elasticscan.base.errors import StoreCopied
+from elasticscan.base.errors import WrongRoot
 from elasticscan.catalog.failures import cannot_look
 
 _TRUSTED_SECONDS = 0.01
@@ -90,7 +90,7 @@ def _file_of(engine: Engine) -> str | None:
 
 
 def check_one_name(engine: Engine) -> None:
-    """Raise `StoreCopied` when a catalog's file is also that of another directory, by a link.
+    """Raise `WrongRoot` when a catalog's file is also that of another directory, by a link.
 
     What is written through one name would be the other's as well, and SQLite keeps a log for each name.
     """
@@ -104,13 +104,13 @@ def check_one_name(engine: Engine) -> None:
     except OSError as error:
         raise cannot_look(Path(path), error) from error
     if stat.S_ISLNK(status.st_mode):
-        raise StoreCopied(
+        raise WrongRoot(
             f"{path} is a symbolic link to the catalog {os.path.realpath(path)}, not a copy; open the store "
             "there, or make a real copy (`cp -r`)",
             original=os.path.realpath(path),
         )
     if status.st_nlink > 1:
-        raise StoreCopied(
+        raise WrongRoot(
             f"{path} has {status.st_nlink} names (hard links), and a write would change all of them; make a "
             "real copy (`cp -r`) in place of one",
             original=path,

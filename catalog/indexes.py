@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from elasticscan.base.errors import AlreadyExists, IndexNotFound
+from elasticscan.base.errors import AlreadyExists, NotFound
 from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.tables import histograms, index_runs, indexes
@@ -51,7 +51,7 @@ class IndexTx(TopologyTx):
             if index.name == name:
                 return index
         hint = suggest(name, [index.name for index in live]) or "; Table.indexes() lists them"
-        raise IndexNotFound(f"the table has no index {name!r}{hint}", index=name)
+        raise NotFound(f"the table has no index {name!r}{hint}", index=name, kind="index")
 
     def transition_index(self, index: IndexInfo, event: IndexEvent) -> IndexInfo:
         """Let something happen to an index, by the table of its phases; its runs are dropped with it.

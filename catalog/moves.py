@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elasticscan.base.errors import MoveInProgress
+from elasticscan.base.errors import NotReady
 from elasticscan.catalog.failures import decoding
 from elasticscan.catalog.placement import PlacementTx
 from elasticscan.catalog.tables import moves
@@ -106,12 +106,13 @@ def _entered(move: Move, owner: str, at: float) -> dict[str, Any]:
     return new | {"phase": move.phase.value, "owner": owner, "started_at": at, "heartbeat_at": at}
 
 
-def _busy(move: OwnedMove) -> MoveInProgress:
-    return MoveInProgress(
+def _busy(move: OwnedMove) -> NotReady:
+    return NotReady(
         f"tablet {move.tablet} is already being moved by {move.owner}; wait for it, or run "
         "`elasticscan move --resume` if that process is gone",
         tablet=move.tablet,
         owner=move.owner,
+        kind="tablet",
     )
 
 

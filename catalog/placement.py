@@ -7,12 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elasticscan.base.errors import (
-    AlreadyExists,
-    InvalidTopologyChange,
-    ShardNotFound,
-    TabletNotFound,
-)
+from elasticscan.base.errors import AlreadyExists, InvalidTopologyChange, NotFound
 from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.home import Home
@@ -69,7 +64,7 @@ class PlacementTx(StateTx):
         if not matches:
             names = [shard.name for shard in self.shards()]
             hint = suggest(name, names) or f"; it has {', '.join(names)}"
-            raise ShardNotFound(f"the store has no shard {name!r}{hint}", shard=name)
+            raise NotFound(f"the store has no shard {name!r}{hint}", shard=name, kind="shard")
         return matches[0]
 
     def add_shards(self, new: Iterable[tuple[str, str]]) -> tuple[Shard, ...]:
@@ -134,9 +129,10 @@ class PlacementTx(StateTx):
     def tablet(self, tablet_id: int) -> Tablet:
         row = self._rows.one(tablets, id=tablet_id)
         if row is None:
-            raise TabletNotFound(
+            raise NotFound(
                 f"the store has no tablet {tablet_id}; `elasticscan status --tablets` lists them",
                 tablet=tablet_id,
+                kind="tablet",
             )
         return Tablet(row.id, row.slot_start, row.slot_end, row.shard_id, row.epoch)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import xxhash
 from sqlalchemy import select
 
-from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreReplaced, StoreTooNew
+from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreTooNew, TableChanged
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, observe
@@ -208,8 +208,9 @@ class StateTx:
             if row.versions_digest != versions_digest(*now[1:]):
                 raise damaged("the store's versions are not those that were written")
             if self._expected not in (None, row.store_id):
-                raise StoreReplaced(
-                    "the store that was opened here is gone, and another one is in its place; open it again"
+                raise TableChanged(
+                    "the store that was opened here is gone, and another one is in its place; open it again",
+                    kind="store",
                 )
             self._check_progress(now)
         return self._changed[name] if name in self._changed else getattr(self._state_row, name)

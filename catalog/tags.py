@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from elasticscan.base.errors import AlreadyExists, LimitExceeded, TagNotFound
+from elasticscan.base.errors import AlreadyExists, LimitExceeded, NotFound
 from elasticscan.base.limits import MAX_TAGS
 from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.fragments import FragmentTx
@@ -44,7 +44,7 @@ class TagTx(FragmentTx):
         return tagged
 
     def tag(self, table: TableInfo, name: str) -> Tag:
-        """A tag by its name. Raises `TagNotFound`, with a suggestion."""
+        """A tag by its name. Raises `NotFound`, with a suggestion."""
         return _tag(self._tag_row(table, name))
 
     def add_tag(self, table: TableInfo, name: str, snapshot: int) -> Tag:
@@ -93,7 +93,9 @@ class TagTx(FragmentTx):
         if name in rows:
             return rows[name]
         hint = suggest(name, rows) or "; Table.tags() lists them"
-        raise TagNotFound(f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name)
+        raise NotFound(
+            f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name, kind="tag"
+        )
 
 
 def _tag(row: Any) -> Tag:

@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 from sqlalchemy import bindparam
 
-from elasticscan.base.errors import SnapshotExpired, SnapshotNotFound
+from elasticscan.base.errors import NotFound, SnapshotExpired
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.placement import PlacementTx
@@ -107,11 +107,13 @@ class TopologyTx(PlacementTx):
         """One of the topologies that are kept.
 
         Raises:
-            SnapshotNotFound: there was none of this number.
+            NotFound: there was none of this number.
             SnapshotExpired: it is not kept any more.
         """
         if not 1 <= number <= self._state("newest_topology"):
-            raise SnapshotNotFound(f"the topology history holds no topology {number}", topology=number)
+            raise NotFound(
+                f"the topology history holds no topology {number}", topology=number, kind="snapshot"
+            )
         oldest = self.oldest_topology()
         if number < oldest:
             raise SnapshotExpired(

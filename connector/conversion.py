@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from elasticscan.base.errors import SchemaMismatch, UnsupportedType
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import check_keys_filled, conform
@@ -49,7 +49,7 @@ _HELD_AS: dict[pa.DataType, pa.DataType] = {
 
 
 def spark_type(name: str, kind: pa.DataType) -> DataType:
-    """Return the Spark type of a column. Raises `UnsupportedType`, naming the column."""
+    """Return the Spark type of a column. Raises `SchemaMismatch`, naming the column."""
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return ArrayType(spark_type(f"{name}.element", kind.value_type), kind.value_field.nullable)
     if pt.is_map(kind):
@@ -63,7 +63,7 @@ def spark_type(name: str, kind: pa.DataType) -> DataType:
             return from_arrow_type(_HELD_AS.get(kind, kind))
     except PySparkTypeError:
         pass
-    raise UnsupportedType(
+    raise SchemaMismatch(
         f"column {name!r} has the Arrow type {kind}, unknown to Spark; leave it out by the option 'columns'",
         column=name,
     )
@@ -82,20 +82,20 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark hands over rows and expects them.
 
     Raises:
-        UnsupportedType: a column of a type that no table can hold and give back.
+        SchemaMismatch: a column of a type that no table can hold and give back.
     """
     fields = []
     for field in schema:
         try:
             (column,) = to_arrow_schema(StructType([field]), timezone="UTC")
             same = _same(spark_type(field.name, column.type), field.dataType)
-        except (PySparkException, UnsupportedType, ValueError, TypeError):  # the latter of Arrow, below it
+        except (PySparkException, SchemaMismatch, ValueError, TypeError):  # the latter of Arrow, below it
             same = False
         if not same:
             kind = field.dataType.simpleString()
             is_char = "char(" in kind  # also within an array, a map or a struct
             instead = "make it STRING, since a table checks no lengths," if is_char else "cast it"
-            raise UnsupportedType(
+            raise SchemaMismatch(
                 f"column {field.name!r} is {kind}, which a table cannot hold; {instead} or drop it first",
                 column=field.name,
             )
@@ -199,7 +199,7 @@ class ToSpark:
         try:
             return pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UnsupportedType(
+            raise SchemaMismatch(
                 f"column {field.name!r} holds a value that Spark's type cannot: {error}; leave the "
                 "column out with the option 'columns'",
                 column=field.name,

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import FromSpark
@@ -35,7 +35,7 @@ class Deletions:
     """Turns rows that upsert or delete into rows of a table and tombstones.
 
     Raises:
-        ColumnNotFound: the rows have no column of that name.
+        NotFound: the rows have no column of that name.
         SchemaMismatch: it is neither boolean nor text, or `_commit_version` is no whole number.
     """
 
@@ -43,8 +43,10 @@ class Deletions:
         spelt = {name.lower(): name for name in rows.names}
         if column.lower() not in spelt:
             hint = suggest(column, rows.names) or f"; they have {', '.join(rows.names)}"
-            raise ColumnNotFound(
-                f"option 'deleteColumn'={column!r}: the rows have no such column{hint}", column=column
+            raise NotFound(
+                f"option 'deleteColumn'={column!r}: the rows have no such column{hint}",
+                column=column,
+                kind="column",
             )
         self.column = spelt[column.lower()]
         kind = rows.field(self.column).type

@@ -14,13 +14,7 @@ from threading import Lock
 import pyarrow as pa
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import (
-    ElasticScanError,
-    InvalidOption,
-    StoreNotFound,
-    StoreReplaced,
-    TableChanged,
-)
+from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound, TableChanged
 from elasticscan.base.redaction import shown
 from elasticscan.store import CATALOG_FILE, Store, resolve
 
@@ -117,7 +111,7 @@ def _was_replaced(store: Store) -> bool:
     """True if another store was made at the same place, in a file that got the number of the old one."""
     try:
         store.context.versions()
-    except StoreReplaced:
+    except TableChanged:
         return True
     return False
 

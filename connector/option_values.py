@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from elasticscan.base.errors import InvalidName, InvalidOption, LimitExceeded
+from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.base.showing import brief
 from elasticscan.store import application, check_tag_name, user_metadata
@@ -93,7 +93,7 @@ def snapshot(name: str, text: str) -> int | str:
         return whole(0)(name, word)
     try:
         return check_tag_name(word)
-    except InvalidName as error:
+    except InvalidOption as error:
         raise bad_value(
             name,
             text,

@@ -184,7 +184,7 @@ class Options:
         "in mode append rows that lack columns of the table: those whose key is there keep them, new ones are"
         " null in them; refused (`ES_ROWS_CHANGED`) if others write one of the keys meanwhile")
     insert_only: bool = _option("insertOnly", flag, False, _WRITES,
-        "refuse the write (`ES_KEYS_EXIST`) if a primary key of it is there already")
+        "refuse the write (`ES_ALREADY_EXISTS`) if a primary key of it is there already")
     unchanged_since: int | None = _option("ifUnchangedSince", whole(0, MAX_NUMBER), None, (WRITE,),
         "refuse the write (`ES_ROWS_CHANGED`) if one of its keys was written or deleted after this commit")
     replace_where: str | None = _option("replaceWhere", some_text, None, (WRITE,),

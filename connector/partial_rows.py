@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import ColumnNotFound, InvalidOption
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.options import Options
@@ -86,7 +86,7 @@ def read_partial_rows(
     _, scan = resume(partition, options)
     try:
         partial = PartialRows.of(options.table, scan.schema, options.partial)
-    except ColumnNotFound:
+    except NotFound:
         raise of_another_read() from None
     convert = ToSpark(partial.schema, names, schema)
     for rows in _partial_rows(scan, partial):

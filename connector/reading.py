@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import SnapshotNotFound
+from elasticscan.base.errors import NotFound
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
@@ -157,11 +157,12 @@ def snapshot_chosen(store: Store, options: Options) -> int | str | None:
     store.context.check_newest()
     table, commit = store.table(options.table).definition, store.context.commit_at(options.timestamp)
     if commit < table.created_commit:
-        raise SnapshotNotFound(
+        raise NotFound(
             f"table {table.name!r} was made after timestampAsOf={utc(options.timestamp)}; "
             f"its first snapshot is {table.created_commit}",
             table=table.name,
             timestamp=options.timestamp,
+            kind="snapshot",
         )
     return commit
 

@@ -77,7 +77,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         """Publish a micro-batch, unless it was before. An append of nothing makes no commit.
 
         Raises:
-            InvalidOffset: a micro-batch of this number was published before, but with another end.
+            ContinuationKeyError: a micro-batch of this number was published before, but with another end.
             TableChanged: the table was dropped, perhaps made again, since the stream began to write.
         """
         sent = messages_of(messages, StreamMessage)

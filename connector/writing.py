@@ -15,11 +15,10 @@ from elasticscan.base.errors import (
     AlreadyExists,
     InvalidKey,
     InvalidOption,
+    NotFound,
     RowsChanged,
     SchemaMismatch,
     TableChanged,
-    TableNotFound,
-    UnsupportedType,
 )
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
@@ -166,7 +165,7 @@ class TableWriter:
 
         Raises:
             TableChanged: the table is not the one that was planned for, or that was written before.
-            RowsChanged, KeysExist: the keys are not as the options require.
+            RowsChanged, AlreadyExists: the keys are not as the options require.
         """
         staged = [fragment for task in tasks for fragment in task]
         store = open_store(self._uri, self.store_id)
@@ -284,11 +283,12 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
     commit of its first rows makes it, so a write that fails leaves nothing behind."""
     try:
         table = store.table(options.table).definition
-    except TableNotFound as error:
+    except NotFound as error:
         if options.primary_key is None:
-            raise TableNotFound(
+            raise NotFound(
                 f"{error.message}; create it, or set the option 'primaryKey'",
                 table=options.table,
+                kind="table",
             ) from error
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
@@ -311,10 +311,10 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
 
 
 def _check_not_void(columns: Iterable[pa.Field]) -> None:
-    """Raise `UnsupportedType` for new columns that could only hold nulls, or have such parts."""
+    """Raise `SchemaMismatch` for new columns that could only hold nulls, or have such parts."""
     for field in columns:
         if _is_void(field.type):
-            raise UnsupportedType(
+            raise SchemaMismatch(
                 f"column {field.name!r} is void, or has void parts; cast it to the type of the new column",
                 column=field.name,
             )
@@ -329,7 +329,7 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
     """Return the table, with the columns that only the rows have added to it if the options say so.
 
     Raises:
-        SchemaMismatch, UnsupportedType: the rows do not fit; nothing was added.
+        SchemaMismatch: the rows do not fit; nothing was added.
     """
     merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
     columns = {name.lower() for name in table.schema.names}

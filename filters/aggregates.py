@@ -60,7 +60,7 @@ class Aggregate:
 
         Raises:
             InvalidOption: it cannot be parsed, or is not supported.
-            ColumnNotFound: it names an unknown or ambiguous column.
+            NotFound: it names an unknown or ambiguous column.
             FilterError: its value cannot be computed, or it has double quotes.
         """
         if len(text) > MAX_FILTER_BYTES:

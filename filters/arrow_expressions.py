@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters.expression import quote_name
 from elasticscan.filters.parameters import literal_of
 
@@ -65,7 +65,7 @@ def sql_of_expression(expression: pc.Expression, schema: pa.Schema) -> str:
 
     Raises:
         FilterError: it has no exact translation.
-        ColumnNotFound: it names an unknown column.
+        NotFound: it names an unknown column.
     """
     try:
         node = _read(expression)
@@ -212,7 +212,7 @@ class _Translation:
             at = kind.get_field_index(name) if pt.is_struct(kind) else -1
             if at < 0:
                 full, there = ".".join(column.path), ", ".join(self._schema.names)
-                raise ColumnNotFound(f"there is no column {full!r}; there are: {there}", column=full)
+                raise NotFound(f"there is no column {full!r}; there are: {there}", column=full, kind="column")
             kind = kind.field(at).type
         return kind
 

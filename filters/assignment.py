@@ -52,7 +52,7 @@ class Assignment:
 
         Raises:
             FilterError: the text cannot be parsed, or its type does not fit the column.
-            ColumnNotFound: it names an unknown column.
+            NotFound: it names an unknown column.
         """
         assignment = cls(field, _fitting(parse_value(text, schema), field), text.strip())
         # On no rows it shows already whether Arrow can do this.

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters.casts import always_fits, cast_array
 from elasticscan.filters.coercion import computed_type, digits_needed, is_float, is_integer, type_name
 from elasticscan.filters.expression import (
@@ -57,8 +57,10 @@ class Rows:
         if array is None:
             at = self.batch.schema.get_field_index(path[0])
             if at < 0:
-                raise ColumnNotFound(
-                    f"the rows have no column {path[0]!r}, which the filter needs", column=path[0]
+                raise NotFound(
+                    f"the rows have no column {path[0]!r}, which the filter needs",
+                    column=path[0],
+                    kind="column",
                 )
             values = self.batch.column(at)
             if path[1:]:

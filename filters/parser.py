@@ -16,7 +16,7 @@ from sqlglot import exp, parse_one
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
-from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
 from elasticscan.base.showing import is_whole
 from elasticscan.base.suggestions import suggest
@@ -75,7 +75,7 @@ class FilterSql(Spark):
 def parse_condition(text: str, schema: pa.Schema) -> Expression:
     """Parse a condition over the columns of a schema.
 
-    Raises `FilterError` for text that is no supported condition, `ColumnNotFound` for a column
+    Raises `FilterError` for text that is no supported condition, `NotFound` for a column
     that the schema lacks, or has more than once.
     """
     return _read(text, _TreeBuilder(schema).condition)
@@ -454,11 +454,13 @@ def _find_field(name: str, fields: list[pa.Field], parents: list[str]) -> pa.Fie
     full = ".".join(map(quote_name, [*parents, name]))
     if matches:
         names = " and ".join(field.name for field in matches)
-        raise ColumnNotFound(f"column {full} of the filter is ambiguous: there are {names}", column=full)
+        raise NotFound(
+            f"column {full} of the filter is ambiguous: there are {names}", column=full, kind="column"
+        )
     listed = ", ".join(field.name for field in fields[:_LISTED_COLUMNS]) or "none"
     owner = f"{'.'.join(map(quote_name, parents))} has no field" if parents else "there is no column"
     hint = suggest(name, [field.name for field in fields]) or f"; there are: {listed}"
-    raise ColumnNotFound(f"{owner} {quote_name(name)}{hint}", column=full)
+    raise NotFound(f"{owner} {quote_name(name)}{hint}", column=full, kind="column")
 
 
 _Handler = Callable[[_TreeBuilder, exp.Expr], Expression]

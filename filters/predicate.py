@@ -61,7 +61,7 @@ class Predicate:
 
         Raises `FilterError` (with the piece that is wrong) for text that is no supported
         condition, of more than 64 KB or nested too deeply, or whose types cannot be compared;
-        `ColumnNotFound` for a column that the schema lacks or has twice.
+        `NotFound` for a column that the schema lacks or has twice.
         """
         if not isinstance(text, str) or len(text) > MAX_FILTER_BYTES:
             return cls._parse(text, schema)

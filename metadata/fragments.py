@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound, TableChanged
+from elasticscan.base.errors import NotFound, TableChanged
 from elasticscan.base.suggestions import suggest
 from elasticscan.metadata.columns import TableColumn, columns_of_schema, schema_at
 from elasticscan.metadata.indexes import StagedRun
@@ -194,8 +194,8 @@ CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 SHARD_COLUMN, SLOT_COLUMN, QUERY_PREFIX = "_shard", "_slot", "_elasticscan_"
 
 
-def no_such_column(table: str, column: str, columns: Iterable[str]) -> ColumnNotFound:
+def no_such_column(table: str, column: str, columns: Iterable[str]) -> NotFound:
     """Return the error about a column that a table does not have, with a suggestion."""
     names = list(columns)
     hint = suggest(column, names) or f"; it has {', '.join(names)}"
-    return ColumnNotFound(f"table {table!r} has no column {column!r}{hint}", column=column)
+    return NotFound(f"table {table!r} has no column {column!r}{hint}", column=column, kind="column")

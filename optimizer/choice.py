@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.base.errors import InvalidOption, NotFound, NotReady
 from elasticscan.base.suggestions import suggest
 from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_text
 from elasticscan.metadata import (
@@ -134,7 +134,7 @@ def choose(
         shards: over how many shards the rows lie.
         key: the condition bound to the primary key.
 
-    Raises `IndexNotFound` for another name, `IndexNotReady` for an index that is still being built, and
+    Raises `NotFound` for another name, `NotReady` for an index that is still being built, and
     `InvalidOption` for one that is of no use for the condition.
     """
     needed = frozenset(needed_columns)
@@ -188,11 +188,13 @@ def _take(name: str, ways: Sequence[_Way]) -> _Way:
     by_name = {way[0].access: way for way in ways}
     if name not in by_name:
         hint = suggest(name, by_name) or "; Table.indexes() lists them, index='auto' chooses by cost"
-        raise IndexNotFound(f"there is no index {name!r}{hint}", index=name)
+        raise NotFound(f"there is no index {name!r}{hint}", index=name, kind="index")
     candidate, bound = by_name[name]
     if bound is not None and not bound.index.ready:
-        raise IndexNotReady(
-            f"the index {name!r} is still being built; try again later, or take index='auto'", index=name
+        raise NotReady(
+            f"the index {name!r} is still being built; try again later, or take index='auto'",
+            index=name,
+            kind="index",
         )
     if not candidate.usable:
         raise InvalidOption(f"the index {name!r} cannot be taken: {candidate.reason}", index=name)

@@ -21,7 +21,7 @@ import msgpack
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
+from elasticscan.base.errors import ContinuationKeyError, LimitExceeded, SnapshotExpired
 from elasticscan.base.limits import MAX_KEY_CHARS
 from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments
 from elasticscan.topology import SlotSet
@@ -211,14 +211,14 @@ class Sealer:
         self._newest = max(secrets)
 
     def seal(self, key: ContinuationKey, expires_at: float) -> str:
-        """Raise `KeyTooLong` for one that `open` would refuse."""
+        """Raise `LimitExceeded` for one that `open` would refuse."""
         header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
         nonce = os.urandom(_NONCE_BYTES)
         packed = pack(key, min(math.ceil(expires_at), _NEVER))
         sealed = self._ciphers[self._newest].encrypt(nonce, packed, header + self._store_id)
         text = base64.urlsafe_b64encode(header + nonce + sealed).decode().rstrip("=")
         if len(text) > MAX_KEY_CHARS:
-            raise KeyTooLong(
+            raise LimitExceeded(
                 f"the continuation key would have {len(text):,} characters, more than {MAX_KEY_CHARS:,}; "
                 "name fewer columns, or use a shorter filter",
                 chars=len(text),
@@ -239,7 +239,7 @@ class Sealer:
 
         Raises:
             ContinuationKeyError: it is none; the reason says no more than the sender may know.
-            ContinuationKeyExpired: its time is up.
+            SnapshotExpired: its time is up.
         """
         raw = _raw(text)
         header, nonce, sealed = raw[:_HEADER_BYTES], raw[_HEADER_BYTES:_BODY], raw[_BODY:]
@@ -254,9 +254,10 @@ class Sealer:
             ) from error
         key, expires_at = unpack(packed)
         if now >= expires_at:
-            raise ContinuationKeyExpired(
+            raise SnapshotExpired(
                 f"this continuation key expired {now - expires_at:,.0f} s ago; start a new scan",
                 expired_at=expires_at,
+                kind="key",
             )
         return key
 

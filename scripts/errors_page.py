@@ -43,8 +43,8 @@ except ElasticScanError as error:
     print(error)
 ```
 ```
-ES_TABLE_NOT_FOUND {'table': 'trip'}
-[ES_TABLE_NOT_FOUND] the store has no table 'trip'; did you mean 'trips'?
+ES_NOT_FOUND {'table': 'trip', 'kind': 'table'}
+[ES_NOT_FOUND] the store has no table 'trip'; did you mean 'trips'?
 ```
 
 Where a mount, a permission or a network decides (¹ below), the text ends with the user and the host: one of

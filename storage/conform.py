@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import SchemaMismatch, UnsupportedType
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.showing import a_type
 
@@ -62,7 +62,7 @@ def _check_no_objects(schema: Mapping[str, Any], kind: Any) -> None:
     """Refuse columns of Python objects, whose addresses Polars exports as if they were values."""
     for name, column in schema.items():
         if column == kind:
-            raise UnsupportedType(
+            raise SchemaMismatch(
                 f"column {name!r} is of Polars' type Object, which has no values in Arrow; cast it first",
                 column=name,
             )

@@ -13,12 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import (
-    InvalidOption,
-    LimitExceeded,
-    SchemaMismatch,
-    UnsupportedType,
-)
+from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.limits import (
     MAX_COLUMN_NAME_BYTES,
     MAX_COLUMNS,
@@ -69,7 +64,7 @@ def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[
 
     Raises:
         LimitExceeded: it is too large, or nested too deep.
-        SchemaMismatch, UnsupportedType, InvalidOption: a name, a type or a key is not allowed.
+        SchemaMismatch, InvalidOption: a name, a type or a key is not allowed.
     """
     if len(schema) == 0:
         raise SchemaMismatch("a table needs at least one column")
@@ -183,7 +178,7 @@ def _check_names(schema: pa.Schema) -> None:
 
 def _check_type(path: str, kind: pa.DataType) -> None:
     if any(is_such(kind) for is_such in _UNSUPPORTED):
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"column {path!r} has type {str(kind)[:200]}, which a table cannot hold; "
             "cast it to a plain type first",
             column=path,
@@ -246,7 +241,7 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
 
 
 def check_works(table: TableInfo, hashing: Hashing) -> None:
-    """Raise `UnsupportedType` unless rows of a table, as it is stored, go in, out and from file to file.
+    """Raise `SchemaMismatch` unless rows of a table, as it is stored, go in, out and from file to file.
 
     The definition is read back from its own bytes. Then a row with a value in each column is written, copied
     as moves and compactions copy, deleted, and copied together with its tombstone; all in memory.
@@ -261,7 +256,7 @@ def check_works(table: TableInfo, hashing: Hashing) -> None:
             raise pa.ArrowInvalid("a row that was written is not read")
         trial.copies(trial.stage(_deletion(row, table)))
     except _FAILURES as error:
-        raise UnsupportedType(
+        raise SchemaMismatch(
             f"table {table.name!r} cannot have these columns: a row of them does not come back as it was "
             f"written ({error}); change their types",
             table=table.name,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel
-from elasticscan.base.errors import ElasticScanError, InvalidKey, UnsafeFork
+from elasticscan.base.errors import ElasticScanError, InvalidKey, ScanConsumed
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
@@ -126,7 +126,7 @@ class Ingest:
     def finish(self) -> list[StagedFragment]:
         """Stage what is left; one fragment for each shard that rows belong to.
 
-        Raises `UnsafeFork`, as `add` does, in a child that was forked since.
+        Raises `ScanConsumed`, as `add` does, in a child that was forked since.
         """
         self._check_process()
         self._flush()
@@ -139,7 +139,7 @@ class Ingest:
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise UnsafeFork(
+            raise ScanConsumed(
                 "a forked process cannot continue its parent's write; call the write in the child itself",
                 process=os.getpid(),
             )

@@ -15,7 +15,6 @@ from elasticscan.base.errors import (
     ElasticScanError,
     OperatorNeeded,
     ShardUnavailable,
-    StoreCopied,
     StoreDamaged,
     WrongRoot,
 )
@@ -51,7 +50,7 @@ def settle_copy(context: Context) -> None:
     """Make a copied store directory, which is about to be written to, a store of its own.
 
     Raises:
-        StoreCopied: some of its shards are the original's.
+        WrongRoot: some of its shards are the original's.
         ShardUnavailable, WrongRoot, CatalogOutdated: the copy is not whole.
     """
     with context.catalog.leasing() as tx:
@@ -65,7 +64,7 @@ def settle_copy(context: Context) -> None:
         shared = [shard for shard in active if not context.location.is_inside(shard.root)]
         if shared:
             places = ", ".join(f"{shard.name!r} at {place_of(context.root_of(shard.id))}" for shard in shared)
-            raise StoreCopied(
+            raise WrongRoot(
                 f"this catalog is a copy of {identity.home.path}, and shares its shards {places}; only read "
                 "it, or run `elasticscan adopt` to make it their owner",
                 original=identity.home.path,
@@ -78,7 +77,7 @@ def settle_copy(context: Context) -> None:
     context.note_newest(shard.id for shard in active)
 
 
-def cut_off(context: Context, shards: Iterable[Shard]) -> StoreCopied | None:
+def cut_off(context: Context, shards: Iterable[Shard]) -> WrongRoot | None:
     """The error that tells of a copy whose first write was cut off during `settle_copy`; None where none was.
 
     Nothing is damaged by it: the copy is read as before, and the next write begins again.
@@ -97,7 +96,7 @@ def cut_off(context: Context, shards: Iterable[Shard]) -> StoreCopied | None:
     if not begun:
         return None
     assert identity.home is not None
-    return StoreCopied(
+    return WrongRoot(
         f"this store is a copy of {identity.home.path}, and the first write at shards "
         f"{', '.join(map(repr, begun))} was cut off; no row is lost: the next write finishes it",
         original=identity.home.path,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.drawing import code
-from elasticscan.base.errors import NotPicklable
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import HASHES
 from elasticscan.base.limits import (
     DEFAULT_SLOTS,
@@ -75,7 +75,7 @@ class Store:
         self._disks = disks
 
     def __reduce__(self) -> NoReturn:
-        raise NotPicklable("a Store cannot be pickled; send store.uri and open it there", kind="Store")
+        raise InvalidOption("a Store cannot be pickled; send store.uri and open it there", kind="Store")
 
     @property
     def _context(self) -> Context:
@@ -115,7 +115,7 @@ class Store:
 
         Raises:
             AlreadyExists: there is a store at `uri`.
-            InvalidOption, InvalidName: an argument is out of bounds.
+            InvalidOption: an argument is out of bounds.
         """
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
@@ -216,7 +216,7 @@ class Store:
             compression: None, "lz4" or "zstd".
 
         Raises:
-            InvalidName, InvalidOption, SchemaMismatch, UnsupportedType: mend the call.
+            InvalidOption, SchemaMismatch: mend the call.
             LimitExceeded: the definition is too large, or nested too deep.
             AlreadyExists: there is a table of this name.
         """
@@ -229,7 +229,7 @@ class Store:
         return self.table(name)
 
     def table(self, name: str) -> Table:
-        """Return a table by its name. Raises `TableNotFound`, with a suggestion."""
+        """Return a table by its name. Raises `NotFound`, with a suggestion."""
         return Table(self._context, self._context.table_now(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
@@ -278,8 +278,8 @@ class Store:
             on_progress: called with (bytes read, bytes in all, rows).
 
         Raises:
-            InvalidOption, TableNotFound, SchemaMismatch, InvalidKey: mend the call.
-            KeysExist, RowsChanged: as in `Table.insert` and `Table.upsert`.
+            InvalidOption, NotFound, SchemaMismatch, InvalidKey: mend the call.
+            AlreadyExists, RowsChanged: as in `Table.insert` and `Table.upsert`.
 
         Example:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
@@ -310,7 +310,7 @@ class Store:
 
         Raises:
             ContinuationKeyError: the key is not one of this store, or was cut or altered.
-            ContinuationKeyExpired: it was given out too long ago.
+            SnapshotExpired: it was given out too long ago.
             SnapshotExpired, TableChanged: its snapshot or table is gone; start a new scan.
         """
         return self.resume_part(self._context.sealer.open(key))
@@ -329,7 +329,7 @@ class Store:
 
         Args:
             revoke: delete the old secrets at once, as after a leak. Old keys and planned Spark reads then end
-                with `ContinuationKeyError`, checkpoints of streams with `InvalidOffset`.
+                with `ContinuationKeyError`, checkpoints of streams with `ContinuationKeyError`.
         """
         with self._context.catalog.writing() as tx:
             number = tx.add_secrets(OFFSETS, KEYS)
@@ -429,7 +429,7 @@ class Store:
 
     @retry_interrupted
     def topology_at(self, number: int) -> Topology:
-        """Return a topology by its number. Raises `SnapshotNotFound` or `SnapshotExpired`."""
+        """Return a topology by its number. Raises `NotFound` or `SnapshotExpired`."""
         asked = arguments.whole_number("number", number, 1, MAX_NUMBER)
         with self._context.catalog.reading() as tx:
             return tx.topology(asked)
@@ -480,7 +480,7 @@ class Store:
             share: most of a shard's files (0 to 1) that may go because the catalog does not know them.
 
         Raises:
-            StoreDamaged, CatalogOutdated, WrongRoot, StoreCopied, GarbageRefused: nothing was removed.
+            StoreDamaged, CatalogOutdated, WrongRoot: nothing was removed.
         """
         rules = GarbageRules(
             arguments.seconds("grace_seconds", grace_seconds),

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Unpack
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, NotPicklable, TableChanged
+from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import IdempotencyKey, Tag, Tx, retry_interrupted
@@ -44,7 +44,7 @@ class Table:
 
     A handle holds no rows and no definition: each call looks the table up, so it sees columns and indexes
     that were added since. It stands for one table, not for a name: once that table is dropped, every call
-    raises `TableNotFound`, or `TableChanged` if another table has the name.
+    raises `NotFound`, or `TableChanged` if another table has the name.
 
     Every write is one commit over all shards, or nothing. It returns the commit's number, a snapshot, whose
     `rows` is how many rows were changed. Methods that read the newest snapshot raise `CatalogOutdated` if
@@ -56,12 +56,12 @@ class Table:
       the number of that commit is returned.
     - `if_unchanged_since`: a commit, such as the `snapshot` of the scan that the rows were read with. The
       write raises `RowsChanged` if one of its keys was written or deleted by a later commit; its `fields`
-      name some `keys` and the `newest` commit. `ChangesExpired`: these changes are no longer kept.
+      name some `keys` and the `newest` commit. `SnapshotExpired`: these changes are no longer kept.
     - `user_metadata`: a small dict of texts that `history` shows with the commit.
     - `filter`, `where`: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`.
     - `parameters`: values of the condition's `:name`: "city IN :cities", {"cities": ["Oslo", "Lima"]}.
     - `snapshot`: a commit number, a tag, or a time with its zone, also as text; the newest by default. Else
-      `SnapshotNotFound`, `SnapshotExpired` or `TagNotFound` is raised.
+      `NotFound`, `SnapshotExpired` or `NotFound` is raised.
 
     Example:
         >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
@@ -87,7 +87,7 @@ class Table:
         return self._context.info.store_id, self._id
 
     def __reduce__(self) -> NoReturn:
-        raise NotPicklable(
+        raise InvalidOption(
             "a Table cannot be pickled; send store.uri and table.name, and open the table there", kind="Table"
         )
 
@@ -157,7 +157,7 @@ class Table:
             return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
 
     def insert(self, rows: Any, txn: Txn = None, *, user_metadata: Said = None) -> CommitNumber:
-        """Write rows whose primary keys do not exist, or raise `KeysExist`, whose `fields` name some."""
+        """Write rows whose primary keys do not exist, or raise `AlreadyExists`, whose `fields` name some."""
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
         rows, check = arrow_rows(rows, table), preconditions.absent(self._context, table, once)
@@ -457,7 +457,7 @@ class Table:
             feed: True for all changes with `_change_type` (insert, update_preimage, update_postimage,
                 delete), `_commit_version` and `_commit_timestamp`; False for the new rows alone.
 
-        Raises `ChangesExpired` if some of the changes are no longer kept; else as `scan`.
+        Raises `SnapshotExpired` if some of the changes are no longer kept; else as `scan`.
         """
         past = arguments.past
         return begin_changes(
@@ -497,7 +497,7 @@ class Table:
 
     @retry_interrupted
     def drop_index(self, index: str) -> None:
-        """Remove an index. Scans that read it end with `IndexChanged`."""
+        """Remove an index. Scans that read it end with `TableChanged`."""
         name = arguments.text("index", index)
         with self._context.catalog.writing() as tx:
             tx.transition_index(tx.index(self._find(tx)[0].id, name), IndexEvent.DROPPED)
@@ -568,7 +568,7 @@ class Table:
             return tx.tags(self._find(tx)[0].id)
 
     def drop_tag(self, name: str) -> None:
-        """Drop a tag; retention and leases still keep its snapshot. Raises `TagNotFound`."""
+        """Drop a tag; retention and leases still keep its snapshot. Raises `NotFound`."""
         drop_tag(self._context, self._find, arguments.text("name", name))
 
     @retry_interrupted

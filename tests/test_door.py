@@ -63,8 +63,8 @@ def test_a_task_of_spark_loads_nothing_of_sql_over_tables() -> None:
 
 def test_errors_are_a_module_and_come_without_arrow() -> None:
     code = (
-        "from elasticscan.errors import TableNotFound; import elasticscan, sys\n"
-        "print(elasticscan.errors.TableNotFound is TableNotFound, 'pyarrow' in sys.modules)"
+        "from elasticscan.errors import NotFound; import elasticscan, sys\n"
+        "print(elasticscan.errors.NotFound is NotFound, 'pyarrow' in sys.modules)"
     )
     assert fresh(code) == "True False"
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, TabletNotFound, WriteConflict
+from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, NotFound, WriteConflict
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
@@ -84,7 +84,7 @@ def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoc
     """Return the placement once the target serves the tablet, if it did not change since `expected_epoch`.
 
     Raises:
-        TabletNotFound: no such tablet (any more).
+        NotFound: no such tablet (any more).
         WriteConflict: the tablet has another epoch.
         InvalidTopologyChange: it is at the target already.
     """
@@ -110,7 +110,7 @@ def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: 
     """Return the placement with tablets `[start, at)` and `[at, end)` instead of one, by default halved.
 
     Raises:
-        TabletNotFound: no such tablet (any more).
+        NotFound: no such tablet (any more).
         InvalidTopologyChange: a half would be empty.
     """
     return _replace(placement, *halves(_existing(placement, tablet_id), at, new_ids))
@@ -146,7 +146,7 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
     Its epoch is beyond both, so that it has grown for every slot.
 
     Raises:
-        TabletNotFound: one of them does not exist (any more).
+        NotFound: one of them does not exist (any more).
         InvalidTopologyChange: they are not neighbours in this order, or at different shards.
     """
     left, right = _existing(placement, left_id), _existing(placement, right_id)
@@ -195,10 +195,11 @@ def _even_counts(things: int, places: int) -> list[int]:
 def _existing(placement: Placement, tablet_id: int) -> Tablet:
     tablet = placement.tablet(tablet_id)
     if tablet is None:
-        raise TabletNotFound(
+        raise NotFound(
             f"no tablet {tablet_id}: it may have been split or joined; `elasticscan status --tablets` lists "
             "them",
             tablet=tablet_id,
+            kind="tablet",
         )
     return tablet
 

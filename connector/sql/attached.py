@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import InvalidOption, TableNotFound
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
@@ -105,7 +105,7 @@ class AttachedStore(Sequence[str]):
         """Begin a read of a table: `catalog.table("t").where("x > 1").select("id").load()`.
 
         Raises:
-            TableNotFound: the store has no such table; the nearest is named.
+            NotFound: the store has no such table; the nearest is named.
         """
         info = open_store(self._uri).table(name)
         return TableRead(self._spark, self._uri, info.name, info.schema)
@@ -127,8 +127,8 @@ class AttachedStore(Sequence[str]):
             UnsupportedStatement: the statement would change or hide a view and not its table, or is
                 incomplete; nothing was done.
             WriteConflict: other writers changed the rows at each attempt.
-            KeysExist: a MERGE would insert a row whose key exists.
-            TableNotFound: a table to be changed was dropped.
+            AlreadyExists: a MERGE would insert a row whose key exists.
+            NotFound: a table to be changed was dropped.
         """
         if not isinstance(text, str):
             raise InvalidOption(f"sql takes SQL text, not {type(text).__name__}", option="text")
@@ -136,8 +136,10 @@ class AttachedStore(Sequence[str]):
         gone = self._views.look()
         statement = statement_about(text, [*self._tables, *gone], session)
         if statement is not None and statement.view in gone and not statement.if_exists:
-            raise TableNotFound(
-                f"{statement.kind} of {statement.view!r}: the table was dropped", table=statement.view
+            raise NotFound(
+                f"{statement.kind} of {statement.view!r}: the table was dropped",
+                table=statement.view,
+                kind="table",
             )
         if statement is not None:
             return self._execute(statement, text, args, session)
@@ -209,7 +211,7 @@ class AttachedStore(Sequence[str]):
         try:
             if drop.view in self._tables:
                 open_store(self._uri).table(self._tables[drop.view]).drop()
-        except TableNotFound:
+        except NotFound:
             if not drop.if_exists:
                 raise
         return self._views.drop(drop.view)

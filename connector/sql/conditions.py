@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.connector.sql.joins import Condition, SelectBlock
 from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import (
@@ -245,7 +245,7 @@ class _PushdownRules:
             if _without_notes(parse_one(text, dialect=FilterSql, into=exp.Condition)) != _without_notes(bare):
                 raise _StaysError("its text cannot be repeated exactly")
             return Predicate.parse(text, schema)
-        except (FilterError, ColumnNotFound) as error:
+        except (FilterError, NotFound) as error:
             raise _StaysError(error.message) from None
         except (SqlglotError, RecursionError, *STUMBLES):
             raise _StaysError("its text cannot be repeated exactly") from None

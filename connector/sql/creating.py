@@ -11,7 +11,7 @@ from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import AlreadyExists, TableNotFound
+from elasticscan.base.errors import AlreadyExists, NotFound
 from elasticscan.connector.conversion import arrow_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import SPARK_COMPRESSION
@@ -129,7 +129,7 @@ def columns_of(text: str) -> list[pa.Field]:
 
     Raises:
         NotUnderstoodError: Spark cannot parse them.
-        UnsupportedType: a table cannot have the type of a column.
+        SchemaMismatch: a table cannot have the type of a column.
     """
     try:
         columns = StructType.fromDDL(text)
@@ -187,6 +187,6 @@ def create(
 def _is_there(store: Store, table: str) -> bool:
     try:
         store.table(table)
-    except TableNotFound:
+    except NotFound:
         return False
     return True

@@ -36,14 +36,13 @@ from pyspark.sql.types import (
 
 from elasticscan.base import errors
 from elasticscan.base.errors import (
-    ColumnNotFound,
+    AlreadyExists,
     ElasticScanError,
     FilterError,
     InvalidKey,
-    KeysExist,
+    NotFound,
     RowsChanged,
     SchemaMismatch,
-    UnsupportedType,
     WriteConflict,
 )
 from elasticscan.base.suggestions import suggest
@@ -84,7 +83,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
     Raises:
         UnreadableError: its query cannot be analysed with certainty; nothing was done.
         InvalidKey: a key would be written twice, or is null.
-        KeysExist: it would insert keys that exist.
+        AlreadyExists: it would insert keys that exist.
         WriteConflict: some of its rows changed at each attempt.
     """
     plan, _ = queries.plan(change.query)
@@ -102,7 +101,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         if queries.session.utc and queries.session.ansi and _are_stored(change.set, schema):
             try:
                 return Counter({UPDATE: update_rows(selection, change.set).rows})
-            except (FilterError, ColumnNotFound):
+            except (FilterError, NotFound):
                 pass  # such as a function that only Spark has
     for _ in range(MOST_ATTEMPTS):
         try:
@@ -133,7 +132,7 @@ def own_error(error: PySparkException) -> ElasticScanError | None:
 
 def _unknown_column(
     error: PySparkException, kind: str, change: RowChange, columns: Sequence[str]
-) -> ColumnNotFound | None:
+) -> NotFound | None:
     """Return Spark's error about an unknown column in words about the statement: its query is generated."""
     if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         return None
@@ -143,7 +142,7 @@ def _unknown_column(
         hint = "; name the columns that the source has"
     else:
         hint = suggest(last, columns) or f"; the table has {', '.join(columns)}"
-    return ColumnNotFound(f"{kind} finds no column {name}{hint}", column=name)
+    return NotFound(f"{kind} finds no column {name}{hint}", column=name, kind="column")
 
 
 @contextmanager
@@ -244,7 +243,7 @@ def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
     """Return True if the store may evaluate these values: it accepts some that Spark does not store."""
     try:
         given = {name: spark_type(name, parse_value(text, schema).type) for name, text in new.items()}
-    except (FilterError, ColumnNotFound, UnsupportedType):
+    except (FilterError, NotFound, SchemaMismatch):
         return False
     kinds = {name: spark_type(name, schema.field(name).type) for name in new}
     return all(
@@ -266,7 +265,7 @@ def _check_absent(
     there = inserted.join(present, list(key)).limit(1).collect()
     if there:
         values = ", ".join(f"{name} = {there[0][name]!r}" for name in key)
-        raise KeysExist(
+        raise AlreadyExists(
             f"MERGE would insert an existing key of table {table!r} ({values}); compare its key in ON",
             table=table,
         )

@@ -51,7 +51,7 @@ class TableRead:
 
         Raises:
             FilterError: the condition is not supported, or does not fit the columns' types.
-            ColumnNotFound: the table lacks a column of the condition.
+            NotFound: the table lacks a column of the condition.
         """
         checked = str(Predicate.parse(condition, self._schema))
         together = (*self._conditions, checked)
@@ -63,7 +63,7 @@ class TableRead:
         """Read these columns alone, named one by one or in a list.
 
         Raises:
-            ColumnNotFound: the table lacks one of them.
+            NotFound: the table lacks one of them.
             InvalidOption: one is not a name.
         """
         names: list[Any] = [

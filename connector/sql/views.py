@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import UnsupportedType
+from elasticscan.base.errors import SchemaMismatch
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.sql.tokens import quoted
@@ -103,7 +103,7 @@ class TableViews:
     def _fits_spark(self, info: TableInfo) -> bool:
         try:
             spark_schema(info.schema)
-        except UnsupportedType as error:
+        except SchemaMismatch as error:
             self._warn(info, error.message)
             return False
         return True

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import ChangesExpired, InvalidOption, SnapshotNotFound
+from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
@@ -70,17 +70,18 @@ def check_readable(table: TableInfo, commits: Sequence[Commit], options: ChangeO
     """Return the commits whose changes are still there.
 
     Raises:
-        ChangesExpired: some expired, and `failOnDataLoss` is set.
+        SnapshotExpired: some expired, and `failOnDataLoss` is set.
     """
     oldest = table.oldest_snapshot
     lost = [commit.number for commit in commits if commit.number <= oldest]
     if lost and options.fail_on_data_loss:
-        raise ChangesExpired(
+        raise SnapshotExpired(
             f"changes of table {table.name!r} in commits {lost[0]} to {oldest} expired; use "
             f"'startingVersion' = '{oldest + 1}' in a new checkpoint, or 'failOnDataLoss' = 'false'",
             table=table.name,
             after=lost[0] - 1,
             oldest=oldest,
+            kind="changes",
         )
     if lost:
         _log.warning(
@@ -190,11 +191,12 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
     """
     for name, number in (("startingVersion", options.start), ("endingVersion", options.end)):
         if isinstance(number, int) and number > state.newest:
-            raise SnapshotNotFound(
+            raise NotFound(
                 f"option {name!r}={number} names a commit that there is not yet, the newest is "
                 f"{state.newest}",
                 table=state.table.name,
                 snapshot=number,
+                kind="snapshot",
             )
     upto = state.newest if options.end is None else options.end
     if options.end_time is not None:
@@ -211,7 +213,7 @@ def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) 
     """Return the last commit before the first one that the options choose.
 
     Raises:
-        SnapshotNotFound: they ask for those of a time that is still to come.
+        NotFound: they ask for those of a time that is still to come.
     """
     if options.start_time is not None:
         store.context.commit_at(options.start_time)  # else a slip of a year would be a feed without changes

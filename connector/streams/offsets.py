@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticscan.base.errors import InvalidOffset, TableChanged
+from elasticscan.base.errors import ContinuationKeyError, TableChanged
 from elasticscan.base.showing import brief
 from elasticscan.protocol import Segment
 
@@ -120,7 +120,7 @@ class OffsetFormat:
         """Return the inverse of `write`.
 
         Raises:
-            InvalidOffset: it is none, of another release or store, or was altered.
+            ContinuationKeyError: it is none, of another release or store, or was altered.
         """
         if not isinstance(offset, dict) or not isinstance(offset.get("mac"), str):
             raise _refusal(f"{brief(offset, 200)} is no offset of an elasticscan stream")
@@ -193,7 +193,7 @@ def between(
             was lost and losses are allowed.
 
     Raises:
-        InvalidOffset: the end lies before the start, or they are not of one stream.
+        ContinuationKeyError: the end lies before the start, or they are not of one stream.
     """
     first = _begin(start, end)
     last = end.position
@@ -259,13 +259,13 @@ def cut_slots(counts: Counts, start: int, most: int) -> int:
     return len(counts) if done else start + taken
 
 
-def _refusal(why: str) -> InvalidOffset:
-    return InvalidOffset(
+def _refusal(why: str) -> ContinuationKeyError:
+    return ContinuationKeyError(
         f"the stream cannot go on from this offset: {why}; check the checkpoint, or start a new stream "
         "with a new one",
         why=why,
     )
 
 
-def _backwards_error(first: Position, last: Position) -> InvalidOffset:
+def _backwards_error(first: Position, last: Position) -> ContinuationKeyError:
     return _refusal(f"the batch would go back from {first} to {last}")

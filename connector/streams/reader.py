@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOffset, InvalidOption, SnapshotExpired, SnapshotNotFound
+from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, SnapshotExpired
 from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
@@ -112,11 +112,12 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _first_position(self, store: Store, state: StreamState) -> Position:
         options, table, newest = self._options.changes, state.table, self._newest(state)
         if isinstance(options.start, int) and options.start > newest + 1:
-            raise SnapshotNotFound(
+            raise NotFound(
                 f"option 'startingVersion'={options.start} is newer than the newest commit, {newest}; "
                 "'latest' waits for new commits",
                 table=table.name,
                 snapshot=options.start,
+                kind="snapshot",
             )
         if options.start_time is not None and options.start_time > state.now:
             raise InvalidOption(
@@ -225,7 +226,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the end of the next batch among the commits.
 
         Raises:
-            ChangesExpired: changes of some commits are no longer kept, and that is not allowed.
+            SnapshotExpired: changes of some commits are no longer kept, and that is not allowed.
         """
         table, options, newest = state.table, self._options.changes, self._newest(state)
         # Commits that made the table have no changes.
@@ -395,7 +396,7 @@ def _commit_held(position: Position) -> int:
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
     """Raise if the stream has read a commit that the store does not have."""
     if _commit_held(position) > newest:
-        raise InvalidOffset(
+        raise ContinuationKeyError(
             f"the stream has read table {table.name!r} up to commit {_commit_held(position)}, and the newest "
             f"is {newest}; use a new checkpoint",
             table=table.name,

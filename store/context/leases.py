@@ -64,7 +64,7 @@ def lease_snapshot(
     """As `hold_snapshot`, with a lease; without one where none can be written.
 
     Raises:
-        TableChanged, SnapshotNotFound, SnapshotExpired: it cannot be read.
+        TableChanged, NotFound, SnapshotExpired: it cannot be read.
         DiskFull: there is no room for the lease.
     """
     if context.catalog.read_only is not None:
@@ -91,7 +91,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
 
     Raises:
         TableChanged: the table was dropped.
-        SnapshotExpired, ChangesExpired: the lease had run out, and what it kept is gone.
+        SnapshotExpired: the lease had run out, and what it kept is gone.
     """
     after = key.segments[0].after if key.segments else None
     return _keep_lease(context, key, context.table_state(key.table, key.snapshot, after)).at(key.definition)

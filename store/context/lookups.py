@@ -9,7 +9,7 @@ from itertools import chain
 from threading import Lock
 from typing import Generic, TypeVar
 
-from elasticscan.base.errors import CatalogOutdated, ChangesExpired, IndexChanged
+from elasticscan.base.errors import CatalogOutdated, SnapshotExpired, TableChanged
 from elasticscan.catalog import Reached, Tx
 from elasticscan.metadata import (
     Bounds,
@@ -193,13 +193,14 @@ class TableState:
         return self._views.get(shard, self._nothing)
 
     def index(self, index_id: int) -> IndexInfo:
-        """Raise `IndexChanged` when the index is there no more."""
+        """Raise `TableChanged` when the index is there no more."""
         info = self._indexes.get(index_id)
         if info is None:
-            raise IndexChanged(
+            raise TableChanged(
                 "the index that this scan reads was dropped, or dropped and made again, since it began; "
                 "start a new scan",
                 index=index_id,
+                kind="index",
             )
         return info
 
@@ -290,15 +291,16 @@ def oldest_kept(table: TableInfo) -> int:
 
 
 def check_kept(table: TableInfo, after: int) -> None:
-    """Raise `ChangesExpired`, naming the gap, unless every change beyond a commit is still kept."""
+    """Raise `SnapshotExpired`, naming the gap, unless every change beyond a commit is still kept."""
     oldest = table.oldest_snapshot
     if after < oldest and after < table.created_commit:
         after = table.created_commit  # before its creation a table had nothing to keep
     if after < oldest:
-        raise ChangesExpired(
+        raise SnapshotExpired(
             f"changes of table {table.name!r} after commit {after} are no longer kept: {after + 1} to "
             f"{oldest} are gone; start from a snapshot, or keep changes longer",
             table=table.name,
             after=after,
             oldest=oldest,
+            kind="changes",
         )

@@ -22,7 +22,7 @@ from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
     CatalogOutdated,
     ElasticScanError,
-    ShardNotFound,
+    NotFound,
     ShardUnavailable,
     WrongRoot,
 )
@@ -97,7 +97,7 @@ class RootMarks:
                     self._shards = {info.id: info for info in tx.shards(removed=True)}
             info = self._shards.get(shard)
             if info is None:
-                raise ShardNotFound(f"the store has no shard with id {shard}", shard=shard)
+                raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
             disk = self._open_disk(self._location.root(info.root))
             opened = self._disks.setdefault(shard, (info, disk))
         return opened

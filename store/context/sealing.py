@@ -33,12 +33,12 @@ class StoreSealer:
         self._cached = self._look()
 
     def seal(self, key: ContinuationKey) -> str:
-        """Seal a key. Raises `KeyTooLong`."""
+        """Seal a key. Raises `LimitExceeded`."""
         cached = self._recent()
         return cached.sealer.seal(key, self._clock.now() + cached.key_seconds)
 
     def open(self, text: str) -> ContinuationKey:
-        """Open a sealed key. Raises `ContinuationKeyError`, `ContinuationKeyExpired`."""
+        """Open a sealed key. Raises `ContinuationKeyError`, `SnapshotExpired`."""
         cached = self._recent()
         if not cached.sealer.knows(text):
             cached = self._cached = self._look()

@@ -123,7 +123,7 @@ class Context:
         return self._sealer
 
     def seal(self, key: ContinuationKey) -> str:
-        """Raises `KeyTooLong`."""
+        """Raises `LimitExceeded`."""
         return self.per_process.get().sealer.seal(key)
 
     @retry_interrupted
@@ -146,7 +146,7 @@ class Context:
             ShardUnavailable: the shard's disk is not mounted.
             WrongRoot: another shard's is.
             CatalogOutdated: the catalog is an older copy.
-            StoreCopied: the catalog is a copy, and the shard the original's.
+            WrongRoot: the catalog is a copy, and the shard the original's.
         """
         self.catalog.settle()
         return self.check_root(shard)
@@ -366,7 +366,7 @@ class Context:
         self._topology = topology or self._topology
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        """Return a table and its indexes, as a transaction sees them; raises `TableNotFound`."""
+        """Return a table and its indexes, as a transaction sees them; raises `NotFound`."""
         layout = self._layout_in(tx)
         cached = self._by_name.at(layout, name)
         if cached is None:
@@ -383,7 +383,7 @@ class Context:
 
     @retry_interrupted
     def table_now(self, name: str) -> TableInfo:
-        """Return a table as it is now, in a transaction only if something changed; raises `TableNotFound`."""
+        """Return a table as it is now, in a transaction only if something changed; raises `NotFound`."""
         cached = self._by_name.at(self.versions()[0], name)
         if cached is not None:
             return cached[0]
@@ -449,7 +449,7 @@ class Context:
 
         Raises:
             TableChanged: the table was dropped.
-            SnapshotExpired, ChangesExpired: what is to be read is no longer kept.
+            SnapshotExpired: what is to be read is no longer kept.
         """
         layout = self.versions()[0] if layout is None else layout
         cached = self._tables.get(table_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from elasticscan.base.errors import InvalidName, SnapshotNotFound
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.limits import check_name
 from elasticscan.catalog import Tag, Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
@@ -17,11 +17,11 @@ def check_tag_name(name: object) -> str:
     """Return the name itself, if it is one of a tag; digits alone would be the number of a commit.
 
     Raises:
-        InvalidName: it is not.
+        InvalidOption: it is not.
     """
     text = check_name("tag", name)
     if text.isdecimal() or text in _TAKEN:
-        raise InvalidName(
+        raise InvalidOption(
             f"the tag name {text!r} is not allowed: it would be taken for "
             f"{'a word of startingVersion' if text in _TAKEN else 'the number of a commit'}; choose another",
             kind="tag",
@@ -36,8 +36,8 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
     Of a time it is the newest snapshot then. None, for the newest, stays None.
 
     Raises:
-        TagNotFound: there is no such tag.
-        SnapshotNotFound: the table was made later, or the time is still to come.
+        NotFound: there is no such tag.
+        NotFound: the table was made later, or the time is still to come.
     """
     if isinstance(asked, str):
         return tx.tag(table, asked).snapshot
@@ -46,11 +46,12 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
     assert asked.utcoffset() is not None, "it was refused before"
     number = tx.commit_at(asked.timestamp())
     if number < table.created_commit:
-        raise SnapshotNotFound(
+        raise NotFound(
             f"table {table.name!r} was made after {asked.isoformat()}; its first snapshot is "
             f"{table.created_commit}",
             table=table.name,
             time=asked.isoformat(),
+            kind="snapshot",
         )
     return number
 
@@ -60,8 +61,8 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
     """Name a snapshot of a table, the newest for None, and keep it from here on.
 
     Raises:
-        InvalidName, AlreadyExists: another name is needed.
-        SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
+        InvalidOption, AlreadyExists: another name is needed.
+        NotFound, SnapshotExpired: there is no such snapshot, or not any more.
     """
     check_tag_name(name)
     if snapshot is None:
@@ -80,7 +81,7 @@ def drop_tag(context: Context, find: Find, name: str) -> None:
     """Remove a tag.
 
     Raises:
-        TagNotFound: there is none of this name.
+        NotFound: there is none of this name.
     """
     with context.catalog.writing() as tx:
         tx.drop_tag(find(tx)[0], name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from elasticscan.base.concurrency import completed
-from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, MoveInProgress, TryAgain
+from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, NotReady, TryAgain
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.store.context import Context
@@ -259,10 +259,11 @@ class Elasticity:
             if plans:
                 continue
             if waited > DRAIN_WAIT_SECONDS:
-                raise MoveInProgress(
+                raise NotReady(
                     f"shard {shard} could not be emptied: another process has been moving its tablets for "
                     f"{DRAIN_WAIT_SECONDS:.0f} s; look at `elasticscan status`",
                     shard=shard,
+                    kind="tablet",
                 )
             self._context.clock.sleep(_POLL_SECONDS)
             waited += _POLL_SECONDS
@@ -371,8 +372,10 @@ class Elasticity:
     def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
         self._forget_dead(tx, tablet_id)
         if tx.move(tablet_id) is not None:
-            raise MoveInProgress(
-                f"tablet {tablet_id} is being moved; try again when it has arrived", tablet=tablet_id
+            raise NotReady(
+                f"tablet {tablet_id} is being moved; try again when it has arrived",
+                tablet=tablet_id,
+                kind="tablet",
             )
 
 

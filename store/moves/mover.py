@@ -14,8 +14,8 @@ from elasticscan.base.errors import (
     CommitUnknown,
     ElasticScanError,
     InvalidTopologyChange,
+    NotFound,
     OperatorNeeded,
-    TabletNotFound,
     TryAgain,
 )
 from elasticscan.catalog import Tx, retry_interrupted
@@ -277,7 +277,7 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
     """Return whether the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
     try:
         now = tx.tablet(progress.move.tablet)
-    except TabletNotFound:  # it was split or joined since, after a switch or after an adoption
+    except NotFound:  # it was split or joined since, after a switch or after an adoption
         files = {(progress.move.target, copied.staged.path) for _, copied in progress.copies}
         return bool(files & tx.known_paths())
     return (now.shard, now.epoch) == (progress.move.target, progress.tablet.epoch + 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from elasticscan.base.errors import ElasticScanError, IndexChanged, IndexNotReady, InvalidOption
+from elasticscan.base.errors import ElasticScanError, InvalidOption, NotReady, TableChanged
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, IndexCondition, KeyCondition, bind, bind_key, choose
@@ -79,14 +79,15 @@ def choose_access(
     `key` is the predicate as `bind_to_key` gives it. Costs are those of a snapshot, of the newest for None.
 
     Raises:
-        IndexNotFound, IndexNotReady, InvalidOption: what was asked for cannot be done.
+        NotFound, NotReady, InvalidOption: what was asked for cannot be done.
     """
     named = next((index for index in indexes if index.name == name), None)
     if named is not None and not named.ready:
-        raise IndexNotReady(
+        raise NotReady(
             f"index {named.name!r} of table {table.name!r} is still being built; wait for it, or call "
             "create_index again if its build was killed",
             index=named.name,
+            kind="index",
         )
     layout, newest = context.catalog.versions()
     at = newest if snapshot is None else snapshot
@@ -164,7 +165,7 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
     """The access path with which a scan that stands at `key` goes on.
 
     Raises:
-        IndexChanged: the index that it reads is not there any more.
+        TableChanged: the index that it reads is not there any more.
     """
     index = None if key.index is None else context.table_state(table.id, key.snapshot).index(key.index)
 
@@ -175,8 +176,10 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
             return Access.along(table, predicate, bind_to_key(context, table, predicate))
         bound = None if index is None else bind(index, condition, table.schema)
         if index is not None and bound is None:  # only another release can have chosen it
-            raise IndexChanged(
-                "this release cannot use the index that the scan reads; start a new scan", index=index.id
+            raise TableChanged(
+                "this release cannot use the index that the scan reads; start a new scan",
+                index=index.id,
+                kind="index",
             )
         return Access.along(table, predicate, bound, key.descending, key.merged)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption, SnapshotNotFound
+from elasticscan.base.errors import InvalidOption, NotFound, NotReady
 from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
@@ -73,7 +73,7 @@ def begin_scan(
         order = order_of(order_by, table.schema)
         choice = None if wants_all and order is None else compare(order)
         kept = None
-    except (IndexNotFound, IndexNotReady, InvalidOption):
+    except (NotFound, NotReady, InvalidOption):
         if kept is None:  # else the scan keeps the first rows of the order itself
             raise
         order, choice = None, None if wants_all else compare(None)
@@ -161,12 +161,13 @@ def begin_changes(
             )
         for commit in (after, after if upto is None else upto):
             if commit > newest:
-                raise SnapshotNotFound(
+                raise NotFound(
                     f"commit {commit} is still to come: the newest is {newest}; a reader that follows "
                     "goes on after the last commit that it has read",
                     table=table.name,
                     snapshot=commit,
                     newest=newest,
+                    kind="snapshot",
                 )
         check_kept(table, after)
         base = context.newest_topology(tx)

@@ -55,7 +55,7 @@ class CommitFacts:
 
 
 def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
-    """Raises `ChangesExpired` unless everything that is left to read is kept."""
+    """Raises `SnapshotExpired` unless everything that is left to read is kept."""
     if key.segments is None:
         return CommitFacts((), {key.snapshot: tx.newest_upto(table.id, key.snapshot).created_at})
     if not key.segments:

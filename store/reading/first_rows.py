@@ -49,7 +49,7 @@ def kept_order(order_by: Any, limit: int | None, table: TableInfo) -> KeptOrder 
     """The order of a scan that could sort its first rows itself; None of one that could not.
 
     Raises:
-        ColumnNotFound, InvalidOption: there is no such order.
+        NotFound, InvalidOption: there is no such order.
     """
     if order_by is None or limit is None or limit > MOST_FIRST:
         return None
@@ -70,7 +70,7 @@ def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
     """True if the columns of an order have types that Arrow compares as Spark does.
 
     Raises:
-        ColumnNotFound: one is not there.
+        NotFound: one is not there.
     """
     return all(_is_comparable(schema.field(name).type) for name, _ in terms_of(order_by, schema))
 
@@ -101,7 +101,7 @@ class FirstRows:
         schema: of the rows.
 
     Raises:
-        ColumnNotFound, InvalidOption: there is no such order.
+        NotFound, InvalidOption: there is no such order.
     """
 
     def __init__(self, order_by: Sequence[str], most: int, schema: pa.Schema) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ColumnNotFound, IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.base.errors import InvalidOption, NotFound, NotReady
 from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import SORTED, IndexInfo, TableInfo
 from elasticscan.store import arguments
@@ -41,7 +41,7 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
     """The order that a user asked for: "a", "a DESC", "a, b", or a list of such terms.
 
     Raises:
-        ColumnNotFound, InvalidOption: it cannot be had.
+        NotFound, InvalidOption: it cannot be had.
     """
     if order_by is None:
         return None
@@ -82,7 +82,9 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     name = _without_quotes(name, schema)
     if name not in schema.names:
         hint = suggest(name, schema.names) or "; a term is a column, or 'column DESC'"
-        raise ColumnNotFound(f"order_by names a column {name!r}, which is not there{hint}", column=name)
+        raise NotFound(
+            f"order_by names a column {name!r}, which is not there{hint}", column=name, kind="column"
+        )
     if nulls is not None and (nulls == "LAST") != descending:
         raise InvalidOption(
             f"order_by={name!r} cannot have NULLS {nulls} here: null is below every value, so nulls come "
@@ -119,17 +121,18 @@ def indexes_in_order(
     """The indexes that give an order, of all or of the one named; never none.
 
     Raises:
-        IndexNotFound, IndexNotReady, InvalidOption: there is none, or not yet, or the one named has
+        NotFound, NotReady, InvalidOption: there is none, or not yet, or the one named has
             another order.
     """
     fitting = [index for index in indexes if name in (None, index.name) and _gives(index, table, order)]
     if any(index.ready for index in fitting):
         return [index for index in fitting if index.ready]
     if fitting:
-        raise IndexNotReady(
+        raise NotReady(
             f"index {fitting[0].name!r} of table {table.name!r} is still being built; wait for it, or call "
             "create_index again if its build was killed",
             index=fitting[0].name,
+            kind="index",
         )
     named = next((index for index in indexes if index.name == name), None)
     if named is not None:
@@ -145,13 +148,14 @@ def indexes_in_order(
         return []  # the look-up of that name raises, and lists the indexes
     columns, index = list(order.columns), "by_" + "_".join(order.columns)
     is_key = order.columns == table.primary_key[: len(columns)]
-    raise IndexNotFound(
+    raise NotFound(
         f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order"
         f"{' (its rows lie by a hash of their keys, not in the order of these)' if is_key else ''}; make it "
         f"with table.create_index({index!r}, {columns!r}), in a shell `elasticscan index create STORE "
         f"{table.name} {index} --columns {','.join(columns)}`, give a limit of up to "
         "10,000 rows, which need none, or sort what was read with scan.to_table().sort_by(...)",
         columns=columns,
+        kind="index",
     )
 
 

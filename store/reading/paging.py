@@ -44,7 +44,7 @@ class Page:
     def key(self) -> str | None:
         """The continuation key after this page, for `Store.resume`; None after the last page.
 
-        It is sealed when it is first asked for. Raises `KeyTooLong`.
+        It is sealed when it is first asked for. Raises `LimitExceeded`.
         """
         return self._seal(self.standing) if self.standing.cursors else None
 

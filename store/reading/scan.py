@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.drawing import code
-from elasticscan.base.errors import InvalidOption, NotPicklable, ScanFinished, ScanInUse, UnsafeFork
+from elasticscan.base.errors import InvalidOption, ScanConsumed
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
@@ -40,7 +40,7 @@ class Scan(Iterator[Page]):
     snapshots are kept for longer). Threads may share the pages; `key` is where the scan stands.
 
     `to_table`, `count` and streams read all rows that remain. No row goes to two readers: another reader gets
-    `ScanInUse` or `ScanFinished`, never a part that looks like the whole. A `to_table` or `count` that failed
+    `ScanConsumed`, never a part that looks like the whole. A `to_table` or `count` that failed
     can be called again; a stream that failed or was left cannot. A forked child cannot read its parent's
     scan; it uses `Store.resume(scan.key)`.
 
@@ -88,7 +88,7 @@ class Scan(Iterator[Page]):
         return self._opened.per_process.get()
 
     def __reduce__(self) -> NoReturn:
-        raise NotPicklable(
+        raise InvalidOption(
             "a Scan cannot be pickled; send store.uri and scan.key, and call Store.resume there", kind="Scan"
         )
 
@@ -153,7 +153,7 @@ class Scan(Iterator[Page]):
         where it stood, when it is asked again.
 
         Raises:
-            ScanFinished: all pages were given out before.
+            ScanConsumed: all pages were given out before.
         """
         self._check_open()
         return self
@@ -169,8 +169,8 @@ class Scan(Iterator[Page]):
         After an error the scan stands where it stood, so the same call can be made again.
 
         Raises:
-            ScanFinished: all rows were given out before, or the scan is closed, also meanwhile.
-            ScanInUse: a stream has begun to read the scan.
+            ScanConsumed: all rows were given out before, or the scan is closed, also meanwhile.
+            ScanConsumed: a stream has begun to read the scan.
         """
         with self._remaining(self._state.columns) as batches:
             return pa.Table.from_batches(list(batches), schema=self.schema)
@@ -193,9 +193,9 @@ class Scan(Iterator[Page]):
         """All remaining rows as a stream of record batches, read as they are asked for.
 
         Raises:
-            ScanFinished: all rows were given out before, or the scan is closed; from the stream, too, when
+            ScanConsumed: all rows were given out before, or the scan is closed; from the stream, too, when
                 that happens before its end, or when it is asked again after an error.
-            ScanInUse: from the stream's first batch, when another stream of this scan was begun, or pages
+            ScanConsumed: from the stream's first batch, when another stream of this scan was begun, or pages
                 were taken since.
         """
         self._check_open()
@@ -214,7 +214,7 @@ class Scan(Iterator[Page]):
             return sum(rows.num_rows for rows in batches)
 
     def close(self) -> None:
-        """End the scan early, and its lease with it; reading on raises `ScanFinished`.
+        """End the scan early, and its lease with it; reading on raises `ScanConsumed`.
 
         The keys of its pages can still be resumed for as long as retention keeps the snapshot.
         """
@@ -230,18 +230,18 @@ class Scan(Iterator[Page]):
         self.close()
 
     def _check_open(self) -> None:
-        """Raise `ScanFinished` where all rows were given out, or the scan was closed before that."""
+        """Raise `ScanConsumed` where all rows were given out, or the scan was closed before that."""
         if self._complete:
             raise self._used_up()
         if self._closed and self._state.cursors:
-            raise ScanFinished(
+            raise ScanConsumed(
                 f"this scan of table {self._table.name!r} was closed; begin another one, or go on with "
                 "Store.resume(key) from a page's key",
                 table=self._table.name,
             )
 
-    def _used_up(self) -> ScanFinished:
-        return ScanFinished(
+    def _used_up(self) -> ScanConsumed:
+        return ScanConsumed(
             f"this scan of table {self._table.name!r} has given out all of its rows; begin another one, or "
             "hand over the table itself",
             table=self._table.name,
@@ -251,7 +251,7 @@ class Scan(Iterator[Page]):
     def _locked(self) -> Iterator[None]:
         """Read in one thread at a time; others wait for its page, or its table."""
         if os.getpid() != self._process:
-            raise UnsafeFork(
+            raise ScanConsumed(
                 "a forked process cannot read a scan of its parent; use Store.resume(scan.key) in the child",
                 process=os.getpid(),
             )
@@ -265,13 +265,13 @@ class Scan(Iterator[Page]):
                 self._is_read = False
 
     def _check_reader(self, reader: _Stream | None) -> None:
-        """Raise `ScanInUse` where the remaining rows, or some that a stream was made for, are another's."""
+        """Raise `ScanConsumed` where the remaining rows, or those of a stream, are another reader's."""
         begins = self._reader is None and reader is not None and reader.begin is self._state
         if self._reader is not reader and not begins:
             raise self._in_use()
 
-    def _in_use(self) -> ScanInUse:
-        return ScanInUse(
+    def _in_use(self) -> ScanConsumed:
+        return ScanConsumed(
             f"another reader takes rows of this scan of table {self._table.name!r}; begin one for each, "
             "or use Store.resume(scan.key)",
             table=self._table.name,
@@ -343,8 +343,8 @@ class Scan(Iterator[Page]):
 
         Raises:
             InvalidOption: the scan has a limit, which no part could keep alone.
-            ScanFinished: all rows were given out before, or the scan is closed.
-            ScanInUse: a scan of changes has given out pages, and is only divided before its first.
+            ScanConsumed: all rows were given out before, or the scan is closed.
+            ScanConsumed: a scan of changes has given out pages, and is only divided before its first.
         """
         state = self._state
         if state.limit is not None:
@@ -355,7 +355,7 @@ class Scan(Iterator[Page]):
             raise self._used_up()
         self._check_open()
         if state.segments and state != state.begin(state.segments):
-            raise ScanInUse(
+            raise ScanConsumed(
                 "a scan of changes can be divided only before its first page; begin another one",
                 table=self._table.name,
             )
@@ -393,14 +393,14 @@ class _Stream(Iterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         if self._failed:
-            raise ScanFinished(
+            raise ScanConsumed(
                 "this stream of a scan failed before, and its reader may have lost rows; begin another scan"
             )
         try:
             while (page := self._scan._next_page(self)) is not None:
                 if page.rows.num_rows:
                     return page.rows
-        except ScanInUse:  # nothing was read, nor lost
+        except ScanConsumed:  # nothing was read, nor lost
             raise
         except BaseException:
             self._failed = True

@@ -19,7 +19,6 @@ from elasticscan.base.errors import (
     CatalogOutdated,
     FragmentDamaged,
     FragmentMissing,
-    GarbageRefused,
     OperatorNeeded,
     ShardUnavailable,
     WrongRoot,
@@ -286,7 +285,7 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
             )
     for look, planned in plans:
         if planned.unknown:
-            return GarbageRefused(
+            return CatalogOutdated(
                 f"the catalog does not know {planned.unknown:,} of the {planned.of:,} files of shard "
                 f"{look.shard.name!r}; look at them with `elasticscan gc --dry-run`, then collect with "
                 "--share 1",
@@ -305,8 +304,8 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
     Raises:
         StoreDamaged: the catalog is not as it was written.
         CatalogOutdated: it is an older copy.
-        WrongRoot, StoreCopied: a root is not the shard's.
-        GarbageRefused: too much would go at once.
+        WrongRoot: a root is not the shard's.
+        CatalogOutdated: too much would go at once.
     """
     context.catalog.check_whole(mend=not dry_run)
     if not dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from elasticscan.base.errors import IndexChanged, RowsChanged, WriteConflict
+from elasticscan.base.errors import RowsChanged, TableChanged, WriteConflict
 from elasticscan.store.context import Context
 
 MOST_ATTEMPTS = 10
@@ -42,8 +42,11 @@ def until_unchanged(
     for _ in range(MOST_ATTEMPTS):
         try:
             return attempt()
-        except (OutdatedLookError, IndexChanged):
+        except OutdatedLookError:
             pass
+        except TableChanged as error:
+            if error.fields.get("kind") != "index":
+                raise
         except RowsChanged as error:
             if is_final:
                 raise

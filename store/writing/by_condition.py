@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from elasticscan.base.errors import (
-    ColumnNotFound,
     FilterError,
     InvalidOption,
+    NotFound,
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
@@ -89,7 +89,7 @@ def update_rows(selection: Selection, new: Mapping[str, Any]) -> CommitNumber:
 
     Raises:
         InvalidOption: no column is to be set, or one of the primary key.
-        ColumnNotFound, FilterError, SchemaMismatch: a value cannot be had, or does not go into its column.
+        NotFound, FilterError, SchemaMismatch: a value cannot be had, or does not go into its column.
     """
 
     def assignment(table: TableInfo) -> Change:
@@ -136,7 +136,7 @@ def _constant(value: Any, field: pa.Field) -> NewValues:
 def _computed(text: str, field: pa.Field, table: TableInfo) -> NewValues:
     try:
         return Assignment.parse(text, field, table.schema).values
-    except (FilterError, ColumnNotFound) as error:
+    except (FilterError, NotFound) as error:
         quoted = "'" + text.replace("'", "''") + "'"
         hint = f'; text is written with quotes inside: "{quoted}"' if text.isidentifier() else ""
         fields = error.fields | {"option": f"set[{field.name!r}]"}

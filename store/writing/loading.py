@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch, TableNotFound
+from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import conform
@@ -145,9 +145,10 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
     if not load.primary_key:
         context.compare_with_shards()  # it may be there, and only an older catalog not know it
         columns = ", ".join(schema.names)
-        raise TableNotFound(
+        raise NotFound(
             f"the store has no table {load.table!r}; make it with primary_key=, --primary-key of {columns}",
             table=load.table,
+            kind="table",
         )
     made = reserve_table(context, load.table, schema, load.primary_key, load.shard_key, load.compression)
     return made, True

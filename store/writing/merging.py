@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import ChangesExpired, InvalidOption, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, SchemaMismatch, SnapshotExpired
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
@@ -71,7 +71,7 @@ class Clauses:
         """Raise unless a table can be merged into so.
 
         Raises:
-            ColumnNotFound: a column is named that it does not have.
+            NotFound: a column is named that it does not have.
             InvalidOption: nothing would be done.
             SchemaMismatch: rows that are inserted would lack a value that the table requires.
         """
@@ -168,7 +168,7 @@ def _attempt(
     with ExitStack() as stack:
         try:
             check = stack.enter_context(unchanged(context, table, at, selection.txn))
-        except ChangesExpired as error:
+        except SnapshotExpired as error:
             if selection.since is not None:
                 raise
             raise OutdatedLookError from error

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from elasticscan.base.errors import ElasticScanError, KeysExist, RowsChanged, SnapshotNotFound
+from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, RowsChanged
 from elasticscan.base.limits import LEASE_SECONDS, MAX_NUMBER
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx
@@ -102,8 +102,8 @@ class KeyCheck:
         """Compare with the commits until now, without a lock; few are left to `holds`.
 
         Raises:
-            RowsChanged, KeysExist: the keys are not as they have to be.
-            ChangesExpired: nobody knows any more.
+            RowsChanged, AlreadyExists: the keys are not as they have to be.
+            SnapshotExpired: nobody knows any more.
         """
         for number in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
@@ -178,7 +178,7 @@ class KeyCheck:
         listed = f"{columns} = {', '.join(brief(key) for key in named)}"
         shown = {"table": name, "keys": rows, "newest": newest}
         if self._since is None:
-            return KeysExist(
+            return AlreadyExists(
                 f"table {name!r} has rows already with keys that were to be inserted, among them {listed}; "
                 "nothing was written: leave them out, or replace the rows by a write that does not insert",
                 **shown,
@@ -216,8 +216,8 @@ def unchanged(
     While the block runs, the changes since then stay readable: by a lease, where retention is short.
 
     Raises:
-        SnapshotNotFound: there is no such commit yet.
-        ChangesExpired: the changes since then are no longer kept.
+        NotFound: there is no such commit yet.
+        SnapshotExpired: the changes since then are no longer kept.
     """
     context.check_newest()
     lease = ""
@@ -244,9 +244,10 @@ def unchanged(
 
 def _check_reached(table: TableInfo, since: int, newest: int) -> None:
     if since > newest:
-        raise SnapshotNotFound(
+        raise NotFound(
             f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is {newest}; "
             "name the snapshot that they were read at",
             table=table.name,
             snapshot=since,
+            kind="snapshot",
         )

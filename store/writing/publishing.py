@@ -10,12 +10,12 @@ from functools import partial
 from itertools import count
 
 from elasticscan.base.errors import (
-    ChangesExpired,
+    AlreadyExists,
     CommitUnknown,
     DiskFull,
     ElasticScanError,
-    KeysExist,
     RowsChanged,
+    SnapshotExpired,
     TableChanged,
 )
 from elasticscan.catalog import IdempotencyKey, Tx, ask_for_commit, retry_interrupted
@@ -83,8 +83,8 @@ def publish(
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
 
     Raises:
-        RowsChanged, KeysExist, ChangesExpired: as the request's `check` says.
-        InvalidOffset: `txn` was committed before with other content.
+        RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says.
+        ContinuationKeyError: `txn` was committed before with other content.
         TableChanged: the table was dropped.
         WriteConflict: another table took the name of one that was reserved.
     """
@@ -141,7 +141,7 @@ class _Publication:
                 if txn is None or not is_committed(context, self._table.id, txn):
                     self._prepare()
                 number, committed = self._commit(claim)
-        except (RowsChanged, KeysExist, ChangesExpired):
+        except (RowsChanged, AlreadyExists, SnapshotExpired):
             remove_staged(context, [fragment for fragment in self._all if fragment.path not in keep])
             raise
         except CommitUnknown:

@@ -65,7 +65,7 @@ def _conformed(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
 
 
 def check_condition(where: str, table: TableInfo) -> None:
-    """Raises `FilterError` or `ColumnNotFound` unless a table's rows can meet a condition."""
+    """Raises `FilterError` or `NotFound` unless a table's rows can meet a condition."""
     Predicate.parse_for_change(where, table.schema)
 
 
@@ -76,7 +76,7 @@ def rows_that_meet(
 
     Raises:
         InvalidOption: one does not, or it is unknown if it does.
-        FilterError, ColumnNotFound: the condition cannot be read.
+        FilterError, NotFound: the condition cannot be read.
     """
     predicate = Predicate.parse_for_change(where, table.schema)
     for batch in batches:

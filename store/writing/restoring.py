@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import ChangesExpired, RowsChanged
+from elasticscan.base.errors import RowsChanged, SnapshotExpired
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.catalog import retry_interrupted
@@ -48,7 +48,7 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
         said: what its caller says of the commit.
 
     Raises:
-        SnapshotNotFound, SnapshotExpired, TagNotFound: there is no such snapshot, or not any more.
+        NotFound, SnapshotExpired: there is no such snapshot, or not any more.
         WriteConflict: others wrote to the table each time.
     """
     context.check_newest()
@@ -60,7 +60,7 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
     def attempt() -> int:
         try:
             return _attempt(context, find, snapshot, {**said, RESTORED_TO: str(snapshot)})
-        except ChangesExpired:
+        except SnapshotExpired:
             with context.catalog.reading() as tx:
                 tx.check_snapshot(find(tx)[0], snapshot)  # which it was, until a merge let go of it
             raise

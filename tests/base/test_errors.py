@@ -15,11 +15,11 @@ from elasticscan.base.errors import (
     ElasticScanError,
     FragmentMissing,
     InvalidOption,
+    NotFound,
     OutOfResources,
     ReadOnlyStore,
     ShardUnavailable,
     StoreNotFound,
-    TableNotFound,
     WrongRoot,
 )
 
@@ -68,13 +68,13 @@ def test_other_errors_name_none() -> None:
 
 
 def test_an_error_that_quotes_something_long_stays_short_and_tells_what_to_do() -> None:
-    error = TableNotFound(
-        f"no table {'x' * 100_000}; list them with `elasticscan tables`", table="x" * 100_000
+    error = NotFound(
+        f"no table {'x' * 100_000}; list them with `elasticscan tables`", table="x" * 100_000, kind="table"
     )
     sent = pickle.loads(pickle.dumps(error))
     for message in (error, sent):
         assert len(str(message)) < 4_100
-        assert str(message).startswith("[ES_TABLE_NOT_FOUND] no table xxx")
+        assert str(message).startswith("[ES_NOT_FOUND] no table xxx")
         assert str(message).endswith("list them with `elasticscan tables`")
         assert "96,0" in str(message)
         assert message.fields["table"] == "x" * 100_000

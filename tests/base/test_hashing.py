@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from elasticscan.base import hashing
-from elasticscan.base.errors import InvalidKey, InvalidOption, UnsupportedType
+from elasticscan.base.errors import InvalidKey, InvalidOption, SchemaMismatch
 from elasticscan.base.hashing import java_hash, slots_of, spark_hash
 from tests.base.examples import examples
 
@@ -237,7 +237,7 @@ def test_a_timestamp_beyond_microseconds_is_refused() -> None:
     ids=str,
 )
 def test_other_types_are_refused_even_without_rows(kind: pa.DataType, rows: int) -> None:
-    with pytest.raises(UnsupportedType, match="cannot be hashed"):
+    with pytest.raises(SchemaMismatch, match="cannot be hashed"):
         spark_hash([pa.nulls(rows, kind)])
 
 
@@ -352,12 +352,12 @@ def test_numbers_and_booleans_hash_as_their_java_boxes_do() -> None:
     "kind", [pa.binary(), pa.date32(), pa.float64(), pa.uint8(), pa.decimal128(9, 2)], ids=str
 )
 def test_java_refuses_types_it_has_no_one_rule_for(kind: pa.DataType) -> None:
-    with pytest.raises(UnsupportedType, match="hash='java' takes"):
+    with pytest.raises(SchemaMismatch, match="hash='java' takes"):
         java_hash([pa.array([], kind)])
 
 
 def test_java_refuses_several_columns() -> None:
-    with pytest.raises(UnsupportedType, match="single shard key column, not 2"):
+    with pytest.raises(SchemaMismatch, match="single shard key column, not 2"):
         java_hash([pa.array(["a"]), pa.array(["b"])])
 
 

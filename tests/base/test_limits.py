@@ -7,7 +7,7 @@ import re
 import pytest
 
 from elasticscan.base import limits
-from elasticscan.base.errors import InvalidName
+from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import NAME_PATTERN, check_name
 
 
@@ -21,7 +21,9 @@ def test_lower_case_letters_digits_and_underscores_are_a_name(name: str) -> None
     "name", ["", "A", "a-b", "a.b", "a/b", "..", "a b", "a\n", "é", "x" * 65, "٣", None, 7, b"a"]
 )
 def test_anything_else_is_not_a_name_and_the_message_says_what_is(name: object) -> None:
-    with pytest.raises(InvalidName, match=r"shard name .* is not allowed: use 1 to 64 lower-case") as caught:
+    with pytest.raises(
+        InvalidOption, match=r"shard name .* is not allowed: use 1 to 64 lower-case"
+    ) as caught:
         check_name("shard", name)
     assert caught.value.fields == {"kind": "shard", "name": name}
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import ContinuationKeyError, InvalidKey, UnsupportedType
+from elasticscan.base.errors import ContinuationKeyError, InvalidKey, SchemaMismatch
 from elasticscan.base.order_keys import check_key_type, decode, encode_row, sort_codes
 from tests.base.examples import examples
 
@@ -241,15 +241,15 @@ def test_every_listed_type_may_be_a_key_and_none_may_be_null(kind: pa.DataType) 
     ids=str,
 )
 def test_other_types_are_refused_by_name_with_those_that_are_allowed(kind: pa.DataType) -> None:
-    with pytest.raises(UnsupportedType, match=r"'price' .* Allowed are bool, int8") as caught:
+    with pytest.raises(SchemaMismatch, match=r"'price' .* Allowed are bool, int8") as caught:
         check_key_type("price", kind)
     assert caught.value.fields["column"] == "price"
     column = pa.nulls(1, kind)
-    with pytest.raises(UnsupportedType, match="Allowed are"):
+    with pytest.raises(SchemaMismatch, match="Allowed are"):
         encode_row([column], 0)
-    with pytest.raises(UnsupportedType, match="Allowed are"):
+    with pytest.raises(SchemaMismatch, match="Allowed are"):
         decode(b"\0", [kind])
-    with pytest.raises(UnsupportedType, match="Allowed are"):
+    with pytest.raises(SchemaMismatch, match="Allowed are"):
         sort_codes(column)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import ColumnNotFound, ElasticScanError, StoreNotFound
+from elasticscan.base.errors import ElasticScanError, NotFound, StoreNotFound
 from elasticscan.base.redaction import as_cause, hides, redact, redacted, shown, without
 from tests.base.examples import examples
 
@@ -91,7 +91,7 @@ def test_a_text_of_a_million_characters_is_looked_at_once(part: str) -> None:
 
 def test_words_of_a_million_characters_keep_their_secrets() -> None:
     name = "x" * (1 << 20)
-    error = ColumnNotFound(f"there is no column {name!r}", column=name)
+    error = NotFound(f"there is no column {name!r}", column=name, kind="column")
     assert len(error.message) <= 4_000 and error.message.endswith("xxx'")
     for text in (f"at {name}password=hunter2", f"at postgresql://ann:hunter2{name}hunter2@db/x {name}"):
         assert "hunter2" not in redact(text)

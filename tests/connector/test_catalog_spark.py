@@ -24,12 +24,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from elasticscan.base.errors import (
-    ColumnNotFound,
-    FilterError,
-    InvalidOption,
-    TableNotFound,
-)
+from elasticscan.base.errors import FilterError, InvalidOption, NotFound
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.sql import columns as sql_columns
 from elasticscan.connector.sql import conditions as sql_conditions
@@ -454,7 +449,7 @@ def test_tables_that_others_make_and_drop_are_seen_by_the_next_statement(
         shop.sql("INSERT INTO seen_late VALUES ('b', 8.0)")
         assert other.table("late").scan().count() == 2
         other.table("late").drop()
-        with pytest.raises(TableNotFound, match="was dropped"):
+        with pytest.raises(NotFound, match="was dropped"):
             shop.sql("TRUNCATE TABLE seen_late")
         assert list(shop) == ["seen_t"]
         for ask in (shop.sql, spark.sql):
@@ -605,13 +600,13 @@ def test_a_read_is_put_together_step_by_step(spark: SparkSession, store: Store) 
 
 def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:
     read = catalog.table("tiny")
-    with pytest.raises(TableNotFound, match="did you mean 'tiny'"):
+    with pytest.raises(NotFound, match="did you mean 'tiny'"):
         catalog.table("tinny")
     with pytest.raises(FilterError):
         read.where("rand() > 0.5")
-    with pytest.raises(ColumnNotFound):
+    with pytest.raises(NotFound):
         read.where("nothing = 1")
-    with pytest.raises(ColumnNotFound, match="nothing"):
+    with pytest.raises(NotFound, match="nothing"):
         read.select("id", "nothing")
     for wrong in (functions.col("id"), 5, [functions.col("id")]):
         with pytest.raises(InvalidOption, match=r"must be names of columns: select\('id', 'km'\)"):

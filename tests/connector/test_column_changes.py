@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ColumnNotFound, SchemaMismatch, TableChanged
+from elasticscan.base.errors import NotFound, SchemaMismatch, TableChanged
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
@@ -59,7 +59,7 @@ def test_a_stream_goes_on_with_its_columns_when_they_are_dropped_and_renamed(his
     again = query(history, startingVersion=str(newest(history)))
     again.run_to_the_end()
     assert again.rows == [(2_001, "y", "other")]
-    with pytest.raises(ColumnNotFound, match="'name'"):
+    with pytest.raises(NotFound, match="'name'"):
         query(history, columns="id,name").run_to_the_end()
 
 

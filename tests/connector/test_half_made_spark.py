@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import TableNotFound, UnsupportedStatement
+from elasticscan.base.errors import NotFound, UnsupportedStatement
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.store import Store
 from tests.connector.conftest import rows
@@ -159,7 +159,7 @@ def test_drop_table_drops_the_table_of_the_store(
 
 def test_a_table_that_is_gone_is_dropped_only_if_it_exists(store: Store, shop: AttachedStore) -> None:
     store.table("t").drop()
-    with pytest.raises(TableNotFound):
+    with pytest.raises(NotFound):
         shop.sql("DROP TABLE half_t")
     shop.sql("DROP TABLE IF EXISTS half_t")
     assert list(shop) == []

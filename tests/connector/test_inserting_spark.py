@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidOption,
-    TableNotFound,
+    NotFound,
     UnsupportedStatement,
     WriteConflict,
 )
@@ -74,7 +74,7 @@ def test_an_insert_of_some_columns_is_wrong_in_sparks_words(store: Store, catalo
         "INSERT INTO t (id, v) SELECT id, v FROM nowhere",
         "INSERT INTO t BY NAME SELECT 1L AS id, 2 AS nope",
     ):
-        with pytest.raises((PySparkException, TableNotFound)) as refused:
+        with pytest.raises((PySparkException, NotFound)) as refused:
             catalog.sql(text)
         assert "UnboundLocalError" not in str(refused.value)
     assert store.table("t").history()[-1].number == before

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ColumnNotFound, ContinuationKeyError, InvalidOption
+from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import PartialAggregates, partial_aggregates
@@ -163,7 +163,7 @@ def test_what_cannot_be_added_up_is_refused(tmp_path: Path, value: str) -> None:
     store = made(tmp_path)
     with pytest.raises(InvalidOption):
         partial_rows(store, PartialAggregates((value,), ()))
-    with pytest.raises(ColumnNotFound):
+    with pytest.raises(NotFound):
         partial_rows(store, PartialAggregates(("count(*)",), ("h",)))
 
 

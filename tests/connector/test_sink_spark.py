@@ -166,7 +166,7 @@ def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
     for name in (f"{last}", f".{last}.crc"):
         (checkpoint / "offsets" / name).unlink(missing_ok=True)
     store.table("t").upsert(pa.table({"id": [2_001], "name": ["x"], "v": [4.0]}, schema=schema))
-    assert "[ES_INVALID_OFFSET]" in failing(copied)
+    assert "[ES_INVALID_CONTINUATION_KEY]" in failing(copied)
     assert kinds(store, "copy") == ["create", "write", "write"]
 
 
@@ -197,7 +197,7 @@ def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
     twice = source.frame().repartition(2)  # in one task or in two, as Spark likes
     assert "[ES_INVALID_KEY]" in failing(lambda: start(twice, store, tmp_path / "b"))
     unmarked = failing(lambda: start(source.frame(), store, tmp_path / "c", deleteColumn="nam"))
-    assert "[ES_COLUMN_NOT_FOUND]" in unmarked
+    assert "[ES_NOT_FOUND]" in unmarked
     assert "did you mean 'name'?" in unmarked
     counts = source.frame().groupBy("id").count()
     message = failing(lambda: start(counts, store, tmp_path / "e", "update"))

@@ -116,7 +116,7 @@ def test_a_tag_is_read_and_what_is_said_of_a_write_is_kept(spark: SparkSession, 
     assert store.table("t").history()[-1].user_metadata == {"job": "nightly"}
     assert reader(spark, store).load().count() == 5
     assert reader(spark, store, versionAsOf="before").load().count() == 1_000
-    with error_with("[ES_TAG_NOT_FOUND] table 't' has no tag 'befor'; did you mean 'before'?"):
+    with error_with("[ES_NOT_FOUND] table 't' has no tag 'befor'; did you mean 'before'?"):
         reader(spark, store, versionAsOf="befor").load().collect()
     store.table("t").restore("before")
     assert shown(reader(spark, store).load()) == rows(range(1_000))
@@ -138,7 +138,7 @@ def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Stor
         reader(spark, store, startingVersion="1").load().collect()
     with error_with("[ES_SCHEMA_MISMATCH] the schema says string for column 'v'"):
         reader(spark, store).schema("v string").load().collect()
-    with error_with("[ES_SNAPSHOT_NOT_FOUND]"):
+    with error_with("[ES_NOT_FOUND]"):
         reader(spark, store, versionAsOf="99").load().collect()
 
 
@@ -156,7 +156,7 @@ def test_an_index_is_read_explained_and_missed_by_name(spark: SparkSession, stor
         "cost:double,chosen:boolean,reason:string>"
     )
     assert [row.access for row in message.where("chosen").collect()] == ["by_id"]
-    with error_with("[ES_INDEX_NOT_FOUND]"):
+    with error_with("[ES_NOT_FOUND]"):
         reader(spark, store, index="by_idd").load().collect()
 
 

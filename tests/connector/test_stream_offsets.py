@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidOffset, TableChanged
+from elasticscan.base.errors import ContinuationKeyError, TableChanged
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams.offsets import (
@@ -96,7 +96,7 @@ def test_whatever_is_altered_is_refused(offset: Offset, data: st.DataObject) -> 
     else:
         altered = written | {name: changed}
     if json.dumps(altered, sort_keys=True) != json.dumps(written, sort_keys=True):
-        with pytest.raises(InvalidOffset):
+        with pytest.raises(ContinuationKeyError):
             form().read(altered)
 
 
@@ -104,7 +104,7 @@ def test_whatever_is_altered_is_refused(offset: Offset, data: st.DataObject) -> 
     "given_", [None, 5, "text", [], {}, {"mac": 3}, {"mac": "ä" * 16, "v": 1, "store": "st0re"}]
 )
 def test_what_is_no_offset_is_refused(given_: Any) -> None:
-    with pytest.raises(InvalidOffset):
+    with pytest.raises(ContinuationKeyError):
         form().read(given_)
 
 
@@ -115,7 +115,7 @@ def test_errors_say_what_is_wrong() -> None:
         (written | {"store": "other"}, "'other'"),
         (written | {"commit": 5}, "altered"),
     ):
-        with pytest.raises(InvalidOffset, match=message):
+        with pytest.raises(ContinuationKeyError, match=message):
             form().read(altered)
 
 
@@ -124,12 +124,12 @@ def test_a_secret_can_be_replaced_while_streams_run() -> None:
     both = form(secrets={1: b"a" * 32, 2: b"b" * 32})
     assert both.read(old) == at(InChanges(4))
     assert form(secrets={2: b"b" * 32}).read(both.write(at(InChanges(4)))) == at(InChanges(4))
-    with pytest.raises(InvalidOffset):
+    with pytest.raises(ContinuationKeyError):
         form(secrets={2: b"b" * 32}).read(old)
 
 
 def test_codes_of_one_use_are_none_for_another() -> None:
-    with pytest.raises(InvalidOffset):
+    with pytest.raises(ContinuationKeyError):
         form(use="change partition").read(form().write(at(InChanges(4))))
 
 
@@ -173,14 +173,14 @@ def test_what_lies_between(first: Position, last: Position, found: Any) -> None:
     ],
 )
 def test_a_batch_never_goes_back_or_aside(first: Position, last: Position) -> None:
-    with pytest.raises(InvalidOffset):
+    with pytest.raises(ContinuationKeyError):
         between(at(first), at(last), SLOTS)
 
 
 def test_a_lost_snapshot_may_be_left_for_a_newer_one_where_losses_are_allowed() -> None:
     assert between(at(InSnapshot(5, 9)), at(InSnapshot(8, 20)), SLOTS, True) == SnapshotPart(8, 9, 20)
     assert between(at(InSnapshot(5, 9)), at(InChanges(8)), SLOTS, True) == SnapshotPart(8, 9, SLOTS)
-    with pytest.raises(InvalidOffset):
+    with pytest.raises(ContinuationKeyError):
         between(at(InSnapshot(5, 9)), at(InSnapshot(4, 20)), SLOTS, True)
 
 
@@ -200,7 +200,7 @@ def test_the_first_batch_is_the_same_when_its_initial_offset_was_made_anew() -> 
         InChanges(6),
     )
     assert between(at(same, changes[0]), at(same, changes[0]), SLOTS) == (same, same)
-    with pytest.raises(InvalidOffset):  # not at its beginning
+    with pytest.raises(ContinuationKeyError):  # not at its beginning
         between(at(again), at(changes[1], changes[0]), SLOTS)
 
 
@@ -288,5 +288,5 @@ def test_a_reader_refuses_offsets_of_any_other_form(store: Store) -> None:
         if other == good:
             continue
         for start, end in ((other, good), (good, other)):
-            with pytest.raises(InvalidOffset):
+            with pytest.raises(ContinuationKeyError):
                 reader.partitions(start, end)

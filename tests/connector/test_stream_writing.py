@@ -15,14 +15,13 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import (
-    ColumnNotFound,
+    AlreadyExists,
+    ContinuationKeyError,
     InvalidKey,
-    InvalidOffset,
     InvalidOption,
-    KeysExist,
+    NotFound,
     SchemaMismatch,
     TableChanged,
-    TableNotFound,
 )
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector import open_stores as access
@@ -153,7 +152,7 @@ def test_a_number_that_comes_again_with_other_offsets_is_refused(
     offsets(tmp_path / "c", 0, '{"commit": 8}\n-')
     before = contents(store)
     for tasks in ([rows(0, 8)], [rows(0, 4), rows(4, 8)]):
-        with pytest.raises(InvalidOffset, match=r"micro-batch 0 .* by commit 3, .*new checkpoint"):
+        with pytest.raises(ContinuationKeyError, match=r"micro-batch 0 .* by commit 3, .*new checkpoint"):
             run(store, 0, *tasks, **where)
     assert contents(store) == before
     assert kinds(store) == ["create", "write", "write"]
@@ -182,7 +181,7 @@ def test_where_the_offsets_cannot_be_read_the_number_alone_counts(
 def test_a_repeated_micro_batch_of_inserts_is_not_refused_because_of_itself(store: Store) -> None:
     for _ in range(2):
         run(store, 0, rows(5_000, 5_010), insertOnly="true")
-    with pytest.raises(KeysExist):
+    with pytest.raises(AlreadyExists):
         run(store, 1, rows(5_009, 5_020), insertOnly="true")
     assert kinds(store) == ["create", "write", "write"]
 
@@ -296,7 +295,7 @@ def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(store:
         sink(store, txnAppId="app", txnVersion="1")
     with pytest.raises(InvalidOption, match="narrows a read"):
         sink(store, filter="id > 1")
-    with pytest.raises(TableNotFound, match="set the option 'primaryKey'"):
+    with pytest.raises(NotFound, match="set the option 'primaryKey'"):
         sink(store, table="fresh")
 
 
@@ -540,9 +539,9 @@ def test_a_boolean_mark_goes_with_commit_versions_and_timestamps_too(store: Stor
 
 
 def test_what_cannot_say_whether_a_row_deletes_is_refused_before_any_task_runs(store: Store) -> None:
-    with pytest.raises(ColumnNotFound, match="did you mean 'gone'"):
+    with pytest.raises(NotFound, match="did you mean 'gone'"):
         sink(store, spark_schema(MARKED), deleteColumn="gon")
-    with pytest.raises(ColumnNotFound, match="they have id, name, v"):
+    with pytest.raises(NotFound, match="they have id, name, v"):
         sink(store, deleteColumn="xxxxx")
     with pytest.raises(SchemaMismatch, match="the column is double"):
         sink(store, deleteColumn="v")

@@ -216,7 +216,7 @@ def test_errors_of_a_stream_keep_their_codes(spark: SparkSession, store: Store, 
     store.table("t").set_retention("0s")
     store.table("t").compact()
     query = start(frame, sink, tmp_path / "c", availableNow=True)
-    with pytest.raises(StreamingQueryException, match="ES_CHANGES_EXPIRED"):
+    with pytest.raises(StreamingQueryException, match="ES_SNAPSHOT_EXPIRED"):
         query.awaitTermination(200)
     store.table("t").upsert(rows(0, 10, v=2.0))
     run(stream(spark, store, columns="id", failOnDataLoss="false"), sink, tmp_path / "c")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import IndexChanged
+from elasticscan.base.errors import TableChanged
 from elasticscan.catalog import OwnedMove, Tx, commits, sealed, state
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.fragments import FragmentTx
@@ -922,7 +922,7 @@ def dropped_index_is_read_on(patch: Patch) -> None:
     honest, known = lookups.TableState.index, {}
 
     def remembering(self: Any, index_id: int) -> Any:
-        with contextlib.suppress(IndexChanged):
+        with contextlib.suppress(TableChanged):
             known[index_id] = honest(self, index_id)
         return known.get(index_id) or honest(self, index_id)
 

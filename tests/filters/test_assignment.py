@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ColumnNotFound, FilterError
+from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters import Assignment
 
 SCHEMA = pa.schema(
@@ -130,7 +130,7 @@ def test_what_would_be_another_value_is_refused(column: str, text: str, why: str
 
 
 def test_an_unknown_column_is_named() -> None:
-    with pytest.raises(ColumnNotFound, match="bigg"):
+    with pytest.raises(NotFound, match="bigg"):
         assigned("big", "bigg + 1")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ColumnNotFound, ElasticScanError, FilterError, InvalidOption
+from elasticscan.base.errors import ElasticScanError, FilterError, InvalidOption, NotFound
 from elasticscan.filters import Aggregate, Fold, folding
 
 NAN = float("nan")
@@ -256,7 +256,7 @@ def test_what_cannot_be_had_exactly_is_refused(text: str) -> None:
     )
     with pytest.raises(ElasticScanError) as caught:
         Aggregate.parse(text, schema)
-    assert isinstance(caught.value, (InvalidOption, ColumnNotFound, FilterError))
+    assert isinstance(caught.value, (InvalidOption, NotFound, FilterError))
 
 
 def test_columns_are_named_as_in_filters() -> None:
@@ -264,5 +264,5 @@ def test_columns_are_named_as_in_filters() -> None:
     assert Aggregate.parse("sum(`km run`) AS total", schema).columns == ("Km run",)
     assert Aggregate.parse("SUM(`Km run`) total", schema).name == "total"
     assert Aggregate.parse(" count(1) ", schema).name == "count(1)"
-    with pytest.raises(ColumnNotFound):
+    with pytest.raises(NotFound):
         Aggregate.parse("sum(kn)", schema)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import IndexNotFound, IndexNotReady, InvalidOption
+from elasticscan.base.errors import InvalidOption, NotFound, NotReady
 from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values, index_hash, successor
 from elasticscan.filters.expression import Expression, column_names
 from elasticscan.filters.key_sets import EVERYTHING, NULLS
@@ -427,11 +427,11 @@ def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[Fra
     assert (forced.candidate.access, forced.bound.ranges) == ("by_a", ((key(6), END),))
     whole = chosen(None, table, statistics, infos, option="by_a")
     assert (whole.bound.ranges, whole.candidate.rows_scanned) == (((b"", END),), ROWS)
-    with pytest.raises(IndexNotFound, match="did you mean 'by_a'"):
+    with pytest.raises(NotFound, match="did you mean 'by_a'"):
         chosen("a = 5", table, statistics, infos, option="by_aa")
-    with pytest.raises(IndexNotFound, match=r"Table\.indexes"):
+    with pytest.raises(NotFound, match=r"Table\.indexes"):
         chosen("a = 5", table, statistics, [], option="by_aa")
-    with pytest.raises(IndexNotReady, match="still being built"):
+    with pytest.raises(NotReady, match="still being built"):
         chosen("s = 'x'", table, statistics, infos, option="by_s")
     with pytest.raises(InvalidOption, match="needs the values of all its columns"):
         chosen("b > 1", table, statistics, infos, option="hash_by_b")

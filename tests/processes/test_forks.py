@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
-from elasticscan.base.errors import ElasticScanError, UnsafeFork
+from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.catalog import probe
 from elasticscan.storage import disk, overlay
 from elasticscan.store import Scan, Store
@@ -85,7 +85,7 @@ def test_a_forked_child_opens_the_store_again_and_its_parent_goes_on(anywhere: S
 
     def work() -> None:
         for read in reads:
-            with pytest.raises(UnsafeFork, match=r"Store.resume\(scan.key\)"):
+            with pytest.raises(ScanConsumed, match=r"Store.resume\(scan.key\)"):
                 read(scan)
         scan.close()
         with anywhere.context.catalog.reading() as tx:
@@ -140,7 +140,7 @@ def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
         writer.write(store.context, table.definition, rows, buffer_bytes=1_000)
     except BaseException as error:
         if os.getpid() != parent:
-            os._exit(0 if isinstance(error, UnsafeFork if refused else way or ()) else 1)
+            os._exit(0 if isinstance(error, ScanConsumed if refused else way or ()) else 1)
         raise
     if os.getpid() != parent:
         os._exit(2)
@@ -198,13 +198,13 @@ def test_a_child_forked_by_a_thread_in_a_transaction_is_refused_and_leaves_it_al
                 try:
                     tx.table("t")
                     os._exit(3)
-                except UnsafeFork:
+                except ScanConsumed:
                     pass
             elif not ended_well(child):
                 pytest.fail("the child was not refused")
     except ElasticScanError as error:
         if os.getpid() != parent:
-            right = isinstance(error, UnsafeFork)
+            right = isinstance(error, ScanConsumed)
             os._exit(0 if right else 1)
         raise
     finally:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
+from elasticscan.base.errors import ContinuationKeyError, LimitExceeded, SnapshotExpired
 from elasticscan.base.limits import MAX_KEY_BYTES, MAX_KEY_CHARS
 from elasticscan.protocol import Cursor, keys
 from elasticscan.protocol.keys import KEY_VERSION, ContinuationKey, Sealer, pack, unpack
@@ -137,7 +137,7 @@ def test_a_key_of_a_later_version_is_refused_and_says_so(monkeypatch: pytest.Mon
 def test_a_key_ends_when_its_time_is_up() -> None:
     text = SEALER.seal(KEY, 2_000.5)
     assert SEALER.open(text, 2_000.9) == KEY
-    with pytest.raises(ContinuationKeyExpired, match="start a new scan"):
+    with pytest.raises(SnapshotExpired, match="start a new scan"):
         SEALER.open(text, 2_001.0)
 
 
@@ -180,7 +180,7 @@ def test_a_key_that_would_be_refused_is_not_given_out(monkeypatch: pytest.Monkey
     monkeypatch.setattr(keys, "MAX_KEY_CHARS", length)
     assert SEALER.open(SEALER.seal(KEY, END), NOW) == KEY
     longer = replace(KEY, columns=(*KEY.columns, "w" * 8))
-    with pytest.raises(KeyTooLong, match="name fewer columns"):
+    with pytest.raises(LimitExceeded, match="name fewer columns"):
         SEALER.seal(longer, END)
 
 

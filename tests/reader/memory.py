@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.errors import MoveInProgress
+from elasticscan.base.errors import NotReady
 from elasticscan.base.value_keys import VALUES, inverted
 from elasticscan.protocol import (
     Cursor,
@@ -254,7 +254,9 @@ class MemoryCluster:
         tablet = self._placement.tablet(tablet_id)
         assert tablet is not None, f"no tablet {tablet_id}"
         if tablet_id in self._moves:
-            raise MoveInProgress(f"tablet {tablet_id} is being moved; end that move first", tablet=tablet_id)
+            raise NotReady(
+                f"tablet {tablet_id} is being moved; end that move first", tablet=tablet_id, kind="tablet"
+            )
         return tablet
 
     def _copy(self, shard: int, slot: int, after: int = 0) -> Versions:

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ChangesExpired, SnapshotExpired
+from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS, SILENT_SECONDS
 from elasticscan.metadata import Fragment
 from elasticscan.store import Store
@@ -230,7 +230,7 @@ class KeptProgram(Program):
         handle = self.some_store.table(table)
         try:
             number = self._try(lambda: handle.restore(to))
-        except (SnapshotExpired, ChangesExpired):
+        except SnapshotExpired:
             oldest, late = handle.definition.oldest_snapshot, self.clock.now() > began + LEASE_SECONDS
             assert oldest > to or late, f"{table} can be read at {to}, and not be restored to it"
             assert name not in self.tagged[table] or late, "a tag keeps its snapshot"
@@ -254,7 +254,7 @@ class KeptProgram(Program):
         began = self.clock.now()
         try:
             super()._change_where()
-        except (SnapshotExpired, ChangesExpired):
+        except SnapshotExpired:
             assert self.clock.now() > began + LEASE_SECONDS, "what it needs has a lease, and expired"
 
     # Copies and changes
@@ -322,7 +322,7 @@ class KeptProgram(Program):
         after, upto = sorted((self._some_snapshot(table), self._some_snapshot(table)))
         try:
             self._check_changes(table, after, upto)
-        except ChangesExpired:
+        except SnapshotExpired:
             assert self.clock.now() > began + LEASE_SECONDS, "changes expired although they have a lease"
 
     # The end

@@ -36,15 +36,14 @@ from sqlalchemy import event
 
 from elasticscan import storage
 from elasticscan.base.errors import (
-    ChangesExpired,
-    IndexChanged,
-    IndexNotReady,
+    AlreadyExists,
     InvalidOption,
     InvalidTopologyChange,
-    KeysExist,
+    NotReady,
     RowsChanged,
-    ScanInUse,
+    ScanConsumed,
     SnapshotExpired,
+    TableChanged,
     TryAgain,
 )
 from elasticscan.base.limits import LEASE_SECONDS
@@ -473,12 +472,12 @@ class Program:
             else:
                 asked = data if how == "upsert" else data.select(TABLES[table][1])
                 number = self._try(lambda: getattr(handle, how)(asked, if_unchanged_since=since))
-        except (RowsChanged, KeysExist) as error:
+        except (RowsChanged, AlreadyExists) as error:
             at = error.fields["newest"]
             there = self.rows_at(table, at) if how == "insert" else self._touched(table, since, at)
             assert rows.keys() & set(there), f"{how} of {list(rows)} since {since} was refused for no reason"
             return
-        except ChangesExpired:
+        except SnapshotExpired:
             assert how != "insert"
             assert self.clock.now() > began + LEASE_SECONDS, "what a check needs expired"
             return
@@ -683,7 +682,7 @@ class Program:
         except InvalidOption:
             assert index == "key" or DEFINITIONS[table][index][1] == "hash", what
             return
-        except IndexNotReady:
+        except NotReady:
             building = self._index(table, index)
             assert building is not None and not building.ready, what
             return
@@ -781,11 +780,11 @@ class Program:
         there, before = scan.index not in self.dropped, scan.scan.stats.pages
         try:
             page = next(scan.pages, None)
-        except (SnapshotExpired, IndexChanged) as error:
+        except (SnapshotExpired, TableChanged) as error:
             self._check_ended(scan, error)
             self._forget(scan)
             return
-        except ScanInUse:
+        except ScanConsumed:
             return  # it is in the middle of a page, and this was let in
         assert there or scan.scan.stats.pages == before, "it read an index that was dropped before"
         if page is None:
@@ -820,7 +819,7 @@ class Program:
 
     def _check_ended(self, scan: ReadScan, error: Exception) -> None:
         scan.check(ended=False)
-        if isinstance(error, IndexChanged):
+        if isinstance(error, TableChanged):
             assert scan.index in self.dropped, "its index is still there"
         else:
             assert self.clock.now() > self.lease_ends[scan.lease], "a leased snapshot expired"
@@ -840,7 +839,7 @@ class Program:
         try:
             must = (scan.table, scan.what, scan.expected, scan.ordered, scan.most_pages)
             self._resume(key, scan.got[:returned], must)
-        except (SnapshotExpired, IndexChanged) as error:
+        except (SnapshotExpired, TableChanged) as error:
             self._check_ended(scan, error)
 
     # Elasticity

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
 
-from elasticscan.base.errors import ChangesExpired, SnapshotExpired
+from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.catalog.tables import commits, fragments, histograms, index_runs, metadata, statistics
@@ -113,7 +113,7 @@ class Program:
         snapshot = self.chance.choice(sorted(self.shows))
         try:
             number = self.table.restore(snapshot)
-        except (SnapshotExpired, ChangesExpired):
+        except SnapshotExpired:
             return
         self.now = dict(self.shows[snapshot])
         self.committed(number, self.table.history(1)[0].kind)
@@ -150,7 +150,7 @@ class Program:
         for after in numbers:
             try:
                 events = self.table.changes(after).to_table().to_pylist()
-            except ChangesExpired:
+            except SnapshotExpired:
                 continue
             rows = dict(self.shows[after])
             for event in events:

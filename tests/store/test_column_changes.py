@@ -13,10 +13,10 @@ from pyarrow import ipc
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    ColumnNotFound,
     ElasticScanError,
     InvalidOption,
     LimitExceeded,
+    NotFound,
     SchemaMismatch,
     TableChanged,
 )
@@ -431,10 +431,10 @@ def _schema_of_now() -> list[pa.Field]:
     ("call", "error", "message"),
     [
         (lambda t: t.drop_columns([]), InvalidOption, "at least one"),
-        (lambda t: t.drop_columns(["v", "nn"]), ColumnNotFound, "did you mean"),
+        (lambda t: t.drop_columns(["v", "nn"]), NotFound, "did you mean"),
         (lambda t: t.drop_columns(["v", "id"]), InvalidOption, "primary key"),
         (lambda t: t.rename_column("id", "key"), InvalidOption, "primary key"),
-        (lambda t: t.rename_column("x", "y"), ColumnNotFound, "has no column 'x'"),
+        (lambda t: t.rename_column("x", "y"), NotFound, "has no column 'x'"),
         (lambda t: t.rename_column("v", "n"), AlreadyExists, "already has a column 'n'"),
         (lambda t: t.rename_column("v", "N"), AlreadyExists, "differs in case at most"),
         (lambda t: t.rename_column("v", "_slot"), SchemaMismatch, "taken by the store"),
@@ -448,7 +448,7 @@ def _schema_of_now() -> list[pa.Field]:
         (lambda t: t.widen_column("d", pa.decimal128(9, 3)), SchemaMismatch, "allowed are"),
         (lambda t: t.widen_column("d", pa.decimal128(4, 2)), SchemaMismatch, "allowed are"),
         (lambda t: t.widen_column("n", 64), InvalidOption, "one of Arrow.s types"),
-        (lambda t: t.widen_column("m", pa.int64()), ColumnNotFound, "has no column 'm'"),
+        (lambda t: t.widen_column("m", pa.int64()), NotFound, "has no column 'm'"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_and_nothing_is(

@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base import limits
-from elasticscan.base.errors import (
-    ElasticScanError,
-    InvalidKey,
-    InvalidOption,
-    LimitExceeded,
-    SchemaMismatch,
-    UnsupportedType,
-)
+from elasticscan.base.errors import ElasticScanError, InvalidKey, InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.storage import definition
 from elasticscan.store import Store
 from tests.base.examples import examples
@@ -146,7 +139,7 @@ def test_types_that_a_table_cannot_hold_are_refused_however_deep(
     store: Store, make: Make, kind: pa.DataType
 ) -> None:
     for wrapped in (kind, pa.list_(kind), pa.struct([("a", pa.list_(kind))])):
-        with pytest.raises(UnsupportedType, match="cannot hold"):
+        with pytest.raises(SchemaMismatch, match="cannot hold"):
             make(store, [pa.field("v2", wrapped)])
 
 

@@ -18,8 +18,8 @@ from elasticscan.base.errors import (
     CatalogOutdated,
     CatalogUnavailable,
     CommitUnknown,
+    NotFound,
     StoreDamaged,
-    TagNotFound,
     WrongRoot,
 )
 from elasticscan.catalog import Identity
@@ -384,7 +384,7 @@ def test_what_is_there_is_found_without_a_look_at_the_shards(
         monkeypatch.setattr(RootMarks, "look", lambda *given: (asked.append(1), look(*given))[1])
         store.table("t").scan(snapshot="kept").to_table()
         assert asked == []
-        with pytest.raises(TagNotFound):
+        with pytest.raises(NotFound):
             store.table("t").scan(snapshot="lost")
         assert asked == [1]
 

@@ -21,7 +21,7 @@ import pyarrow.parquet
 import pytest
 from pyarrow import fs
 
-from elasticscan.base.errors import FilterError, InvalidOption, SchemaMismatch, SnapshotNotFound
+from elasticscan.base.errors import FilterError, InvalidOption, NotFound, SchemaMismatch
 from elasticscan.store import Store, Table
 from elasticscan.store.reading import exporting
 
@@ -60,7 +60,7 @@ def test_a_table_is_read_as_a_stream_and_its_errors_stay_what_they_are(store: St
     assert stream.schema.names == ["id", "city"]
     assert sorted(stream.read_all()["id"].to_pylist()) == [2, 3]
     assert store.create_table("made", table.to_reader(), "id").to_arrow() == table.to_arrow()
-    with pytest.raises(SnapshotNotFound):
+    with pytest.raises(NotFound):
         table.to_reader(snapshot=99)
 
 

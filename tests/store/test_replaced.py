@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import StoreReplaced
+from elasticscan.base.errors import TableChanged
 from elasticscan.connector import ElasticScanSource
 from elasticscan.store import Store
 
@@ -46,7 +46,7 @@ def test_an_open_store_does_not_go_on_with_another_one(tmp_path: Path) -> None:
             store.status,
             lambda: store.create_table("u", SCHEMA, ["id"]),
         ):
-            with pytest.raises(StoreReplaced, match="open it again"):
+            with pytest.raises(TableChanged, match="open it again"):
                 use()
     with Store.open(place) as store:
         assert store.verify() == []

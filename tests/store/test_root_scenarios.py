@@ -19,11 +19,9 @@ from elasticscan.base.errors import (
     CatalogUnavailable,
     ContinuationKeyError,
     FragmentMissing,
-    GarbageRefused,
     InvalidOption,
     OperatorNeeded,
     ShardUnavailable,
-    StoreCopied,
     StoreDamaged,
     WriteConflict,
     WrongRoot,
@@ -431,12 +429,12 @@ def test_a_catalog_with_two_names_is_not_written_to(tmp_path: Path) -> None:
             os.link(tmp_path / "one" / "catalog.db", tmp_path / name / "catalog.db")
         with Store.open(tmp_path / name) as store:
             for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
-                with pytest.raises(StoreCopied, match="real copy"):
+                with pytest.raises(WrongRoot, match="real copy"):
                     change()
-            with pytest.raises(StoreCopied):
+            with pytest.raises(WrongRoot):
                 store.adopt()
             assert count(store) == 2 * ROWS
-    with Store.open(tmp_path / "one") as one, pytest.raises(StoreCopied, match="2 names"):
+    with Store.open(tmp_path / "one") as one, pytest.raises(WrongRoot, match="2 names"):
         one.table("t").upsert(rows())
     (tmp_path / "linked" / "catalog.db").unlink()
     with Store.open(tmp_path / "one") as one:
@@ -537,7 +535,7 @@ def test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_th
                 assert len(found) == (1 if marked else 0), found
                 for names, text in zip(["", "'a' say", "'a', 'b' say"][marked:], found, strict=False):
                     assert names in text
-                    assert text.startswith("[ES_STORE_COPIED]")
+                    assert text.startswith("[ES_WRONG_ROOT]")
                     assert "next write" in text
                 two.collect_garbage(dry_run=True)
                 assert len(two.verify()) == len(found), "whoever looks changes nothing"
@@ -611,11 +609,11 @@ def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> N
         shutil.copytree(tmp_path / "one", tmp_path / "two")
         with Store.open(tmp_path / "two") as two:
             for change in [*changes(two).values(), lambda: two.collect_garbage(grace_seconds=0)]:
-                with pytest.raises(StoreCopied, match="adopt"):
+                with pytest.raises(WrongRoot, match="adopt"):
                     change()
             assert count(two) == ROWS
             one.table("t").upsert(rows(ROWS))
-            with pytest.raises(StoreCopied):
+            with pytest.raises(WrongRoot):
                 two.table("t").upsert(rows(ROWS))
             two.adopt()
             two.table("t").upsert(rows(5_000))
@@ -634,7 +632,7 @@ def test_a_copy_that_reaches_the_originals_shards_by_links_is_only_read(tmp_path
         (tmp_path / "one" / linked).symlink_to(disk)
     shutil.copytree(tmp_path / "one", tmp_path / "two", symlinks=True)
     with Store.open(tmp_path / "two") as two, Store.open(tmp_path / "one") as one:
-        with pytest.raises(StoreCopied, match="adopt"):
+        with pytest.raises(WrongRoot, match="adopt"):
             two.table("t").upsert(rows(ROWS))
         one.table("t").upsert(rows(ROWS))
         assert (count(one), count(two, 2)) == (2 * ROWS, ROWS)
@@ -846,7 +844,7 @@ def test_too_much_at_once_is_refused_unless_it_is_asked_for(tmp_path: Path) -> N
         for number in range(30):
             (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")
         before = files(tmp_path)
-        with pytest.raises(GarbageRefused, match="30 of the 31 files"):
+        with pytest.raises(CatalogOutdated, match="30 of the 31 files"):
             store.collect_garbage(grace_seconds=0)
         assert files(tmp_path) == before
         assert store.collect_garbage(grace_seconds=0, share=1.0).count(Action.TRASH) == 30

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ScanFinished, ScanInUse, ShardUnavailable, UsageError
+from elasticscan.base.errors import ScanConsumed, ShardUnavailable, UsageError
 from elasticscan.store import Scan, Store, Table
 
 ROWS = 100
@@ -104,10 +104,10 @@ def test_a_stream_that_failed_does_not_end_as_if_complete(store: Store, table: T
     at_page(store, 4, fail)
     with pytest.raises(ShardUnavailable):
         list(stream)
-    with pytest.raises(ScanFinished, match="failed before"):
+    with pytest.raises(ScanConsumed, match="failed before"):
         list(stream)
     for again in (*ALL.values(), lambda scan: rest(scan.to_reader()), next):
-        with pytest.raises(ScanInUse, match=r"Store.resume\(scan.key\)"):
+        with pytest.raises(ScanConsumed, match=r"Store.resume\(scan.key\)"):
             again(scan)
     assert 0 < store.resume(scan.key).count() < ROWS
 
@@ -143,7 +143,7 @@ def test_a_stream_of_a_closed_scan_raises(table: Table, use: str, begun: bool) -
         stream = STREAMS[use](scan)
         if begun:
             assert next(iter(stream)).num_rows > 0
-    with pytest.raises(ScanFinished, match="was closed"):
+    with pytest.raises(ScanConsumed, match="was closed"):
         rest(stream)
 
 
@@ -152,7 +152,7 @@ def test_pages_of_a_closed_scan_raise(table: Table) -> None:
     pages = iter(scan)
     next(pages)
     scan.close()
-    with pytest.raises(ScanFinished, match="was closed"):
+    with pytest.raises(ScanConsumed, match="was closed"):
         next(pages)
 
 
@@ -175,7 +175,7 @@ def test_a_call_during_which_the_scan_is_closed_raises(store: Store, table: Tabl
         closing.join()
 
     at_page(store, 4, close)
-    with pytest.raises(ScanFinished, match="was closed"):
+    with pytest.raises(ScanConsumed, match="was closed"):
         ALL[use](scan)
     assert store.resume(scan.key).count() == ROWS
 
@@ -189,7 +189,7 @@ def test_other_readers_get_nothing_of_a_stream_that_has_begun(table: Table, use:
     stream = scan.batches()
     first = next(stream).num_rows
     for other in (ALL[use], next):
-        with pytest.raises(ScanInUse, match="another reader takes rows"):
+        with pytest.raises(ScanConsumed, match="another reader takes rows"):
             other(scan)
     assert first + rest(stream) == ROWS
 
@@ -198,7 +198,7 @@ def test_a_stream_raises_where_pages_were_taken_before_its_first_batch(table: Ta
     scan = table.scan(page_rows=7)
     stream = scan.to_reader()
     next(scan)
-    with pytest.raises(ScanInUse, match="another reader takes rows"):
+    with pytest.raises(ScanConsumed, match="another reader takes rows"):
         stream.read_next_batch()
     assert rest(scan.to_reader()) < ROWS
 
@@ -209,7 +209,7 @@ def test_pages_end_with_an_error_where_another_call_has_taken_the_rest(table: Ta
     pages = iter(scan)
     taken = next(pages).rows.num_rows
     assert ALL[use](scan) == ROWS - taken
-    with pytest.raises(ScanFinished, match="hand over the table itself"):
+    with pytest.raises(ScanConsumed, match="hand over the table itself"):
         next(pages)
 
 
@@ -230,7 +230,7 @@ def test_another_thread_gets_nothing_of_the_rows_of_a_call(
     at_page(store, 4, thread.start)
     assert ALL[use](scan) == ROWS
     thread.join()
-    assert outcomes == [ScanFinished]
+    assert outcomes == [ScanConsumed]
 
 
 def test_threads_share_pages_and_each_goes_to_one_of_them(table: Table) -> None:
@@ -250,10 +250,10 @@ def test_threads_share_pages_and_each_goes_to_one_of_them(table: Table) -> None:
 
 
 def test_a_page_that_is_asked_for_while_the_thread_reads_one_is_refused(store: Store, table: Table) -> None:
-    scan, refused = table.scan(page_rows=7), list[ScanInUse]()
+    scan, refused = table.scan(page_rows=7), list[ScanConsumed]()
 
     def ask() -> None:
-        with pytest.raises(ScanInUse) as caught:
+        with pytest.raises(ScanConsumed) as caught:
             next(scan)
         refused.append(caught.value)
 
@@ -266,10 +266,10 @@ def test_a_second_stream_gets_nothing(table: Table) -> None:
     scan = table.scan(page_rows=7)
     first, second = pa.RecordBatchReader.from_stream(scan), scan.to_reader()
     taken = first.read_next_batch().num_rows
-    with pytest.raises(ScanInUse):
+    with pytest.raises(ScanConsumed):
         second.read_next_batch()
     assert taken + rest(first) == ROWS
-    with pytest.raises(ScanFinished):
+    with pytest.raises(ScanConsumed):
         second.read_next_batch()
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidTopologyChange, TabletNotFound, WriteConflict
+from elasticscan.base.errors import InvalidTopologyChange, NotFound, WriteConflict
 from elasticscan.topology import (
     Placement,
     SlotSet,
@@ -121,7 +121,7 @@ def test_a_join_goes_beyond_the_epochs_of_both() -> None:
 
 EVEN = initial_placement(8, 4, [1, 2])  # tablets of two slots, two at each shard
 FINEST = initial_placement(2, 2, [1])
-NOT_FOUND, NO_CHANGE = (TabletNotFound, "tablet 9"), InvalidTopologyChange
+NOT_FOUND, NO_CHANGE = (NotFound, "tablet 9"), InvalidTopologyChange
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def test_a_scan_is_explained_as_in_a_notebook(store: Store, server: PageServer, 
     assert browser.value(pictures)[0] == drawn[0]
     ask(f"nothing = '{HOSTILE}'")
     message = browser.wait("document.querySelector('#answer .bad')?.textContent")
-    assert message.startswith("ES_COLUMN_NOT_FOUND: ")
+    assert message.startswith("ES_NOT_FOUND: ")
     ask(f"km > 0 AND '{HOSTILE}' = '{HOSTILE}'")
     browser.wait("document.querySelector('#answer code, #answer .bad') !== null")
     assert HOSTILE in browser.value("document.querySelector('#answer').textContent")

@@ -208,10 +208,10 @@ def test_a_scan_is_explained_as_notebooks_draw_it_and_nothing_is_changed(
 @pytest.mark.parametrize(
     ("query", "code"),
     [
-        ("table=nothing", "ES_TABLE_NOT_FOUND"),
-        ("", "ES_TABLE_NOT_FOUND"),
+        ("table=nothing", "ES_NOT_FOUND"),
+        ("", "ES_NOT_FOUND"),
         ("table=t&filter=id+%3C", "ES_INVALID_FILTER"),
-        ("table=t&columns=nothing", "ES_COLUMN_NOT_FOUND"),
+        ("table=t&columns=nothing", "ES_NOT_FOUND"),
         (f"table=t&filter={'x' * 4_001}", "ES_INVALID_OPTION"),
     ],
 )

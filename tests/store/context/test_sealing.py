@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ContinuationKeyError, ContinuationKeyExpired, KeyTooLong
+from elasticscan.base.errors import ContinuationKeyError, LimitExceeded, SnapshotExpired
 from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.protocol import keys
 from elasticscan.store import Store
@@ -48,7 +48,7 @@ def test_a_key_ends_after_its_time_and_each_page_renews_it(store: Store, clock: 
     assert ends_whole(store, got, key)
     page = next(iter(store.resume(key)))
     clock.advance(1)
-    with pytest.raises(ContinuationKeyExpired, match="start a new scan"):
+    with pytest.raises(SnapshotExpired, match="start a new scan"):
         store.resume(key)
     clock.advance(KEY_SECONDS - 2)
     assert page.key is not None
@@ -70,7 +70,7 @@ def test_a_key_lives_as_long_as_its_snapshot_is_kept(tmp_path: Path, clock: Manu
         store.collect_garbage()
         assert ends_whole(store, got, key)
         clock.advance(1)
-        with pytest.raises(ContinuationKeyExpired):
+        with pytest.raises(SnapshotExpired):
             store.resume(key)
 
 
@@ -195,6 +195,6 @@ def test_a_key_that_would_be_refused_is_not_given_out_and_the_scan_goes_on(
     for page in store.table("t").scan(page_rows=7):
         got += page.rows["id"].to_pylist()
         if len(got) < len(IDS):
-            with pytest.raises(KeyTooLong):
+            with pytest.raises(LimitExceeded):
                 _ = page.key
     assert sorted(got) == IDS

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
-    ColumnNotFound,
     ElasticScanError,
     FilterError,
     InvalidOption,
     InvalidTopologyChange,
+    NotFound,
 )
 from elasticscan.filters import Aggregate, Fold, folding
 from elasticscan.store import Store, Table
@@ -164,14 +164,14 @@ def test_a_column_that_was_widened_meanwhile_is_aggregated_as_it_is_now(store: S
         (["count(*)", "count(*)"], [], InvalidOption),
         ("count(*) AS g", ["g"], InvalidOption),
         ("count(*)", ["g", "g"], InvalidOption),
-        ("count(*)", "x", ColumnNotFound),
+        ("count(*)", "x", NotFound),
         ({"sum": "n"}, [], InvalidOption),
         ([1], [], InvalidOption),
         ("count(*)", 5, InvalidOption),
     ],
 )
 def test_what_there_is_not_is_refused(table: Table, values: Any, by: Any, error: type[Exception]) -> None:
-    with pytest.raises((error, ColumnNotFound)):
+    with pytest.raises((error, NotFound)):
         table.aggregate(values, by)
 
 

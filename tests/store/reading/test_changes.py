@@ -11,15 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import (
-    ChangesExpired,
-    InvalidOption,
-    ScanFinished,
-    ScanInUse,
-    SnapshotNotFound,
-    TableChanged,
-    TagNotFound,
-)
+from elasticscan.base.errors import InvalidOption, NotFound, ScanConsumed, SnapshotExpired, TableChanged
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.context.leases import end_lease
@@ -100,7 +92,7 @@ def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
         table.scan(limit=5).part(everything)
     begun = table.changes(1, page_rows=13)
     next(begun)
-    with pytest.raises(ScanInUse, match="only before its first"):
+    with pytest.raises(ScanConsumed, match="only before its first"):
         begun.part(everything)
     finished, shared, closed = table.scan(), table.scan(), table.changes(1)
     finished.count()
@@ -108,7 +100,7 @@ def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
         pass
     closed.close()
     for scan in (finished, shared, closed):
-        with pytest.raises(ScanFinished):
+        with pytest.raises(ScanConsumed):
             scan.part(everything)
     half = table.scan(page_rows=13)
     read = next(half).rows.num_rows
@@ -133,10 +125,10 @@ def test_without_a_beginning_all_changes_that_are_kept_are_read(
     table.upsert(rows(0, 5, 9))
     table.compact()
     table.upsert(rows(0, 5, 10))
-    with pytest.raises(ChangesExpired):
+    with pytest.raises(SnapshotExpired):
         table.changes(0)
     assert message(table.changes().to_table()) == message(table.changes(8).to_table()) != []
-    with pytest.raises(ChangesExpired, match="after commit 4 are no longer kept"):
+    with pytest.raises(SnapshotExpired, match="after commit 4 are no longer kept"):
         table.changes(upto=4)
     made = store.create_table("made", {"id": [1, 2]}, "id")
     assert made.changes().count() == 2
@@ -144,7 +136,7 @@ def test_without_a_beginning_all_changes_that_are_kept_are_read(
 
 def test_commits_that_are_still_to_come_or_go_back_are_refused(table: Table) -> None:
     for after, upto in ((8, None), (9_999, None), (0, 8)):
-        with pytest.raises(SnapshotNotFound, match="the newest is 7"):
+        with pytest.raises(NotFound, match="the newest is 7"):
             table.changes(after, upto)
     with pytest.raises(InvalidOption, match="upto"):
         table.changes(2, 1)
@@ -160,7 +152,7 @@ def test_changes_are_named_by_tags_and_times_too(table: Table, clock: ManualCloc
     assert message(table.changes("before").to_table()) == expected
     assert message(table.changes(between, datetime.fromtimestamp(clock.now(), UTC)).to_table()) == expected
     assert message(table.changes(between.isoformat(), 9).to_table()) == expected
-    with pytest.raises(TagNotFound, match="has no tag '8'"):
+    with pytest.raises(NotFound, match="has no tag '8'"):
         table.changes("8")
 
 
@@ -195,10 +187,10 @@ def test_changes_that_are_compacted_amid_their_scan_are_missed_and_not_left_out(
     clock.advance(60)
     table.upsert(rows(0, 5, 9))
     table.compact()
-    with pytest.raises(ChangesExpired):
+    with pytest.raises(SnapshotExpired):
         next(scan)
     assert page.key is not None
-    with pytest.raises(ChangesExpired):
+    with pytest.raises(SnapshotExpired):
         Store.open(store.uri, clock=clock).resume(page.key)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from elasticscan.base.errors import ColumnNotFound
+from elasticscan.base.errors import NotFound
 from elasticscan.store import FirstRows, can_be_sorted
 from elasticscan.store.reading import first_rows
 from elasticscan.store.reading.ordering import terms_of
@@ -105,7 +105,7 @@ def test_columns_that_arrow_does_not_compare_as_spark_are_left_alone() -> None:
     )
     assert [can_be_sorted([name], schema) for name in schema.names] == [False, False, False, True]
     assert not can_be_sorted(["i", "n DESC"], schema)
-    with pytest.raises(ColumnNotFound, match="order_by names"):
+    with pytest.raises(NotFound, match="order_by names"):
         can_be_sorted(["x DESC"], schema)
 
 
@@ -118,7 +118,7 @@ def test_a_column_of_an_order_may_stand_between_backquotes() -> None:
         ("`q`", False),
         ("Order ID", False),
     ]
-    with pytest.raises(ColumnNotFound, match="order_by names a column '`Order`'"):
+    with pytest.raises(NotFound, match="order_by names a column '`Order`'"):
         terms_of(["`Order`"], schema)
 
 

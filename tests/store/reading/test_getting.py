@@ -13,15 +13,7 @@ import pyarrow as pa
 import pytest
 
 import elasticscan
-from elasticscan.base.errors import (
-    ColumnNotFound,
-    InvalidKey,
-    InvalidOption,
-    LimitExceeded,
-    SchemaMismatch,
-    SnapshotNotFound,
-    TableNotFound,
-)
+from elasticscan.base.errors import InvalidKey, InvalidOption, LimitExceeded, NotFound, SchemaMismatch
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.connections import Watch
 from elasticscan.store import Store, Table
@@ -134,12 +126,12 @@ def test_keys_that_do_not_fit_are_refused(trips: Table, keys: Any, error: type[E
 
 
 def test_other_arguments_are_checked(trips: Table, place: Place) -> None:
-    with pytest.raises(ColumnNotFound):
+    with pytest.raises(NotFound):
         trips.get([1], ["kn"])
-    with pytest.raises(SnapshotNotFound):
+    with pytest.raises(NotFound):
         trips.get([1], snapshot=1_000)
     trips.drop()
-    with pytest.raises(TableNotFound):
+    with pytest.raises(NotFound):
         trips.get([1])
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from elasticscan.base.errors import IndexChanged, KeysExist, RowsChanged, WriteConflict
+from elasticscan.base.errors import AlreadyExists, RowsChanged, TableChanged, WriteConflict
 from elasticscan.store.context import Context
 from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError, until_unchanged
 
@@ -28,7 +28,7 @@ def after(*errors: Exception) -> tuple[Callable[[], int], list[Exception]]:
 
 
 def test_what_others_changed_meanwhile_is_done_again() -> None:
-    attempt, left = after(RowsChanged("a"), IndexChanged("b"), OutdatedLookError())
+    attempt, left = after(RowsChanged("a"), TableChanged("b", kind="index"), OutdatedLookError())
     assert until_unchanged(WRITABLE, attempt, "rows", "try again") == 7
     assert left == []
 
@@ -57,6 +57,6 @@ def test_a_change_of_rows_of_a_named_commit_is_final() -> None:
 
 
 def test_other_errors_are_nobody_s_meanwhile() -> None:
-    attempt, _ = after(KeysExist("a"))
-    with pytest.raises(KeysExist):
+    attempt, _ = after(AlreadyExists("a"))
+    with pytest.raises(AlreadyExists):
         until_unchanged(WRITABLE, attempt, "rows", "try again")

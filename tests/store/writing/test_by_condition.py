@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 from elasticscan.base.errors import (
-    ColumnNotFound,
     FilterError,
     InvalidOption,
+    NotFound,
     RowsChanged,
     SchemaMismatch,
     WriteConflict,
@@ -128,8 +128,8 @@ def test_indexes_follow(table: Table) -> None:
         (lambda t: t.update({}), InvalidOption, "at least one"),
         (lambda t: t.update("n = 1"), InvalidOption, "mapping"),
         (lambda t: t.update({"id": "id + 1"}), InvalidOption, "primary key"),
-        (lambda t: t.update({"m": "1"}), ColumnNotFound, "no column 'm'"),
-        (lambda t: t.update({"city": "Oslo"}), ColumnNotFound, "quotes inside: \"'Oslo'\""),
+        (lambda t: t.update({"m": "1"}), NotFound, "no column 'm'"),
+        (lambda t: t.update({"city": "Oslo"}), NotFound, "quotes inside: \"'Oslo'\""),
         (lambda t: t.update({"n": "n +"}), FilterError, r"set\['n'\]"),
         (lambda t: t.update({"city": '"id"'}), FilterError, "may be a text or a name"),
         (lambda t: t.delete(where="\"city\" <> 'Oslo'"), FilterError, "write 'city' for text, `city` for a"),

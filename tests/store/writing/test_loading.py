@@ -13,7 +13,7 @@ import pyarrow.orc
 import pyarrow.parquet
 import pytest
 
-from elasticscan.base.errors import InvalidOption, KeysExist, SchemaMismatch
+from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
 from elasticscan.store import Store
 from elasticscan.store.rows import sources
 from tests.base.s3 import S3Server
@@ -114,7 +114,7 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
     assert names[3] == ("changed" if killed_at else "n2")
     last = store.load("t", f"{tmp_path}/*.csv", **load)
     assert (last.rows, last.commit, last.skipped) == (0, None, 4)
-    with pytest.raises(KeysExist):
+    with pytest.raises(AlreadyExists):
         store.load("t", f"{tmp_path}/*.csv", **load | {"job": "july"})
 
 

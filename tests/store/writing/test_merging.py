@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import (
-    ColumnNotFound,
     InvalidKey,
     InvalidOption,
+    NotFound,
     RowsChanged,
     SchemaMismatch,
     WriteConflict,
@@ -165,7 +165,7 @@ def test_wrong_calls_are_refused_and_write_nothing(table: Table) -> None:
         (rows([1]), {"when_matched": "replace"}, InvalidOption, "one of update, delete, ignore"),
         (rows([1]), {"when_not_matched": "delete"}, InvalidOption, "one of insert, ignore"),
         (rows([1]), both, InvalidOption, "nothing would"),
-        (rows([1]), {"columns": ["n", "town"]}, ColumnNotFound, "town"),
+        (rows([1]), {"columns": ["n", "town"]}, NotFound, "town"),
         (rows([1]).drop(["n"]), {}, SchemaMismatch, r"merge\(rows, columns="),
         (rows([1]).drop(["n"]), {"columns": ["n"]}, SchemaMismatch, "lack n"),
         (rows([1]).drop(["id"]), {"columns": ["n"]}, SchemaMismatch, "lack id"),

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
-    ChangesExpired,
+    AlreadyExists,
     DiskFull,
     InvalidOption,
     InvalidTopologyChange,
-    KeysExist,
+    NotFound,
     RowsChanged,
-    SnapshotNotFound,
+    SnapshotExpired,
 )
 from elasticscan.catalog import Tx
 from elasticscan.storage import fragment as fragment_module
@@ -208,7 +208,7 @@ def test_rows_that_move_between_staging_and_the_commit_are_checked_all_the_same(
 def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
     store: Store, table: Table, clock: ManualClock
 ) -> None:
-    with pytest.raises(SnapshotNotFound, match="the newest is 2"):
+    with pytest.raises(NotFound, match="the newest is 2"):
         table.upsert(rows([1]), if_unchanged_since=3)
     for wrong in (-1, "2", 1.5, True):
         with pytest.raises(InvalidOption, match="if_unchanged_since"):
@@ -220,7 +220,7 @@ def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
     clock.advance(10.0)
     table.upsert(rows([2], 1))
     table.compact()
-    with pytest.raises(ChangesExpired, match="after commit 2 are no longer kept"):
+    with pytest.raises(SnapshotExpired, match="after commit 2 are no longer kept"):
         table.upsert(rows([90]), if_unchanged_since=2)
 
 
@@ -255,7 +255,7 @@ def test_changes_that_go_just_before_they_are_held_are_no_longer_kept(
         return kept
 
     monkeypatch.setattr(preconditions, "is_kept", let_go)
-    with pytest.raises(ChangesExpired):
+    with pytest.raises(SnapshotExpired):
         table.upsert(rows([2], 1), if_unchanged_since=2)
     others = iter([lambda: (table.upsert(rows([3], 1)), table.compact())])
     table.merge(rows([4], 7), when_not_matched="ignore")  # it relies on no commit that the caller knows
@@ -298,7 +298,7 @@ def test_a_write_that_was_done_is_not_checked_again(store: Store, table: Table, 
 
 def test_insert_refuses_keys_that_are_there(store: Store, table: Table) -> None:
     left = files(store)
-    with pytest.raises(KeysExist, match="among them id = 99; nothing was written") as caught:
+    with pytest.raises(AlreadyExists, match="among them id = 99; nothing was written") as caught:
         table.insert(rows([99, 100, 101]))
     assert caught.value.fields == {"table": "t", "keys": [{"id": 99}], "newest": 2}
     assert files(store) == left
@@ -314,7 +314,7 @@ def test_insert_refuses_keys_that_are_there(store: Store, table: Table) -> None:
 def test_a_key_that_comes_while_rows_are_inserted_is_noticed(store: Store, table: Table) -> None:
     for key, point in enumerate(("rows staged", "keys compared"), 200):
         at(store, point, lambda key=key: table.upsert(rows([key], 1)))  # type: ignore[misc]
-        with pytest.raises(KeysExist):
+        with pytest.raises(AlreadyExists):
             table.insert(rows([key], 2))
         at(store, point, lambda: table.delete([7]))
         table.upsert(rows([7], 2))
@@ -342,7 +342,7 @@ def test_insert_does_not_need_what_was_merged_away_meanwhile(
     at(store, "keys compared", forget)
     table.insert(rows([300, 302], 2))
     at(store, "keys compared", forget)
-    with pytest.raises(KeysExist, match="301"):
+    with pytest.raises(AlreadyExists, match="301"):
         table.insert(rows([301], 2))
 
 
@@ -389,7 +389,7 @@ def test_counters_never_lose_an_update_beside_moves_and_merges(
                     try:
                         mine.table("t").insert(rows([key], seed))
                         inserted.append(key)
-                    except KeysExist:
+                    except AlreadyExists:
                         assert mine.table("t").scan(filter=f"id = {key}").count() == 1
 
         def upkeep() -> None:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
-    ColumnNotFound,
     FilterError,
     InvalidKey,
     InvalidOption,
+    NotFound,
     SchemaMismatch,
     WriteConflict,
 )
@@ -70,7 +70,7 @@ def test_a_row_that_does_not_meet_the_condition_is_refused_and_nothing_is_writte
     calls: list[tuple[Any, Any, type[Exception], str]] = [
         (pa.concat_tables([rows("mon", [1]), rows("tue", [77])]), MONDAY, InvalidOption, "id = 77"),
         (rows(None, [5]), MONDAY, InvalidOption, "id = 5"),
-        (rows("mon", [5]), "town = 'mon'", ColumnNotFound, "town"),
+        (rows("mon", [5]), "town = 'mon'", NotFound, "town"),
         (rows("mon", [5]), "day = ", FilterError, "cannot read the filter"),
         (rows("mon", [5, 5]), MONDAY, InvalidKey, "5"),
         (rows("mon", [5]).drop(["n"]), MONDAY, SchemaMismatch, "missing: n"),
