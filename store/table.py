@@ -61,7 +61,7 @@ class Table:
     - `filter`, `where`: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`.
     - `parameters`: values of the condition's `:name`: "city IN :cities", {"cities": ["Oslo", "Lima"]}.
     - `snapshot`: a commit number, a tag, or a time with its zone, also as text; the newest by default. Else
-      `NotFound`, `SnapshotExpired` or `NotFound` is raised.
+      `NotFound` or `SnapshotExpired` is raised.
 
     Example:
         >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
