@@ -260,21 +260,27 @@ def _children_seconds() -> float:
 
 
 def report(mutants: list[dict[str, Any]], results: list[str]) -> None:
-    """Print how many were killed by folder, and how many of those that are not gone were in the kept run."""
-    print(f"{'':17} killed timeout survived gone    rate    kept")  # noqa: T201
+    """Print how many were killed by folder, and the rates now and then of those with a kept result."""
+    print(f"{'':17} killed timeout survived gone    rate | of those kept: now, then")  # noqa: T201
     for folder in [*COUNTS, ""]:
         pairs = [
-            (m.get("kept"), r) for m, r in zip(mutants, results, strict=True) if m["file"].startswith(folder)
+            (r, m.get("kept")) for m, r in zip(mutants, results, strict=True) if m["file"].startswith(folder)
         ]
-        counts = Counter(result for _, result in pairs)
-        rates = [_rate([pair[which] for pair in pairs if pair[1] != "gone"]) for which in (1, 0)]
+        counts = Counter(result for result, _ in pairs)
+        both = [pair for pair in pairs if pair[0] != "gone" and pair[1]]
         numbers = f"{counts['killed']:6} {counts['timeout']:7} {counts['survived']:8} {counts['gone']:4}"
-        print(f"{folder or 'all':17} {numbers} {rates[0]:>7} {rates[1]:>7}")  # noqa: T201
+        rates = [
+            _rate([now for now, _ in pairs]),
+            _rate([now for now, _ in both]),
+            _rate([it for _, it in both]),
+        ]
+        print(f"{folder or 'all':17} {numbers} {rates[0]:>7} | {len(both)}: {rates[1]}, {rates[2]}")  # noqa: T201
 
 
-def _rate(results: list[str | None]) -> str:
-    dead = sum(result in ("killed", "timeout") for result in results)
-    return f"{100 * dead / len(results):.1f} %" if results and None not in results else "-"
+def _rate(results: list[Any]) -> str:
+    counts = Counter(results)
+    dead, there = counts["killed"] + counts["timeout"], len(results) - counts["gone"]
+    return f"{100 * dead / there:.1f} %" if there else "-"
 
 
 def main() -> None:
