@@ -341,7 +341,7 @@ def test_times_of_files_do_not_count(tmp_path: Path) -> None:
         os.utime(file, (4e9, 4e9))
     (tmp_path / "old" / "catalog.db").unlink()
     report = repair_store(tmp_path / "old", tmp_path / "new")
-    assert not any("alongside" in text for text in report.doubts)
+    assert not any("overlapped others" in text for text in report.doubts)
 
 
 @pytest.mark.parametrize("into", ["old/x", "old/shards/a/x", ".", "link/x"])
@@ -349,7 +349,7 @@ def test_a_store_is_not_made_in_the_damaged_one_nor_around_it(tmp_path: Path, in
     three_writes(tmp_path / "all" / "old")
     (tmp_path / "all" / "link").symlink_to(tmp_path / "all" / "old")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InvalidOption, match="one in the other"):
+    with pytest.raises(InvalidOption, match="overlap; name a directory outside"):
         repair_store(tmp_path / "all" / "old", tmp_path / "all" / into)
     assert before == sorted(tmp_path.rglob("*"))
 
@@ -420,10 +420,10 @@ def test_writes_that_ran_at_the_same_time_are_reported() -> None:
     plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0)])
     assert plan is not None
     assert [piece.min_commit for piece in plan.tables[0].pieces] == [2, 3]
-    assert not any("alongside" in text for text in plan.tables[0].doubts)
+    assert not any("overlapped others" in text for text in plan.tables[0].doubts)
     plan = plan_repair([found("a", 1, 10.0), found("b", 1, 11.0)])
     assert plan is not None
-    assert any("alongside" in text for text in plan.tables[0].doubts)
+    assert any("overlapped others" in text for text in plan.tables[0].doubts)
 
 
 def test_what_a_compaction_replaced_does_not_count() -> None:
