@@ -40,7 +40,7 @@ from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
 from elasticscan.store.rows.sources import FORMATS
-from elasticscan.store.rows.text import COMMA, TextRules
+from elasticscan.store.rows.text import TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
@@ -249,7 +249,7 @@ class Store:
         format: str | None = None,  # noqa: A002 - the word users know
         nulls: Sequence[str] = (),
         types: Mapping[str, pa.DataType | str] | None = None,
-        delimiter: str = COMMA,
+        delimiter: str = ",",
         column_names: Sequence[str] | None = None,
         job: str | None = None,
         if_unchanged_since: int | None = None,

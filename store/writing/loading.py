@@ -21,7 +21,7 @@ from elasticscan.storage import conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.sources import (
     SourceFile,
-    check_rules,
+    check_types,
     find_files,
     read_file,
     schema_of,
@@ -138,10 +138,10 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
     there = next((table for table in context.tables()[0] if table.name == load.table), None)
     if there is not None:
         _check_keys(there, load)
-        check_rules(files, load.rules, there.schema)
+        check_types(load.rules.types, there.schema)
         return there, False
     schema = schema_of(files, load.rules)
-    check_rules(files, load.rules, schema)
+    check_types(load.rules.types, schema)
     if not load.primary_key:
         context.compare_with_shards()  # it may be there, and only an older catalog not know it
         columns = ", ".join(schema.names)

@@ -288,7 +288,6 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
         },
     ),
 }
-CALLS["Table.explain_aggregate"] = CALLS["Table.aggregate"]
 # Methods of a truth value alone, for the layers above, or of Arrow's protocol.
 LEFT_OUT = {"Store.rotate_secret", "Store.resume_part", "Store.expand_with", "Scan.part", "Scan.parts"}
 

@@ -161,12 +161,10 @@ def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> N
         ({"id": [1, "x"]}, SchemaMismatch, "'id' do not go together"),
         ({"id": [1], "n": [1, 2]}, SchemaMismatch, "do not go together"),
         ([{"id": 1}, {"id": 2, "n": 3}], SchemaMismatch, "the same columns"),
-        ({"id": "int64", "km": "int32"}, SchemaMismatch, r"no.*pa.schema\(\[\('id', pa.int64\(\)\)"),
-        ({"id": [1], "km": b"int32"}, SchemaMismatch, "column 'km' is given as b'int32', a bytes"),
-        ({"id": pa.int64()}, SchemaMismatch, "pa.schema"),
-        ({"id": int}, SchemaMismatch, "pa.schema"),
-        ({"id": 7}, SchemaMismatch, r"for one row a list of it: \[{'id': …}\]"),
-        ({"id": {1: 2}}, SchemaMismatch, "not as a list of values"),
+        ({"id": "int64", "km": "int32"}, SchemaMismatch, "give a list of values"),
+        ({"id": int}, SchemaMismatch, "give a list of values"),
+        ({"id": 7}, SchemaMismatch, "one row as a list of a dict"),
+        ({"id": {1: 2}}, SchemaMismatch, "give a list of values"),
         ([], InvalidOption, "a dict of columns, or a list of dicts"),
         ("id BIGINT", InvalidOption, "must be a pyarrow.Schema, or rows"),
         (pa.table({"id": [1, 1]}), Exception, "ES_INVALID_KEY"),
@@ -348,7 +346,7 @@ def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> N
         table.export(tmp_path / "out", on_progress=fail)
     assert list((tmp_path / "out").iterdir()) == []
     (tmp_path / "out/part-00000.parquet").touch()
-    with pytest.raises(InvalidOption, match=r"holds .* but no _SUCCESS"):
+    with pytest.raises(InvalidOption, match="choose an empty directory"):
         table.export(tmp_path / "out")
     with pytest.raises(InvalidOption, match="is there already"):
         table.export(tmp_path / "out/part-00000.parquet")

@@ -156,12 +156,12 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
         ([{1: 1}], "unknown: 1"),
         ([(1, "x", 1.0)], "must be dicts"),
         ([1], "must be dicts"),
-        ([pa.record_batch({"id": [1]})], "pa.Table.from_batches"),
+        ([pa.record_batch({"id": [1]})], "pa.concat_tables"),
         (iter([{"id": 1}]), "a list of dicts"),
         (7, "cannot write an int"),
         ({"id": [1]}, "missing: day, km"),
-        ({"id": 1, "day": "x", "km": 1.0}, "for one row, hand in a list of it: \\[{'id': …}\\]"),
-        ({"id": [1], "day": "x", "km": [1.0]}, "column 'day' is given as 'x', a str, and not as a list"),
+        ({"id": 1, "day": "x", "km": 1.0}, "one row as a list of a dict"),
+        ({"id": [1], "day": "x", "km": [1.0]}, "column 'day' is 'x', a str; give a list"),
         ({"id": [1], "day": ["x", "y"], "km": [1.0]}, "the columns do not go together"),
         ({"id": [1, "x"], "day": ["x", "y"], "km": [1.0, 2]}, "column 'id' is of type int32"),
         ({1: [1]}, "do not go together|unknown: 1"),
@@ -252,8 +252,7 @@ def test_typed_values_are_stored_as_they_are(detailed: Table, change: dict[str, 
     ],
 )
 def test_typed_values_are_never_changed(detailed: Table, column: str, value: Any) -> None:
-    instead = "give None for a null" if str(value) == "nan" else "convert it first"
-    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is .* of row 1 as it is; {instead}"):
+    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is .* of row 1 as it is; convert it"):
         detailed.upsert([DETAILS, DETAILS | {"id": 2, column: value}])
     assert detailed.scan().count() == 0
 
@@ -636,9 +635,8 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
 def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: Table) -> None:
     for own, sent in ((store, "store.uri"), (trips, "table.name"), (trips.scan(), "scan.key")):
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(InvalidOption, match=re.escape(sent)) as refused:
+            with pytest.raises(InvalidOption, match=re.escape(sent)):
                 copied(own)
-            assert isinstance(refused.value, TypeError)
 
 
 def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:

@@ -136,17 +136,6 @@ def test_an_older_snapshot_is_aggregated_as_it_was(table: Table) -> None:
     assert result.to_pydict() == {"c": [3000]}
 
 
-def test_columns_that_no_aggregate_needs_are_not_read(table: Table) -> None:
-    explained = table.explain_aggregate(["sum(n)", "count(*)"], "g", "id > 3")
-    assert explained["columns"] == ["g", "n"]
-    assert explained["aggregate"] == {
-        "values": ["sum(n)", "count(*)"],
-        "group_by": ["g"],
-        "from_statistics": False,
-    }
-    assert table.explain_aggregate("count(*)")["columns"] == []
-
-
 def test_a_column_that_was_widened_meanwhile_is_aggregated_as_it_is_now(store: Store, table: Table) -> None:
     table.widen_column("g", pa.int64())
     table.add_columns(pa.schema({"late": pa.int32()}))
