@@ -124,7 +124,7 @@ class Store:
             check_name("shard", name)
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
-        retention = arguments.seconds("retention_seconds", retention_seconds)
+        retention = arguments.number("retention_seconds", retention_seconds)
         hash = arguments.choice("hash", hash, HASHES)  # noqa: A001
         upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
@@ -347,7 +347,7 @@ class Store:
     ) -> Elasticity:
         """Return topology changes with a bound on copying, with progress, or with more moves at a time."""
         arguments.callback("on_progress", on_progress)
-        most = arguments.speed("bytes_per_second", bytes_per_second)
+        most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
         return Elasticity(self._context, most, on_progress, at_once)
 
@@ -455,7 +455,7 @@ class Store:
         Raises:
             ReadOnlyStore: the store cannot be written.
         """
-        most = arguments.speed("bytes_per_second", bytes_per_second)
+        most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
         arguments.callback("on_step", on_step)
         return Keeper(self._context, None, most, on_step).keep()
 
@@ -483,9 +483,9 @@ class Store:
             StoreDamaged, CatalogOutdated, WrongRoot: nothing was removed.
         """
         rules = GarbageRules(
-            arguments.seconds("grace_seconds", grace_seconds),
-            arguments.seconds("trash_seconds", trash_seconds),
-            arguments.share("share", share),
+            arguments.number("grace_seconds", grace_seconds),
+            arguments.number("trash_seconds", trash_seconds),
+            arguments.number("share", share, most=1),
         )
         collected = collect_garbage(self._context, rules, dry_run)
         if not collected.dry_run:

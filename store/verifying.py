@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.metadata import Fragment, IndexRun, Seal
 from elasticscan.storage import FileDamage, find_damage, find_seal
-from elasticscan.store.adoption import cut_off
 from elasticscan.store.context import Context
 from elasticscan.store.upkeep.garbage import trashed_places
 from elasticscan.topology import SlotSet
@@ -82,8 +81,6 @@ def verify(context: Context) -> Iterator[Finding]:
                 context.check_root(shard.id)
         except OperatorNeeded as error:
             yield Finding(str(error), shard=shard.name)
-    if (unfinished := cut_off(context, shards)) is not None:
-        yield Finding(str(unfinished))
     look = _Inspection(context, {shard.id: shard.name for shard in shards}, names)
     for fragment in fragments.values():
         yield from look.at_fragment(fragment)
