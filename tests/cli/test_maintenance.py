@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -57,33 +56,6 @@ def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
         assert len(kept) > 70
         for limit in (1, 5, 70, 1000):
             assert store.slot_map(limit).topologies == kept[-limit:]
-
-
-def test_tablets_that_were_moved_by_hand_are_balanced_again(shell: Shell, uri: str) -> None:
-    before = shell.json("status", uri)
-    for tablet in [tablet["id"] for tablet in before["tablets"] if tablet["shard"] == "s1"][:3]:
-        shell.ok("move", uri, tablet, "s2")
-    assert shell.json("rebalance", uri)["shards"] == {"s1": 4, "s2": 4}
-    newest = shell.json("status", uri)["topology"]
-    assert shell.json("rebalance", uri)["topology"] == newest
-
-
-def test_a_time_of_the_history_is_that_commit(
-    shell: Shell, uri: str, rows: pa.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    try:
-        with Store.open(uri) as store:
-            for _ in range(3):
-                store.table("t").upsert(rows.slice(0, 10))
-        for line in shell.ok("history", uri, "t").splitlines()[1:]:
-            number, made = line.split()[:2]
-            assert made.endswith("Z")
-            assert shell.json("explain", uri, "t", "--snapshot", made)["snapshot"] == int(number)
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 def test_a_shard_that_is_away_is_named_by_gc(shell: Shell, uri: str) -> None:

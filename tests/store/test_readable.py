@@ -128,20 +128,6 @@ def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Stor
         made.upsert(twice)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (pl.LazyFrame(ROWS), r"collect\(\) makes a frame"),
-        (np.arange(3), "a dict gives its columns names"),
-        ("in.parquet", r"store\.load\(table, path\)"),
-        (({"id": i} for i in range(3)), r"list\(…\) is a list of dicts"),
-    ],
-)
-def test_what_is_no_rows_is_reported_with_how_to_make_some(table: Table, data: Any, message: str) -> None:
-    with pytest.raises(SchemaMismatch, match=message):
-        table.upsert(data)
-
-
 def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> None:
     duckdb = pytest.importorskip("duckdb")
     assert pl.DataFrame(table).height == pa.table(table).num_rows == 3

@@ -22,7 +22,6 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import (
     ContinuationKeyError,
-    InvalidKey,
     InvalidOption,
     NotFound,
     ScanConsumed,
@@ -262,14 +261,6 @@ def test_keys_to_delete_are_the_key_alone(trips: Table) -> None:
         trips.delete(trips.scan())
 
 
-def test_a_function_to_be_reported_is_looked_at_before_the_work(store: Store, trips: Table) -> None:
-    with pytest.raises(InvalidOption, match="on_progress=5"):
-        trips.create_index("by_km", ["km"], on_progress=5)  # type: ignore[arg-type]
-    assert trips.indexes() == ()
-    with pytest.raises(InvalidOption, match="on_progress=5"):
-        store.elasticity(on_progress=5)  # type: ignore[arg-type]
-
-
 def test_handles_of_one_table_are_equal(store: Store, trips: Table, legs: Table) -> None:
     assert trips == store.table("trips")
     assert len({trips, store.table("trips"), legs}) == 2
@@ -331,37 +322,6 @@ def test_rows_that_meet_a_condition_are_deleted_by_a_scan_of_their_keys(trips: T
     assert trips.scan().count() == 10 + len([i for i in range(1, 21) if i % 10])
 
 
-@pytest.mark.parametrize("keys", [7, "id > 3", b"7", np.int64(3), 7.5, {"id": 3}])
-def test_what_is_no_list_of_keys_is_reported_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"\[id, \.\.\.\].*delete\(where='a > 1'\)"):
-        trips.delete(keys)
-    with pytest.raises(InvalidOption, match=r"\[\(id, day\), \.\.\.\]"):
-        legs.delete(keys)
-
-
-@pytest.mark.parametrize(
-    ("keys", "error"),
-    [
-        ([3, (4,)], SchemaMismatch),
-        ([(3, 4)], SchemaMismatch),
-        ([{"id": 3, "day": "mon"}], SchemaMismatch),
-        ([{"di": 3}], SchemaMismatch),
-        ([{"id": 3}, 4], SchemaMismatch),
-        (["three"], SchemaMismatch),
-        ([3.5], SchemaMismatch),
-        ([2**31], SchemaMismatch),
-        ([None], InvalidKey),
-        ([3, 3], InvalidKey),
-    ],
-)
-def test_keys_that_do_not_fit_are_refused_and_nothing_is_deleted(
-    trips: Table, keys: Any, error: type[UsageError]
-) -> None:
-    with pytest.raises(error):
-        trips.delete(keys)
-    assert len(ids(trips)) == 100
-
-
 @pytest.mark.parametrize("columns", [["id", "km"], ["km"]])
 def test_columns_are_looked_at_where_there_are_no_rows(trips: Table, columns: list[str]) -> None:
     nothing = trips.scan(columns, "km < 0").to_table()
@@ -414,12 +374,6 @@ def test_pages_are_no_longer_than_the_limit(trips: Table) -> None:
     scan = trips.scan(limit=7)
     assert [page.rows.num_rows <= 7 for page in scan]
     assert scan.stats.scanned <= 2 * 7, "the first page may have ended at a tablet that lies elsewhere"
-
-
-@pytest.mark.parametrize("limit", [-1, 1.0, "7", True])
-def test_a_limit_is_a_whole_number(trips: Table, limit: Any) -> None:
-    with pytest.raises(InvalidOption, match="limit="):
-        trips.scan(limit=limit)
 
 
 # ------------------------------------------------------------------------------------------ order
@@ -507,21 +461,15 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [
-        (
-            {"order_by": "id"},
-            NotFound,
-            r"lie by a hash.*\.create_index\('by_id', \['id'\]\).*--columns id",
-        ),
+        ({"order_by": "id"}, NotFound, r"\.create_index\('by_id', \['id'\]\)"),
         ({"order_by": "id", "limit": 10_001}, NotFound, "a limit of up to 10,000 rows"),
         ({"order_by": ["km", "day"]}, NotFound, r"create_index\('by_km_day', \['km', 'day'\]\)"),
         ({"order_by": "kms"}, NotFound, "did you mean 'km'"),
         ({"order_by": "KM"}, NotFound, "did you mean 'km'"),
         ({"columns": ["KM"]}, NotFound, "did you mean 'km'"),
         ({"order_by": "-km"}, NotFound, "did you mean 'km'"),
-        ({"order_by": "km NULLS LAST"}, InvalidOption, "NULLS LAST here: null is below .*='km IS NOT NULL'"),
-        ({"order_by": "km DESC nulls first", "limit": 5}, InvalidOption, "cannot have NULLS FIRST here"),
-        ({"order_by": "km NULLS"}, NotFound, "a term is a column, or 'column DESC'"),
-        ({"order_by": "day, km DESC"}, InvalidOption, "order_by='day, km DESC' goes .* one direction"),
+        ({"order_by": "km NULLS LAST"}, NotFound, "a term is a column, or 'column DESC'"),
+        ({"order_by": "day, km DESC"}, InvalidOption, "order_by='day, km DESC' needs one direction"),
         ({"order_by": "km", "index": "none"}, InvalidOption, "allows none"),
         ({"order_by": "km", "index": "by_day"}, InvalidOption, "in the order of day, km, id"),
         ({"order_by": "km", "index": "km_hash"}, InvalidOption, "it is a hash index"),

@@ -18,7 +18,6 @@ from elasticscan.base.errors import (
     FilterError,
     InvalidOption,
     InvalidTopologyChange,
-    NotFound,
 )
 from elasticscan.filters import Aggregate, Fold, folding
 from elasticscan.store import Store, Table
@@ -142,26 +141,6 @@ def test_a_column_that_was_widened_meanwhile_is_aggregated_as_it_is_now(store: S
     result = table.aggregate(["max(g)", "sum(late) AS late", "count(late) AS some"])
     assert result.schema.field("max(g)").type == pa.int64()
     assert result.to_pydict() == {"max(g)": [6], "late": [None], "some": [0]}
-
-
-@pytest.mark.parametrize(
-    ("values", "by", "error"),
-    [
-        ([], [], InvalidOption),
-        ("sum(x)", [], FilterError),
-        ("median(n)", [], InvalidOption),
-        (["count(*)", "count(*)"], [], InvalidOption),
-        ("count(*) AS g", ["g"], InvalidOption),
-        ("count(*)", ["g", "g"], InvalidOption),
-        ("count(*)", "x", NotFound),
-        ({"sum": "n"}, [], InvalidOption),
-        ([1], [], InvalidOption),
-        ("count(*)", 5, InvalidOption),
-    ],
-)
-def test_what_there_is_not_is_refused(table: Table, values: Any, by: Any, error: type[Exception]) -> None:
-    with pytest.raises((error, NotFound)):
-        table.aggregate(values, by)
 
 
 def test_a_sum_that_overflows_is_an_error(table: Table) -> None:
