@@ -351,19 +351,18 @@ class Store:
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
         return Elasticity(self._context, most, on_progress, at_once)
 
-    def expand(self, shards: Sequence[str] | Mapping[str, str]) -> Topology:
-        """Add the shards that are not there yet, and move the fewest tablets that balance them all."""
-        names, roots = arguments.shards(shards)
-        return self.expand_with(self.elasticity(), names, roots)
+    def expand(self, shards: Sequence[str] | Mapping[str, str], how: Elasticity | None = None) -> Topology:
+        """Add the shards that are not there yet, and move the fewest tablets that balance them all.
 
-    def expand_with(self, how: Elasticity, names: Sequence[str], roots: Mapping[str, str]) -> Topology:
-        """Add shards as `expand`, with an `elasticity(...)`."""
-        names, _ = arguments.shards(names)
+        Args:
+            how: an `elasticity(...)`; one without bounds by default.
+        """
+        names, roots = arguments.shards(shards)
         for name in names:
             check_name("shard", name)
         self._context.catalog.check_writable()
         with new_roots(self._context, self._disks, names, roots) as new:
-            return how.expand(new)
+            return (how or self.elasticity()).expand(new)
 
     def contract(self, shard: str) -> Topology:
         """Move all tablets off a shard and remove it."""

@@ -293,7 +293,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
     ),
 }
 # Methods of a truth value alone, for the layers above, or of Arrow's protocol.
-LEFT_OUT = {"Store.rotate_secret", "Store.resume_part", "Store.expand_with", "Scan.part", "Scan.parts"}
+LEFT_OUT = {"Store.rotate_secret", "Store.resume_part", "Scan.part", "Scan.parts"}
 
 
 @pytest.fixture(scope="module")

@@ -226,7 +226,7 @@ def test_the_page_shows_what_status_prints_while_tablets_move(
         return thread
 
     with clock.stopped():
-        moving = in_background(lambda: store.expand_with(store.elasticity(1), ["s3"], {}))
+        moving = in_background(lambda: store.expand(["s3"], store.elasticity(1)))
         browser.wait("document.querySelectorAll('#moves tbody tr').length")
         status = compare(browser, store)
         assert status["moves"] and status["leases"] and status["scans"] == []
