@@ -204,7 +204,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
         },
     ),
     "Table.merge": (
-        {"rows": ROWS, "columns": ["s"]},
+        {"rows": ROWS},
         {
             "rows": NO_ROWS,
             "columns": NO_COLUMNS,
