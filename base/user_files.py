@@ -6,9 +6,8 @@ A lack of memory or open files is not an error of a file: it is raised as elsewh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -16,19 +15,16 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.redaction import as_cause, shown, without
 from elasticscan.base.resources import lack_in
 
-NO_HINTS: Mapping[str, str] = MappingProxyType({})
-TO_UTF8 = "iconv -f latin1 -t utf-8"
 _REFUSALS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)
 
 
 @contextmanager
-def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> Iterator[None]:
+def naming_file(path: str, verb: str) -> Iterator[None]:
     """Translate errors of pyarrow and the disk into ones that name the file.
 
     Args:
         path: the file, or the URI of it or of its directory; its password is not shown.
         verb: the operation that failed: "read", "written".
-        hints: the next step where Arrow refuses the rows, by a part of its message; the first match counts.
     """
     place = shown(path)
     try:
@@ -42,10 +38,8 @@ def naming_file(path: str, verb: str, hints: Mapping[str, str] = NO_HINTS) -> It
         raise InvalidOption(f"{place} cannot be {verb}: {reason}", file=place) from as_cause(error, path)
     except UnicodeError:  # in a column's name, or that of a directory
         raise SchemaMismatch(
-            f"{place} cannot be {verb}: its names or its text are not UTF-8; convert them ({TO_UTF8})",
-            file=place,
+            f"{place} cannot be {verb}: its names or its text are not UTF-8; convert them", file=place
         ) from None
     except _REFUSALS as error:
-        hint = next((hint for said, hint in hints.items() if said in str(error)), "")
-        why = f"{without(error, path)}{hint}"
+        why = without(error, path)
         raise SchemaMismatch(f"{place} cannot be {verb}: {why}", file=place) from as_cause(error, path)

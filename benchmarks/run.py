@@ -2,7 +2,7 @@
 
 python benchmarks/run.py [--rows 10000000] [--rounds 3] [--only spark,python,load,memory,key]
                          [--memory-rows 100000000] [--keep DIR]
-                         [--commits 1000] (and trust, promise, sql, streams, indexes, spark-indexes,
+                         [--commits 1000] (and promise, sql, streams, indexes, spark-indexes,
                          large-spark-indexes, keys, spark-keys, upkeep, shared)
 """
 
@@ -41,7 +41,6 @@ from shared_store import bench_first_scans, bench_many_tasks, bench_readers_and_
 from small_commits import bench_upkeep
 from sql_queries import bench_queries
 from streams import bench_streams
-from trust import bench_spark_trust, bench_trust
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.store import Store
@@ -251,7 +250,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--only",
-        default="load,python,key,trust,promise,spark,sql,streams,memory,indexes,spark-indexes,keys,spark-keys,"
+        default="load,python,key,promise,spark,sql,streams,memory,indexes,spark-indexes,keys,spark-keys,"
         "upkeep,shared",
     )
     parser.add_argument("--memory-rows", type=int, default=100_000_000)
@@ -278,11 +277,6 @@ def main() -> int:
             bench_key(results, Path(temporary))
         if "promise" in only:  # before others start a JVM, which keeps the environment of its start
             bench_promise(results, place, Path(temporary), options.rounds)
-        if "trust" in only:
-            bench_trust(results, work / "rows.parquet", place, Path(temporary), options.rounds)
-            spark = start_spark(work)
-            bench_spark_trust(results, spark, place, options.rounds)
-            spark.stop()
         if "sql" in only:
             spark = start_spark(work)
             bench_queries(results, spark, work, options.rows, options.rounds)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import elasticscan
-from elasticscan.base.errors import RESTORE, TryAgain
+from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.options import AnyTable, Json, Speed, Uri, bytes_of, seconds_of
@@ -153,8 +153,7 @@ def adopt(uri: Uri, json: Json = False) -> None:
     if reached > had:
         lines.append(f"Commits {had + 1} to {reached} are not in this catalog, and lost.")
     for shard, path in adopted.missing:
-        back = "`gc` puts it back from the trash" if (shard, path) in adopted.in_trash else RESTORE
-        lines.append(f"The catalog refers to {path} of shard {shard}, which is gone; {back}.")
+        lines.append(f"The catalog refers to {path} of shard {shard}, which is gone; `verify` says more.")
     answer(json, asdict(adopted), "\n".join(lines))
 
 

@@ -25,7 +25,7 @@ from elasticscan.cli.options import (
     names_of,
     snapshot_of,
 )
-from elasticscan.cli.output import answer, counted, listing, print_json_lines, right, say, show_rows
+from elasticscan.cli.output import answer, counted, listing, print_json_lines, say, show_rows
 from elasticscan.cli.scan import SHOWN_ROWS
 
 CHOSEN = "▶"
@@ -199,13 +199,10 @@ def _drawn(explained: dict[str, Any], index: str) -> RenderableType:
     head = Text.assemble((explained["table"], "bold"), title)
     parts: list[RenderableType] = [head, "", candidates, "", Text(choice)]
     if (actual := explained["actual"]) is not None:
-        (chosen,) = (each for each in explained["candidates"] if each["chosen"])
-        figures = [
-            ("rows scanned", round(chosen["rows_scanned"]), actual["rows_scanned"]),
-            ("rows returned", "", actual["rows_returned"]),
-            ("rows skipped by statistics", "", actual["rows_skipped"]),
-            ("pages", "", actual["pages"]),
-            ("seconds", "", right(f"{actual['seconds']:.3f}")),
-        ]
-        parts += ["", listing(", estimated, actual", [each for each in figures if each[2]])]
+        (expected,) = (round(each["rows_scanned"]) for each in explained["candidates"] if each["chosen"])
+        parts.append(
+            f"analyzed: scanned {counted(actual['rows_scanned'], 'row')} (estimated {expected:,}), "
+            f"returned {actual['rows_returned']:,}, skipped {actual['rows_skipped']:,} by statistics; "
+            f"{counted(actual['pages'], 'page')}, {actual['seconds']:.3f} s"
+        )
     return Group(*parts)

@@ -225,19 +225,16 @@ def _parsed(texts: Sequence[str], kind: pa.DataType) -> pa.Array:
 @contextmanager
 def open_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
     """Open a file for record batches, by the end of its name; it has its name once it is complete."""
-    ending, partial = path.suffix.lower(), path.with_name(f".{path.name}.partial")
-    if ending not in (".parquet", ".csv", ".arrow"):
+    files, partial = import_module("elasticscan.store"), path.with_name(f".{path.name}.partial")
+    if (kind := files.kind_of(path.name)) is None:
         raise InvalidOption(f"{path} has no known format; name it .csv, .parquet or .arrow", file=str(path))
     try:
-        with naming_file(str(path), "written"), pa.OSFile(str(partial), "wb") as sink:
-            if ending == ".parquet":
-                writer = import_module("pyarrow.parquet").ParquetWriter(sink, schema)
-            elif ending == ".csv":
-                writer = import_module("pyarrow.csv").CSVWriter(sink, schema)
-            else:
-                writer = pa.ipc.new_file(sink, schema)
-            with writer:
-                yield writer
+        with (
+            naming_file(str(path), "written"),
+            pa.OSFile(str(partial), "wb") as sink,
+            files.open_file(kind, sink, schema) as writer,
+        ):
+            yield writer
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

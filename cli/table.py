@@ -11,7 +11,6 @@ import typer
 
 import elasticscan
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.user_files import naming_file
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, pairs_of
 from elasticscan.cli.output import answer, counted
 from elasticscan.cli.scan import keys_of
@@ -21,8 +20,6 @@ Kind = Annotated[
     str,
     typer.Argument(metavar="TYPE", help=r"Its Arrow type: int64, double, string, bool, timestamp\[us], …"),
 ]
-# The formats of `pyarrow.dataset`, by the end of a file's name.
-_FORMATS = {"csv": "csv", "json": "json", "jsonl": "json", "orc": "orc", "arrow": "ipc", "feather": "ipc"}
 
 
 def drop(
@@ -170,14 +167,10 @@ def delete(
 
 def _keys_in(files: Sequence[str], fields: pa.Schema) -> pa.Table:
     """Read key columns from files."""
-    dataset, parts = import_module("pyarrow.dataset"), []
-    for file in files:
-        form = _FORMATS.get(file.removesuffix(".gz").rpartition(".")[2].lower(), "parquet")
-        with naming_file(file, "read"):
-            found = dataset.dataset(file, format=form)
-            missing = [name for name in fields.names if name not in found.schema.names]
-            if missing:
-                raise InvalidOption(f"the file lacks {missing[0]!r}, a column of the key", option="FILE")
-            nullable = pa.schema([field.with_nullable(True) for field in fields])
-            parts.append(found.replace_schema(nullable).to_table())
-    return pa.concat_tables(parts)
+    parts = []
+    for batch in import_module("elasticscan.store").read_files(files, fields):
+        missing = [name for name in fields.names if name not in batch.schema.names]
+        if missing:
+            raise InvalidOption(f"a file lacks {missing[0]!r}, a column of the key", option="FILE")
+        parts.append(batch.select(fields.names).cast(fields))
+    return pa.Table.from_batches(parts, fields)

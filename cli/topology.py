@@ -33,8 +33,7 @@ def expand(
     shards = shards_of(shard)
     with elasticscan.open(uri) as store, _moving(store, "moving tablets in", bytes_per_second) as how:
         before = store.topology.number
-        roots = shards if isinstance(shards, dict) else {}
-        _report(store, store.expand_with(how, list(shards), roots), json, before)
+        _report(store, store.expand(shards, how), json, before)
 
 
 def contract(

@@ -65,7 +65,6 @@ from elasticscan.store.reading.streams import (
     look,
     look_behind,
     scan_snapshot,
-    streams_of,
 )
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.roots import Location
@@ -164,7 +163,6 @@ __all__ = [
     "slots_of_filter",
     "stage",
     "status_of",
-    "streams_of",
     "table_to_write",
     "tombstones_of",
     "unchanged",

@@ -7,25 +7,17 @@ refused, and with markers that name it in all roots, so that no root belongs to 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from elasticscan.base.errors import (
-    ElasticScanError,
-    OperatorNeeded,
-    ShardUnavailable,
-    StoreDamaged,
-    WrongRoot,
-)
-from elasticscan.catalog import Catalog
+from elasticscan.base.errors import ElasticScanError, ShardUnavailable, StoreDamaged, WrongRoot
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
 from elasticscan.store.context.marks import next_incarnation
 from elasticscan.store.roots import Mark
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.roots.markers import read_mark, read_marker, write_mark, write_marker
-from elasticscan.store.upkeep.garbage import trashed_paths
 from elasticscan.topology import Shard
 
 
@@ -36,14 +28,12 @@ class Adopted:
     Attributes:
         incarnation: the new one.
         commits: (the catalog's newest commit, the newest that the shards knew); commits in between are lost.
-        missing: (shard, path) of files that the catalog refers to and that are gone.
-        in_trash: those of them that lie in their shard's trash, from where a collection puts them back.
+        missing: (shard, path) of files that the catalog refers to and that are not in their places.
     """
 
     incarnation: str
     commits: tuple[int, int]
     missing: tuple[tuple[str, str], ...]
-    in_trash: tuple[tuple[str, str], ...]
 
 
 def settle_copy(context: Context) -> None:
@@ -77,32 +67,6 @@ def settle_copy(context: Context) -> None:
     context.note_newest(shard.id for shard in active)
 
 
-def cut_off(context: Context, shards: Iterable[Shard]) -> WrongRoot | None:
-    """The error that tells of a copy whose first write was cut off during `settle_copy`; None where none was.
-
-    Nothing is damaged by it: the copy is read as before, and the next write begins again.
-    """
-    with context.catalog.reading() as tx:
-        identity = tx.identity()
-    incarnation = next_incarnation(identity, context.catalog.home)
-    if incarnation is None:
-        return None
-    begun = list[str]()
-    for shard in shards:
-        with suppress(OperatorNeeded):
-            marker = read_marker(context.disk_of(shard.id), context.root_of(shard.id))
-            if marker is not None and marker.incarnation == incarnation:
-                begun.append(shard.name)
-    if not begun:
-        return None
-    assert identity.home is not None
-    return WrongRoot(
-        f"this store is a copy of {identity.home.path}, and the first write at shards "
-        f"{', '.join(map(repr, begun))} was cut off; no row is lost: the next write finishes it",
-        original=identity.home.path,
-    )
-
-
 def adopt(context: Context) -> Adopted:
     """Make this catalog the owner of its shards, whatever another copy of it did since.
 
@@ -115,7 +79,11 @@ def adopt(context: Context) -> Adopted:
         StoreDamaged: the catalog is not as it was written.
     """
     context.take_any_catalog()
-    damage = _damage_of(context.catalog)
+    damage = None
+    try:
+        context.catalog.check_whole()
+    except StoreDamaged as error:
+        damage = error
     with context.catalog.leasing() as tx:
         if damage is not None:
             if not tx.mend_statistics():
@@ -125,32 +93,20 @@ def adopt(context: Context) -> Adopted:
         referred = tx.known_paths()
         gone = {(file.shard, file.path) for file in tx.dropped_files()}
         (layout, commit), missing = context.seen, []  # also beyond what this process has seen
-        in_trash: list[tuple[str, str]] = []
         for shard in active:
             live = {path for at, path in referred - gone if at == shard.id}
-            lost, trashed, reached = _inspect(context, shard, live)
+            lost, reached = _inspect(context, shard, live)
             missing += [(shard.name, path) for path in lost]
-            in_trash += [(shard.name, path) for path in lost if path in trashed]
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
         _mark(context, every, {shard.id for shard in active}, incarnation)
         tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
     context.note_newest(shard.id for shard in active)
-    return Adopted(incarnation, (identity.last_commit, commit), tuple(missing), tuple(in_trash))
+    return Adopted(incarnation, (identity.last_commit, commit), tuple(missing))
 
 
-def _damage_of(catalog: Catalog) -> StoreDamaged | None:
-    try:
-        catalog.check_whole()
-    except StoreDamaged as error:
-        return error
-    return None
-
-
-def _inspect(
-    context: Context, shard: Shard, live: set[str]
-) -> tuple[list[str], frozenset[str], tuple[int, int]]:
-    """The files that a root lacks, those in its trash, and the (layout, commit) that is known there."""
+def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str], tuple[int, int]]:
+    """Return the files that a root lacks, and the (layout, commit) that is known there."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
     marker = read_marker(disk, root)
     files = {path for path, _ in disk.list()}
@@ -158,8 +114,7 @@ def _inspect(
     expected = context.marker_of(shard.id)
     if marker is None and lost:
         raise ShardUnavailable(
-            f"{place_of(root)} has no marker and lacks {len(lost)} files of {expected}, so its disk is not "
-            "mounted, or was emptied; mount or restore it and try again",
+            f"{place_of(root)} has no marker and lacks {len(lost)} files of {expected}; mount its disk",
             root=str(place_of(root)),
             shard=shard.name,
         )
@@ -173,7 +128,7 @@ def _inspect(
     mark = read_mark(disk)
     layout, commit = (0, 0) if mark is None else (mark.layout, mark.commit)
     commit = max(commit, newest_commit_of(expected.store, ((disk, path) for path in files - live)))
-    return lost, trashed_paths(files), (layout, commit)
+    return lost, (layout, commit)
 
 
 def _mark(context: Context, shards: Sequence[Shard], active: Collection[int], incarnation: str) -> None:

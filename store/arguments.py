@@ -11,7 +11,6 @@ import math
 import operator
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -252,39 +251,27 @@ def roots(option: str, value: Any) -> dict[str, str]:
     return shards(value)[1] if value else {}
 
 
-def seconds(option: str, value: Any) -> float:
-    """Return a finite number of seconds, 0 or more."""
-    return _finite(option, value, "a finite number of seconds, 0 or more")
+def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) -> float:
+    """Return a number within bounds, as of seconds, bytes per second or a share."""
+    found = math.nan
+    with suppress(OverflowError):  # an integer beyond the range of floats
+        if not isinstance(value, bool) and isinstance(value, Real):
+            found = float(value)
+    if not least <= found <= most:
+        raise _refusal(option, value, f"a number, {least} to {most}")
+    return found
 
 
 def period(option: str, value: Any) -> float:
-    """Return the seconds of a timedelta, or of text with its unit; a number alone is refused, except 0."""
+    """Return the seconds of a timedelta, or of text with its unit; a number alone is refused."""
     allowed = "a time with its unit, s, m, h or d, as in 30s, 90m, 12h or 7d"
     if isinstance(value, str):
-        written = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])|0", value.lower(), re.ASCII)
-        number = math.nan if written is None else float(written[1] or 0) * _UNITS[written[2] or "s"]
-        if not math.isfinite(number):
-            raise InvalidOption(f"{option}={brief(value, 40)} must be {allowed}, or 0", option=option)
-        return number
+        written = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhd])|0", value.lower(), re.ASCII)
+        if written is not None:
+            return float(written[1] or 0) * _UNITS[written[2] or "s"]
     if isinstance(value, timedelta):
-        return _finite(option, value.total_seconds(), "0 or more")
-    if not isinstance(value, bool) and isinstance(value, Real) and value == 0:
-        return 0.0
-    raise _refusal(option, value, f"{allowed}, or a timedelta, or 0; a number does not say of what")
-
-
-def share(option: str, value: Any) -> float:
-    """Return a part of a whole, 0 to 1."""
-    return _finite(option, value, "a number from 0 to 1", most=1.0)
-
-
-def speed(option: str, value: Any) -> float | None:
-    """Return bytes per second, greater than 0; None for no bound."""
-    allowed = "a finite number greater than 0, or None"
-    number = None if value is None else _finite(option, value, allowed)
-    if number == 0:
-        raise _refusal(option, value, allowed)
-    return number
+        return number(option, value.total_seconds())
+    raise _refusal(option, value, f"{allowed}, or a timedelta")
 
 
 def transaction(value: Any) -> IdempotencyKey | None:
@@ -321,16 +308,6 @@ def user_metadata(value: Any) -> dict[str, str]:
             most=MAX_USER_METADATA_BYTES,
         )
     return said
-
-
-def _finite(option: str, value: Any, allowed: str, most: float = sys.float_info.max) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    except OverflowError:  # an integer beyond the range of floats
-        number = math.inf
-    if not 0 <= number <= most:
-        raise _refusal(option, value, allowed)
-    return number
 
 
 def _refusal(option: str, value: Any, allowed: str) -> InvalidOption:

@@ -61,7 +61,6 @@ class Explanation(dict[str, Any]):
             f"columns   {', '.join(self['columns']) or 'none'}",
             f"filter    {self['filter'] or 'none'}",
             f"access    {self['access']}",
-            *([f"folded    {', '.join(self['aggregate']['values'])}"] if "aggregate" in self else []),
             f"until now {counted['rows_scanned']:,} rows scanned, {counted['rows_returned']:,} returned",
             *(f"{s['scan']} at {s['shard']}: {s['slots']:,} slots" for s in self["scans"]),
             *(f"not used  {c['access']}: {c['reason']}" for c in self["candidates"] if not c["usable"]),

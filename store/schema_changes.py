@@ -119,8 +119,8 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
 def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> TableInfo:
     if len(columns) > MAX_COLUMNS:
         raise LimitExceeded(
-            f"table {table.name!r} would have had {len(columns):,} columns with those that were dropped, and "
-            f"may have {MAX_COLUMNS:,}; copy its rows to a new table, which begins again",
+            f"table {table.name!r} may have {MAX_COLUMNS:,} columns, dropped ones included, not "
+            f"{len(columns):,}; copy its rows to a new table",
             limit="columns",
             most=MAX_COLUMNS,
         )
@@ -154,9 +154,8 @@ def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, chang
         raise no_such_column(table.name, name, table.schema.names)
     if name in table.primary_key:
         raise InvalidOption(
-            f"column {name!r} of table {table.name!r} cannot be {change}: its primary key "
-            f"({', '.join(table.primary_key)}) is made of it, by which its files are sorted; copy its rows "
-            "to a new table",
+            f"column {name!r} of table {table.name!r} is of the primary key and cannot be {change}; copy its "
+            "rows to a new table",
             column=name,
         )
     for index in indexes:
@@ -211,8 +210,7 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
     if same is None:
         if not field.nullable:
             raise InvalidOption(
-                f"column {field.name!r} is declared not null, but the rows that table {table.name!r} has "
-                "already are null in it; declare it nullable (pyarrow.field(name, type)), then fill it",
+                f"column {field.name!r} is null in the rows of table {table.name!r}; declare it nullable",
                 option="fields",
                 column=field.name,
             )
@@ -220,7 +218,7 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
     if same.name != field.name:
         raise AlreadyExists(
             f"table {table.name!r} already has a column {same.name!r}, which differs from {field.name!r} in "
-            "case alone, and Spark does not tell these apart; choose another name",
+            "case alone; choose another name",
             table=table.name,
             column=field.name,
         )

@@ -55,38 +55,35 @@ def _shards(
     tablets, size = Counter(tablet.shard for tablet in placement.tablets), Counter[int]()
     for fragment in fragments:
         size[fragment.shard] += fragment.serving_bytes
-    return [_shard(shard, tablets[shard.id], size[shard.id]) for shard in shards]
-
-
-def _shard(shard: Shard, tablets: int, size: int) -> dict[str, Any]:
-    return {
-        "name": shard.name,
-        "root": shown(shard.root),
-        "draining": shard.draining,
-        "tablets": tablets,
-        "bytes": size,
-    }
-
-
-def _index(index: IndexInfo, size: int) -> dict[str, Any]:
-    return {
-        "name": index.name,
-        "kind": index.kind,
-        "columns": list(index.columns),
-        "include": list(index.include),
-        "ready": index.ready,
-        "bytes": size,
-    }
+    return [
+        {
+            "name": shard.name,
+            "root": shown(shard.root),
+            "draining": shard.draining,
+            "tablets": tablets[shard.id],
+            "bytes": size[shard.id],
+        }
+        for shard in shards
+    ]
 
 
 def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
     """Return the entries of indexes by their tables."""
-    size, message = Counter[int](), dict[int, list[dict[str, Any]]]()
+    size, found = Counter[int](), dict[int, list[dict[str, Any]]]()
     for run in runs:
         size[run.index] += run.bytes
     for index in indexes:
-        message.setdefault(index.table, []).append(_index(index, size[index.id]))
-    return message
+        found.setdefault(index.table, []).append(
+            {
+                "name": index.name,
+                "kind": index.kind,
+                "columns": list(index.columns),
+                "include": list(index.include),
+                "ready": index.ready,
+                "bytes": size[index.id],
+            }
+        )
+    return found
 
 
 def _move(move: OwnedMove, names: Mapping[int, str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
 from elasticscan.store.rows.sources import FORMATS
-from elasticscan.store.rows.text import COMMA, TextRules
+from elasticscan.store.rows.text import TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
@@ -124,7 +124,7 @@ class Store:
             check_name("shard", name)
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
-        retention = arguments.seconds("retention_seconds", retention_seconds)
+        retention = arguments.number("retention_seconds", retention_seconds)
         hash = arguments.choice("hash", hash, HASHES)  # noqa: A001
         upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
@@ -249,7 +249,7 @@ class Store:
         format: str | None = None,  # noqa: A002 - the word users know
         nulls: Sequence[str] = (),
         types: Mapping[str, pa.DataType | str] | None = None,
-        delimiter: str = COMMA,
+        delimiter: str = ",",
         column_names: Sequence[str] | None = None,
         job: str | None = None,
         if_unchanged_since: int | None = None,
@@ -347,23 +347,22 @@ class Store:
     ) -> Elasticity:
         """Return topology changes with a bound on copying, with progress, or with more moves at a time."""
         arguments.callback("on_progress", on_progress)
-        most = arguments.speed("bytes_per_second", bytes_per_second)
+        most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
         return Elasticity(self._context, most, on_progress, at_once)
 
-    def expand(self, shards: Sequence[str] | Mapping[str, str]) -> Topology:
-        """Add the shards that are not there yet, and move the fewest tablets that balance them all."""
-        names, roots = arguments.shards(shards)
-        return self.expand_with(self.elasticity(), names, roots)
+    def expand(self, shards: Sequence[str] | Mapping[str, str], how: Elasticity | None = None) -> Topology:
+        """Add the shards that are not there yet, and move the fewest tablets that balance them all.
 
-    def expand_with(self, how: Elasticity, names: Sequence[str], roots: Mapping[str, str]) -> Topology:
-        """Add shards as `expand`, with an `elasticity(...)`."""
-        names, _ = arguments.shards(names)
+        Args:
+            how: an `elasticity(...)`; one without bounds by default.
+        """
+        names, roots = arguments.shards(shards)
         for name in names:
             check_name("shard", name)
         self._context.catalog.check_writable()
         with new_roots(self._context, self._disks, names, roots) as new:
-            return how.expand(new)
+            return (how or self.elasticity()).expand(new)
 
     def contract(self, shard: str) -> Topology:
         """Move all tablets off a shard and remove it."""
@@ -455,7 +454,7 @@ class Store:
         Raises:
             ReadOnlyStore: the store cannot be written.
         """
-        most = arguments.speed("bytes_per_second", bytes_per_second)
+        most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
         arguments.callback("on_step", on_step)
         return Keeper(self._context, None, most, on_step).keep()
 
@@ -483,9 +482,9 @@ class Store:
             StoreDamaged, CatalogOutdated, WrongRoot: nothing was removed.
         """
         rules = GarbageRules(
-            arguments.seconds("grace_seconds", grace_seconds),
-            arguments.seconds("trash_seconds", trash_seconds),
-            arguments.share("share", share),
+            arguments.number("grace_seconds", grace_seconds),
+            arguments.number("trash_seconds", trash_seconds),
+            arguments.number("share", share, most=1),
         )
         collected = collect_garbage(self._context, rules, dry_run)
         if not collected.dry_run:

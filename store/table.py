@@ -21,8 +21,8 @@ from elasticscan.store.arguments import Filter, Names, Parameters, Reading, Said
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable
 from elasticscan.store.context.tags import add_tag, drop_tag
-from elasticscan.store.notebooks import Explanation, History, table_html
-from elasticscan.store.reading.aggregating import Aggregation
+from elasticscan.store.notebooks import History, table_html
+from elasticscan.store.reading.aggregating import aggregate_rows
 from elasticscan.store.reading.beginning import begin_changes, begin_scan
 from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
 from elasticscan.store.reading.getting import get_rows
@@ -392,24 +392,7 @@ class Table:
                 columns x, one or several; "sum(x) AS total" names a column of the result.
             group_by: a column, or several; without any there is one row. Memory holds a row for each group.
         """
-        return self._aggregation(values, group_by, filter, snapshot, parameters).compute()
-
-    def explain_aggregate(
-        self,
-        values: Names,
-        group_by: Names = (),
-        filter: Filter = None,
-        snapshot: Snapshot = None,
-        *,
-        parameters: Parameters = None,
-    ) -> Explanation:
-        """Explain how `aggregate` would read: as `Scan.explain`, with the aggregates and the groups."""
-        return self._aggregation(values, group_by, filter, snapshot, parameters).explain()
-
-    def _aggregation(
-        self, values: Names, group_by: Names, filter: Filter, snapshot: Snapshot, parameters: Parameters
-    ) -> Aggregation:
-        return Aggregation(
+        return aggregate_rows(
             self._context,
             self._find,
             arguments.columns("values", values),

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.metadata import Fragment, IndexRun, Seal
-from elasticscan.storage import FileDamage, find_damage, find_seal
-from elasticscan.store.adoption import cut_off
+from elasticscan.storage import FileDamage, find_damage
 from elasticscan.store.context import Context
-from elasticscan.store.upkeep.garbage import trashed_places
 from elasticscan.topology import SlotSet
 
 
@@ -26,7 +24,6 @@ class Finding:
         rows, of_rows: how many rows (of an index: entries) cannot be read, and how many the file has:
             versions of rows, and deletions, each counted.
         commits: the first and the last that wrote rows of the file.
-        copy: where an intact copy of the file lies at the same shard, which `gc` puts back.
     """
 
     error: str
@@ -38,7 +35,6 @@ class Finding:
     rows: int = 0
     of_rows: int = 0
     commits: tuple[int, int] | None = None
-    copy: str | None = None
 
     def __str__(self) -> str:
         if self.path is None:
@@ -51,8 +47,9 @@ class Finding:
             lost = f"{self.rows:,} of its {self.of_rows:,} rows, in slots {SlotSet.of(self.slots)}"
         if self.commits is not None:
             lost += f", of {_commits(*self.commits)}"
-        there = "no other copy is known here" if self.copy is None else f"`gc` puts back the copy {self.copy}"
-        return f"{self.error}. Not readable: {lost}. At shard {self.shard!r}, {there}"
+        return (
+            f"{self.error}. Not readable: {lost}. `gc` puts back a copy in the trash of shard {self.shard!r}"
+        )
 
 
 def _commits(first: int, last: int) -> str:
@@ -82,8 +79,6 @@ def verify(context: Context) -> Iterator[Finding]:
                 context.check_root(shard.id)
         except OperatorNeeded as error:
             yield Finding(str(error), shard=shard.name)
-    if (unfinished := cut_off(context, shards)) is not None:
-        yield Finding(str(unfinished))
     look = _Inspection(context, {shard.id: shard.name for shard in shards}, names)
     for fragment in fragments.values():
         yield from look.at_fragment(fragment)
@@ -92,11 +87,10 @@ def verify(context: Context) -> Iterator[Finding]:
 
 
 class _Inspection:
-    """The look at files, one after another; of each, what is damaged is told and nothing else is kept."""
+    """A check of files, one after another, which keeps nothing but the names of shards and tables."""
 
     def __init__(self, context: Context, shards: Mapping[int, str], tables: Mapping[int, str]) -> None:
         self._context, self._shards, self._tables = context, shards, tables
-        self._trashed: dict[int, dict[str, str]] = {}  # by shard, by their former paths, as far as asked for
 
     def at_fragment(self, fragment: Fragment) -> Iterator[Finding]:
         damage = self._damage(fragment.shard, fragment.path, fragment.seal, f"{self._label(fragment)})")
@@ -110,7 +104,7 @@ class _Inspection:
             ]
             slots = SlotSet.of(span for _, of in lost for span in of)
             rows = sum(count for count, of in lost if of)
-        finding = self._finding(damage, fragment, fragment.path, fragment.seal)
+        finding = self._finding(damage, fragment, fragment.path)
         commits = (fragment.min_commit, fragment.max_commit)
         yield replace(finding, slots=slots.ranges, rows=rows, of_rows=fragment.rows, commits=commits)
 
@@ -122,7 +116,7 @@ class _Inspection:
         rows = run.rows
         if damage.batches is not None:
             rows = sum(count for count, _ in damage.batches.values())
-        finding = self._finding(damage, fragment, run.path, run.seal)
+        finding = self._finding(damage, fragment, run.path)
         yield replace(finding, index=index or "", slots=fragment.slots.ranges, rows=rows, of_rows=run.rows)
 
     def _damage(self, shard: int, path: str, seal: Seal, label: str) -> FileDamage | None:
@@ -131,27 +125,9 @@ class _Inspection:
         except OperatorNeeded as error:
             return FileDamage(error, None)
 
-    def _finding(self, damage: FileDamage, fragment: Fragment, path: str, seal: Seal) -> Finding:
-        return Finding(
-            str(damage.error),
-            self._shards[fragment.shard],
-            path,
-            self._tables.get(fragment.table),
-            copy=self._copy(fragment.shard, path, seal),
-        )
+    def _finding(self, damage: FileDamage, fragment: Fragment, path: str) -> Finding:
+        table = self._tables.get(fragment.table)
+        return Finding(str(damage.error), self._shards[fragment.shard], path, table)
 
     def _label(self, fragment: Fragment) -> str:
         return f" (table {self._tables.get(fragment.table)!r}, slots {fragment.slots}"
-
-    def _copy(self, shard: int, path: str, seal: Seal) -> str | None:
-        """The place of the whole file in the shard's trash, if a collection took it there."""
-        try:
-            disk = self._context.disk_of(shard)
-            if shard not in self._trashed:
-                self._trashed[shard] = trashed_places(file for file, _ in disk.list())
-            place = self._trashed[shard].get(path)
-            if place is None or find_seal(disk, place, path)[1] != seal:
-                return None
-        except OperatorNeeded:
-            return None
-        return place

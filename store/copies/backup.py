@@ -469,8 +469,7 @@ def _root(place: Location) -> str:
 def _claim(disk: Disk, store: str, uri: str) -> set[str]:
     """Make a place that of a store's backups; returns the files that are there."""
     there = _listed(disk)
-    written = _owner_in_marker(disk) if BACKUP_MARKER in there else None
-    owner = written or _owner_in_lists(disk, there)  # where the marker is lost or torn
+    owner = _owner(disk) if BACKUP_MARKER in there else None
     if owner is None and there:
         raise InvalidOption(
             f"{shown(uri)} is not empty, and holds no backups of this store; choose another place",
@@ -480,24 +479,17 @@ def _claim(disk: Disk, store: str, uri: str) -> set[str]:
         raise InvalidOption(
             f"{shown(uri)} holds backups of another store; choose another place", option="target"
         )
-    if written == store:
+    if owner == store:
         return there
     with disk.create(BACKUP_MARKER) as file:
         file.write(json.dumps({"version": VERSION, "store": store}, sort_keys=True).encode() + b"\n")
     return there
 
 
-def _owner_in_marker(disk: Disk) -> str | None:
+def _owner(disk: Disk) -> str | None:
     content = disk.open(BACKUP_MARKER)
     with suppress(ValueError, TypeError, KeyError):
         return str(json.loads(content.read_at(0, content.size).to_pybytes())["store"])
-    return None
-
-
-def _owner_in_lists(disk: Disk, there: Iterable[str]) -> str | None:
-    for name in filter(_is_list, there):
-        with suppress(StoreDamaged):
-            return _unpack(disk, name).store
     return None
 
 

@@ -80,11 +80,7 @@ def staging_of(location: Location) -> Iterator[Staging]:
         return
     aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
     place = Location(str(aside), aside)
-    try:
-        made = place.make()
-    except InvalidOption as error:
-        said = error.message.replace(str(aside), str(directory))
-        raise InvalidOption(said, option="uri") from error.__cause__
+    made = place.make()
     try:
         yield Staging(location, place)
         try:

@@ -10,7 +10,7 @@ from itertools import count
 from elasticscan.base.concurrency import completed
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, NotReady, TryAgain
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
-from elasticscan.catalog import Interrupted, Tx, retry_interrupted
+from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.store.context import Context
 from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
@@ -82,24 +82,18 @@ class Elasticity:
 
     def _balance(self, new: Sequence[tuple[str, str]]) -> int:
         """Add shards, and move tablets until they balance; returns how many changes that took."""
-        changes, joined = 0, False
-        try:
-            for attempt in range(EXPAND_ROUNDS):
-                with owning() as owner:
-                    claims = Claims()
-                    with self._context.catalog.writing() as tx, claims.undone_on_errors():
-                        changes += self._add_or_take_back(tx, claims, new) if attempt == 0 else 0
-                        plans = self._plan(tx, owner)
-                    joined = bool(new)
-                    if not plans:
-                        break
-                    changes += len(plans)
-                    # A tablet that another process was moving is planned again, but none is chased for ever.
-                    self._carry_out(plans, owner, tolerate=True)
-        except ElasticScanError as error:
-            if not joined or isinstance(error, Interrupted):
-                raise
-            raise _told_after(error, [name for name, _ in new]) from error
+        changes = 0
+        for attempt in range(EXPAND_ROUNDS):
+            with owning() as owner:
+                claims = Claims()
+                with self._context.catalog.writing() as tx, claims.undone_on_errors():
+                    changes += self._add_or_take_back(tx, claims, new) if attempt == 0 else 0
+                    plans = self._plan(tx, owner)
+                if not plans:
+                    break
+                changes += len(plans)
+                # A tablet that another process was moving is planned again, but none is chased for ever.
+                self._carry_out(plans, owner, tolerate=True)
         return changes
 
     @retry_interrupted
@@ -143,15 +137,12 @@ class Elasticity:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
-            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            before = self._context.placement_in(tx)
             tx.tablet(tablet_id)
             left, right = tx.new_tablet_ids(2)
             after = split_tablet(before, tablet_id, at, (left, right))
-            tx.replace_placement(before, after)
-            reason = f"tablet {tablet_id} split into {left} and {right}"
-            topology = tx.append_topology(reason, True, after, last)
-            layout = tx.versions()[0]
-        return self._noted(topology, layout)
+            placed = self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
+        return self._noted(*placed)
 
     @retry_interrupted
     def join(self, left: int, right: int) -> Topology:
@@ -160,14 +151,11 @@ class Elasticity:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
                 tx.tablet(tablet_id)
-            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            before = self._context.placement_in(tx)
             (joined,) = tx.new_tablet_ids(1)
             after = join_tablets(before, left, right, joined)
-            tx.replace_placement(before, after)
-            reason = f"tablets {left} and {right} joined into {joined}"
-            topology = tx.append_topology(reason, True, after, last)
-            layout = tx.versions()[0]
-        return self._noted(topology, layout)
+            placed = self._replace(tx, before, after, f"tablets {left} and {right} joined into {joined}")
+        return self._noted(*placed)
 
     @retry_interrupted
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -179,7 +167,7 @@ class Elasticity:
             for move in tx.moves():
                 self._forget_dead(tx, move.tablet)
             moving = {move.tablet for move in tx.moves()}
-            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
+            before = self._context.placement_in(tx)
             there = {tablet.id: tablet for tablet in before.tablets if tablet.id not in moving}
             ids, changes = count(tx.new_tablet_ids(2 * len(splits) + len(joins))[0]), list[Change]()
             for tablet in splits:
@@ -191,12 +179,9 @@ class Elasticity:
                     changes.append(whole(there[left], there[right], next(ids)))
             if not changes:
                 return 0, 0
-            after = change_tablets(before, changes)
-            tx.replace_placement(before, after)
             reason = f"{cut} tablets split, {len(changes) - cut} pairs of neighbours joined"
-            topology = tx.append_topology(reason, True, after, last)
-            layout = tx.versions()[0]
-        self._noted(topology, layout)
+            placed = self._replace(tx, before, change_tablets(before, changes), reason)
+        self._noted(*placed)
         return cut, len(changes) - cut
 
     @retry_interrupted
@@ -346,6 +331,12 @@ class Elasticity:
             layout = tx.versions()[0]
         return self._noted(topology, layout)
 
+    def _replace(self, tx: Tx, before: Placement, after: Placement, reason: str) -> tuple[Topology, int]:
+        """Replace the placement, and return its topology and layout."""
+        last = self._context.newest_topology(tx)
+        tx.replace_placement(before, after)
+        return tx.append_topology(reason, True, after, last), tx.versions()[0]
+
     def _noted(self, topology: Topology, layout: int) -> Topology:
         """Return the committed topology and cache it."""
         self._context.note_placement(layout, topology.placement, topology)
@@ -382,15 +373,6 @@ class Elasticity:
 def _plan_even(tx: Tx, placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
     """Return the moves that even shards out by what their tablets hold now."""
     return plan_even(placement, tablet_bytes(placement, tx.fragments()), shards, Policy())
-
-
-def _told_after(error: ElasticScanError, joined: Sequence[str]) -> ElasticScanError:
-    """Return the error of an expansion whose shards had joined before."""
-    return type(error)(
-        f"{error.message}. Before that {', '.join(joined)} joined the store, and what could move has moved; "
-        "when this is mended, `elasticscan rebalance` (Store.rebalance) moves the rest",
-        **error.fields,
-    )
 
 
 @contextmanager

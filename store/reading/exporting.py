@@ -28,7 +28,6 @@ FILE_BYTES = 256 << 20
 COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 COMPLETE = "_SUCCESS"
 _FILE_NAME = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
-_HINTS = {"": "; choose other columns"}
 
 # Called with the rows that were written so far.
 OnExported = Callable[[int], None]
@@ -65,15 +64,15 @@ def export_scan(
     output = _ExportedFiles(system, place, kind, schema, file_bytes, compression)
     rows = 0
     try:
-        with naming_file(path, "written", _HINTS):
+        with naming_file(path, "written"):
             output.begin()
         for batch in scan.batches():
-            with naming_file(path, "written", _HINTS):
+            with naming_file(path, "written"):
                 output.write(batch)
             rows += batch.num_rows
             if on_progress is not None:
                 on_progress(rows)
-        with naming_file(path, "written", _HINTS):
+        with naming_file(path, "written"):
             output.finish()
     except BaseException:
         output.remove()
@@ -103,10 +102,8 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
     if kind is None:
         held = system.get_file_info(fs.FileSelector(place, allow_not_found=True))
         if held:
-            is_whole = any(each.base_name == COMPLETE for each in held)
-            cut = "" if is_whole else f" but no {COMPLETE}, as an export that was cut off"
             raise InvalidOption(
-                f"{shown(path)} holds {held[0].base_name!r}{cut}; choose an empty directory", option="path"
+                f"{shown(path)} holds {held[0].base_name!r}; choose an empty directory", option="path"
             )
         system.create_dir(place, recursive=True)
     return system, place, kind

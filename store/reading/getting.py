@@ -80,8 +80,7 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count += batch.num_rows
         if count > MAX_KEYS:
             raise LimitExceeded(
-                f"get looks up {MAX_KEYS:,} keys at once, and was given more: give them in parts, or "
-                "read what lies between two keys with scan(filter='id BETWEEN 1 AND 1000000000')",
+                f"get looks up at most {MAX_KEYS:,} keys at once; split them, or use scan(filter=…)",
                 limit=MAX_KEYS,
             )
         yield batch

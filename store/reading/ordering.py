@@ -53,8 +53,7 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
         )
     if len({descending for _, descending in terms}) > 1:
         raise InvalidOption(
-            f"order_by={order_by!r} goes up in one column and down in another; an index is read in one "
-            "direction: say DESC of all columns or of none, or give a limit of up to 10,000 rows",
+            f"order_by={order_by!r} needs one direction, or a limit of up to 10,000 rows",
             option="order_by",
         )
     return Order(columns, terms[0][1])
@@ -74,8 +73,7 @@ def terms_of(order_by: Any, schema: pa.Schema) -> list[tuple[str, bool]]:
 
 def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     """A column, and whether its values come from the highest to the lowest."""
-    text, nulls = _without_nulls(text.strip(), schema)
-    name, descending = text, False
+    name, descending = text.strip(), False
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
@@ -85,13 +83,6 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
         raise NotFound(
             f"order_by names a column {name!r}, which is not there{hint}", column=name, kind="column"
         )
-    if nulls is not None and (nulls == "LAST") != descending:
-        raise InvalidOption(
-            f"order_by={name!r} cannot have NULLS {nulls} here: null is below every value, so nulls come "
-            "first where values go up, and last with DESC; leave them out with filter="
-            f"'{name} IS NOT NULL', or sort what was read, or ask Spark or DuckDB",
-            option="order_by",
-        )
     return name, descending
 
 
@@ -100,14 +91,6 @@ def _without_quotes(name: str, schema: pa.Schema) -> str:
     bare = name[1:-1].replace("``", "`")
     quoted = len(name) > 2 and name[0] == name[-1] == "`"
     return bare if quoted and name not in schema.names and bare in schema.names else name
-
-
-def _without_nulls(text: str, schema: pa.Schema) -> tuple[str, str | None]:
-    """A term without NULLS FIRST or NULLS LAST at its end, and which of them it was."""
-    words = text.rsplit(maxsplit=2)
-    if text in schema.names or len(words) < 3 or words[1].upper() != "NULLS":
-        return text, None
-    return (words[0], words[2].upper()) if words[2].upper() in ("FIRST", "LAST") else (text, None)
 
 
 def whole_order(index: IndexInfo, table: TableInfo, descending: bool) -> Order:
@@ -147,13 +130,9 @@ def indexes_in_order(
     if name is not None:
         return []  # the look-up of that name raises, and lists the indexes
     columns, index = list(order.columns), "by_" + "_".join(order.columns)
-    is_key = order.columns == table.primary_key[: len(columns)]
     raise NotFound(
-        f"order_by={str(order)!r} needs a sorted index, and table {table.name!r} has none in this order"
-        f"{' (its rows lie by a hash of their keys, not in the order of these)' if is_key else ''}; make it "
-        f"with table.create_index({index!r}, {columns!r}), in a shell `elasticscan index create STORE "
-        f"{table.name} {index} --columns {','.join(columns)}`, give a limit of up to "
-        "10,000 rows, which need none, or sort what was read with scan.to_table().sort_by(...)",
+        f"order_by={str(order)!r} needs a sorted index or a limit of up to 10,000 rows; make it with "
+        f"table.create_index({index!r}, {columns!r})",
         columns=columns,
         kind="index",
     )

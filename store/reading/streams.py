@@ -1,7 +1,7 @@
 """Streams that follow tables: what is seen of them by their leases, and what planning one has to know.
 
 A stream with a name keeps a lease on the commit that it has reached, so that the changes after it
-stay readable. `streams_of` knows these leases alone: a stream without a name leaves no trace in the
+stay readable. `streams_in` knows these leases alone: a stream without a name leaves no trace in the
 catalog, and one that stopped is listed until its lease ends.
 
 A stream writes down where it stands about once a minute while it runs, and when it ends by itself. So
@@ -208,9 +208,8 @@ def _snapshot_lease(context: Context, table: TableInfo, at: int) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
-@retry_interrupted
-def streams_of(context: Context) -> list[dict[str, Any]]:
-    """Every named stream whose lease runs, by table and name, as plain values.
+def streams_in(tx: Tx) -> list[dict[str, Any]]:
+    """Return every named stream whose lease runs, by table and name, as plain values.
 
     Returns:
         For each `name`, `table`, `commit` (the newest that it surely delivered), `behind_commits` and
@@ -218,12 +217,6 @@ def streams_of(context: Context) -> list[dict[str, Any]]:
         these commits; 0.0 without any) and `expires_at` (when the lease ends if it is not renewed,
         in seconds since 1970).
     """
-    with context.catalog.reading() as tx:
-        return streams_in(tx)
-
-
-def streams_in(tx: Tx) -> list[dict[str, Any]]:
-    """As `streams_of`, in a transaction that is open already."""
     tables = {table.name: table for table in tx.tables()}
     streams = []
     for lease in tx.leases():

@@ -7,6 +7,7 @@ directory or pattern that was given. Its name counts, also where a file has a co
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -24,10 +25,9 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.suggestions import suggest
-from elasticscan.base.user_files import TO_UTF8, naming_file
+from elasticscan.base.user_files import naming_file
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 from elasticscan.store.rows.text import (
-    COMMA,
     TextRules,
     cast_text,
     check_names,
@@ -55,14 +55,6 @@ TEXT = ("csv", "json")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 # The value in the name of a directory whose rows have none.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])")
-_WILD_AS_REGEX = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_CONVERT = f"; convert it ({TO_UTF8}), or keep the bytes: types={{'v': 'binary'}}, --type v=binary"
-_HINTS = {
-    "UTF8": _CONVERT,
-    "UTF-8": _CONVERT,
-    "JSON to": "; name the column's type, as in types={'v': 'string'} or --type v=string",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,45 +97,21 @@ def find_files(sources: Sequence[Any], kind: str | None) -> list[SourceFile]:
 
 def _expand(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
     """Return the file system, the directory that was named, and the files."""
-    system, path, pattern = _locate(text)
-    if pattern is None:
-        (info,) = system.get_file_info([path])
-        if info.type == fs.FileType.File:
-            return system, path.rpartition("/")[0], [info]
-        if info.type != fs.FileType.Directory:
-            reason = (
-                "No such file or directory" if info.type == fs.FileType.NotFound else "not a regular file"
-            )
-            raise InvalidOption(f"{shown(text)} cannot be read: {reason}", file=shown(text))
-    below = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
-    infos = [info for info in below if info.type == fs.FileType.File and not _is_hidden(info.path, path)]
-    if pattern is not None:
-        infos = [info for info in infos if pattern.fullmatch(info.path)]
+    system, base = file_system_at(with_home(whole_uri(text)))
+    (info,) = system.get_file_info([base])
+    if info.type == fs.FileType.File:
+        return system, base.rpartition("/")[0], [info]
+    if info.type == fs.FileType.Directory:
+        found = system.get_file_info(fs.FileSelector(base, recursive=True))
+    elif "://" not in text and glob.has_magic(base):
+        found = system.get_file_info(glob.glob(base, recursive=True))  # noqa: PTH207 - a pattern may be absolute
+        base = re.split(r"[*?[]", base)[0].rpartition("/")[0]
+    else:
+        raise InvalidOption(f"{shown(text)} cannot be read: No such file or directory", file=shown(text))
+    infos = [info for info in found if info.type == fs.FileType.File and not _is_hidden(info.path, base)]
     if not infos:
         raise InvalidOption(f"{shown(text)} matches no files; check its spelling", file=shown(text))
-    return system, path, sorted(infos, key=lambda info: info.path)
-
-
-def _locate(text: str) -> tuple[fs.FileSystem, str, re.Pattern[str] | None]:
-    """Return a file system, a path on it, and for a pattern the regular expression of the paths below it."""
-    text = with_home(whole_uri(text))
-    address, _, query = text.partition("?") if "://" in text else (text, "", "")
-    wild = _WILD.search(address)
-    if wild is None or ("://" not in text and os.path.lexists(text)):
-        return *file_system_at(text), None
-    head, cut, _ = address[: wild.start()].rpartition("/")
-    tail = address[len(head) + len(cut) :]
-    head = head or text[: text.startswith("/")]
-    system, path = file_system_at(f"{head}?{query}" if query else head)
-    below = "".join(_as_regex(part) for part in _WILD.split(tail))
-    return system, path, re.compile(f"{re.escape(path.rstrip('/'))}/{below}")
-
-
-def _as_regex(part: str) -> str:
-    """Return the regular expression of a wildcard, or of text that stands for itself."""
-    if _WILD.fullmatch(part):
-        return _WILD_AS_REGEX.get(part, part.replace("[!", "[^", 1))
-    return re.escape(part)
+    return system, base, sorted(infos, key=lambda info: info.path)
 
 
 def _is_hidden(path: str, base: str) -> bool:
@@ -171,28 +139,12 @@ def kind_of(path: str) -> str:
     return kind
 
 
-def check_rules(files: Sequence[SourceFile], rules: TextRules, schema: pa.Schema) -> None:
-    """Raise `InvalidOption` for a rule that no file would follow."""
-    kinds = {file.kind for file in files}
-    given = {
-        "nulls": bool(rules.nulls),
-        "delimiter": rules.delimiter != COMMA,
-        "column_names": rules.columns is not None,
-    }
-    option = next((option for option, is_given in given.items() if is_given), None)
-    if option is not None and "csv" not in kinds:
-        formats = " and ".join(sorted(kinds))
-        raise InvalidOption(f"{option} is for CSV, but the files are {formats}; leave it out", option=option)
-    partitions = {name for file in files for name in file.partitions}
-    for name in rules.types:
+def check_types(types: Mapping[str, pa.DataType], schema: pa.Schema) -> None:
+    """Raise `InvalidOption` for the type of a column that there is not."""
+    for name in types:
         if name not in schema.names:
             hint = suggest(name, schema.names) or f"; the columns are {', '.join(schema.names)}"
             raise InvalidOption(f"types name {name!r}, which is no column{hint}", option="types")
-        if kinds.isdisjoint(TEXT) and name not in partitions:
-            raise InvalidOption(
-                f"types name {name!r}, whose type the files give; create the table first (create_table)",
-                option="types",
-            )
 
 
 def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
@@ -204,7 +156,7 @@ def schema_of(files: Sequence[SourceFile], rules: TextRules) -> pa.Schema:
     first = files[0]
     schema = pa.schema([])
     if first.kind in TEXT:
-        with naming_file(first.path, "read", _HINTS):
+        with naming_file(first.path, "read"):
             own = {name: kind for name, kind in rules.types.items() if name not in first.partitions}
             schema = guess_schema(first.system, first.path, first.kind, replace(rules, types=own))
     else:
@@ -259,7 +211,7 @@ def read_file(
         guessed: columns whose types were guessed, and may change no text.
     """
     own = pa.schema([each for each in schema if each.name not in file.partitions])
-    with naming_file(file.path, "read", _HINTS):
+    with naming_file(file.path, "read"):
         constants = {name: _constant(name, text, schema) for name, text in file.partitions.items()}
         if file.kind in TEXT:
             batches = read_text(file.system, file.path, file.kind, rules, own, guessed)
@@ -273,16 +225,11 @@ def read_file(
 
 
 def _constant(name: str, text: str, schema: pa.Schema) -> pa.Scalar:
-    """Return the value of a partition column; a time without a zone is in UTC, as in the names of Spark."""
+    """Return the value of a partition column."""
     kind = schema.field(name).type if name in schema.names else pa.string()
     if text == _NULL:
         return pa.scalar(None, kind)
-    try:
-        return cast_text(name, pa.array([text]), kind, is_guessed=False)[0]
-    except pa.ArrowInvalid:
-        if not pa.types.is_timestamp(kind) or kind.tz is None:
-            raise
-        return cast_text(name, pa.array([f"{text}Z"]), kind, is_guessed=False)[0]
+    return cast_text(name, pa.array([text]), kind, is_guessed=False)[0]
 
 
 def _read_columns(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,6 @@ from elasticscan.store.rows.typed import map_leaves
 # The types of a new table's columns are guessed from this many bytes of the first file.
 SAMPLE_BYTES = 32 << 20
 BLOCK_BYTES = 4 << 20
-COMMA = ","
 TIMES = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 TYPES = (pa.int64(), pa.bool_(), pa.float64(), *TIMES)
 _OTHER_TYPE = "; name its type, as in types={{{0!r}: 'string'}} or --type {0}=string"
@@ -54,7 +53,7 @@ class TextRules:
 
     nulls: tuple[str, ...] = ()
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    delimiter: str = COMMA
+    delimiter: str = ","
     columns: tuple[str, ...] | None = None
 
     @classmethod

@@ -20,7 +20,6 @@ from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform, hint_of_case
 
-_MISSING = ("nan", "NaN", "np.float64(nan)", "<NA>", "NaT")  # where Python, NumPy and pandas have no value
 # What pandas calls an index without a name, where it has made Arrow of a frame.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -33,20 +32,12 @@ def arrow_rows(rows: Any, table: TableInfo, only: Sequence[str] | None = None) -
     """
     rows = as_reader(rows)
     if isinstance(rows, Mapping):
-        kinds = {field.name: field.type for field in table.schema}
-        hint = f"for one row, hand in a list of it: [{{{table.primary_key[0]!r}: …}}]"
-        return _of_columns(rows, kinds, hint)
+        return _of_columns(rows, {field.name: field.type for field in table.schema})
     if not isinstance(rows, list):
         return rows
-    if any(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
-        raise SchemaMismatch(
-            "rows is a list of Arrow data; hand in one table of them: pa.Table.from_batches(batches), or "
-            "pa.concat_tables(tables)"
-        )
     if not all(isinstance(row, Mapping) for row in rows):
         raise SchemaMismatch(
-            f"rows={brief(rows)} must be dicts, each of a column's name to its value: "
-            f"[{{{table.primary_key[0]!r}: …}}]; or hand in a pyarrow Table"
+            f"rows={brief(rows)} must be dicts of values by column, or one Arrow table (pa.concat_tables)"
         )
     names = table.schema.names if only is None else only
     for number, row in enumerate(rows):
@@ -69,22 +60,13 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], i
     """
     missing = [name for name in names if name not in row]
     unknown = [str(name) for name in row if name not in names] if is_all else []
-    if missing and not is_all:
-        raise SchemaMismatch(
-            f"row {number} of the list lacks {', '.join(missing)}, and each dict needs the primary key and "
-            f"all columns that are to be written, {', '.join(names)}: give None for a null",
-            missing=missing,
-        )
     if missing or unknown:
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
-        all_of_them = (
-            "each dict needs all of them: give None for a null, or name the columns to write: "
-            "merge(rows, columns=[…])"
-        )
+        step = "give None for a null, or name the columns: merge(rows, columns=[…])"
         raise SchemaMismatch(
-            f"row {number} of the list does not have the table's columns ({'; '.join(differences)}); the "
-            f"table has {', '.join(names)}, and {hint_of_case(missing, unknown) or all_of_them}",
+            f"row {number} of the list lacks or adds columns ({', '.join(differences)}); "
+            f"{hint_of_case(missing, unknown) or step}",
             missing=missing,
             unknown=unknown,
         )
@@ -113,35 +95,27 @@ def first_rows(data: Any) -> pa.RecordBatchReader | None:
 
 def _inferred(data: Any) -> pa.Table:
     """Return a dict of columns, or a list of dicts, in the types that Arrow infers from the values."""
-    columns = data
     if isinstance(data, list):
         names = list(data[0])
         if not all(isinstance(row, Mapping) and row.keys() == set(names) for row in data):
             raise SchemaMismatch(
                 f"rows={brief(data)} must be dicts that all have the same columns: give None for a null"
             )
-        columns = {name: [row[name] for row in data] for name in names}
-    first = next(iter(columns), "id")
-    hint = (
-        f"for a table without rows, hand in its columns as pa.schema([({first!r}, pa.int64()), …]), and for "
-        f"one row a list of it: [{{{first!r}: …}}]"
-    )
-    return _of_columns(columns, {}, hint)
+        data = {name: [row[name] for row in data] for name in names}
+    return _of_columns(data, {})
 
 
-def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType], hint: str) -> pa.Table:
-    """Return a dict of columns in these types, and in the types that Arrow infers.
-
-    `hint` ends the error for a value that is no list, as a text, whose letters Arrow would take for values.
-    """
+def _of_columns(columns: Mapping[Any, Any], kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return a dict of columns in these types, and in the types that Arrow infers."""
     arrays = {}
     for name, values in columns.items():
+        # Arrow would take the letters of a text for values.
         if isinstance(values, str | bytes | bytearray | Mapping | type) or not (
             hasattr(values, "__iter__") or hasattr(values, "__arrow_c_array__")
         ):
             raise SchemaMismatch(
-                f"column {name!r} is given as {brief(values)}, {a_type(values)}, and not as a list of "
-                f"values; {hint}",
+                f"column {name!r} is {brief(values)}, {a_type(values)}; give a list of values, and one row "
+                "as a list of a dict",
                 column=name,
             )
         if name in kinds and isinstance(values, list | tuple | range):
@@ -216,10 +190,9 @@ def _typed(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     array = _exactly(values, kind)
     if array is None:
         number = next((n for n, value in enumerate(values) if _exactly([value], kind) is None), 0)
-        instead = "give None for a null" if brief(values[number]) in _MISSING else "convert it first"
         raise SchemaMismatch(
             f"column {name!r} is of type {kind}, which does not hold {brief(values[number])} of row "
-            f"{number} as it is; {instead}",
+            f"{number} as it is; convert it, or give None for a null",
             column=name,
         )
     return array

@@ -119,8 +119,8 @@ def new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]
             raise no_such_column(table.name, str(name), table.schema.names)
         if name in table.primary_key:
             raise InvalidOption(
-                f"set names {name!r}, a column of the primary key of table {table.name!r}, which stays what "
-                "it is; insert rows with the new keys and delete the old ones",
+                f"set names {name!r}, a column of the primary key of table {table.name!r}; insert rows with "
+                "the new keys and delete the old ones",
                 option="set",
             )
         field = table.schema.field(name)

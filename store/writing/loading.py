@@ -8,7 +8,6 @@ twice, and rows that were changed meanwhile stay changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from elasticscan.storage import conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.sources import (
     SourceFile,
-    check_rules,
+    check_types,
     find_files,
     read_file,
     schema_of,
@@ -29,7 +28,7 @@ from elasticscan.store.rows.sources import (
 )
 from elasticscan.store.rows.text import TextRules
 from elasticscan.store.writing.definitions import reserve_table
-from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
+from elasticscan.store.writing.preconditions import absent, unchanged_since
 from elasticscan.store.writing.publishing import is_committed
 from elasticscan.store.writing.writer import write
 
@@ -116,7 +115,8 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
             table.schema, _batches(files, table, load.rules, guessed, progress)
         )
         kind = "overwrite" if load.mode == OVERWRITE else "write"
-        with _check_of(context, load, table, once) as check:
+        with unchanged_since(context, table, load.if_unchanged_since, once) as unchanged:
+            check = absent(context, table, once) if load.mode == INSERT else unchanged
             return write(context, table, batches, kind, once, check=check, user_metadata=load.user_metadata)
 
     if load.job is None:
@@ -138,10 +138,10 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
     there = next((table for table in context.tables()[0] if table.name == load.table), None)
     if there is not None:
         _check_keys(there, load)
-        check_rules(files, load.rules, there.schema)
+        check_types(load.rules.types, there.schema)
         return there, False
     schema = schema_of(files, load.rules)
-    check_rules(files, load.rules, schema)
+    check_types(load.rules.types, schema)
     if not load.primary_key:
         context.compare_with_shards()  # it may be there, and only an older catalog not know it
         columns = ", ".join(schema.names)
@@ -184,15 +184,3 @@ def _batches(
                 raise SchemaMismatch(f"{file.path}: {error.message}", **error.fields) from error
             progress.add(0, batch.num_rows)
         progress.add(file.bytes, 0)
-
-
-@contextmanager
-def _check_of(
-    context: Context, load: Load, table: TableInfo, once: IdempotencyKey | None
-) -> Iterator[KeyCheck | None]:
-    """Yield the requirement of the write on its keys, or None."""
-    if load.if_unchanged_since is not None:
-        with unchanged(context, table, load.if_unchanged_since) as check:
-            yield check
-    else:
-        yield absent(context, table, once) if load.mode == INSERT else None

@@ -80,15 +80,14 @@ class Clauses:
                 raise no_such_column(table.name, name, table.schema.names)
         if (self.matched, self.not_matched) == (IGNORE, IGNORE):
             raise InvalidOption(
-                "when_matched and when_not_matched are both 'ignore', so nothing would be done; choose "
-                f"when_matched of {', '.join(WHEN_MATCHED)}, or when_not_matched='{INSERT}'",
+                f"when_matched and when_not_matched are both 'ignore'; pass when_not_matched='{INSERT}'",
                 option="when_matched",
             )
         lacking = [name for name in self._kept(table) if not table.schema.field(name).nullable]
         if self.not_matched == INSERT and lacking:
             raise SchemaMismatch(
-                f"column {lacking[0]!r} of table {table.name!r} allows no nulls, so rows cannot be inserted "
-                f"without it: name it among columns, or pass when_not_matched='{IGNORE}'",
+                f"column {lacking[0]!r} of table {table.name!r} allows no nulls; name it among columns, or "
+                f"pass when_not_matched='{IGNORE}'",
                 column=lacking[0],
             )
 

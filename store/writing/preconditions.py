@@ -74,8 +74,7 @@ class Untouched:
         newest = tx.last_commit_of(self._table.id)
         if newest != self._newest:
             raise RowsChanged(
-                f"somebody wrote to table {self._table.name!r} after commit {self._newest}; nothing was "
-                "written",
+                f"table {self._table.name!r} has a commit after {self._newest}, and nothing was written",
                 table=self._table.name,
                 newest=newest,
             )
@@ -179,14 +178,13 @@ class KeyCheck:
         shown = {"table": name, "keys": rows, "newest": newest}
         if self._since is None:
             return AlreadyExists(
-                f"table {name!r} has rows already with keys that were to be inserted, among them {listed}; "
-                "nothing was written: leave them out, or replace the rows by a write that does not insert",
+                f"table {name!r} has rows with these keys, such as {listed}, and nothing was written; leave "
+                "them out, or upsert",
                 **shown,
             )
         return RowsChanged(
-            f"rows of table {name!r} were written or deleted after commit {self._since}, among them "
-            f"{listed}; nothing was written: read them again at commit {newest}, the newest, and write as "
-            f"unchanged since {newest}",
+            f"rows of table {name!r} were changed after commit {self._since}, such as {listed}, and nothing "
+            f"was written; read them again at commit {newest}",
             since=self._since,
             **shown,
         )

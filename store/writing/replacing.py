@@ -85,8 +85,7 @@ def rows_that_meet(
             row = others.select([*table.primary_key]).slice(0, 1).to_pylist()[0]
             key = ", ".join(f"{name} = {brief(value)}" for name, value in row.items())
             raise InvalidOption(
-                f"rows that do not meet {option}={brief(where)} cannot take the place of those that do, as "
-                f"{key}; nothing was written: leave such rows out, or write them by themselves",
+                f"row {key} does not meet {option}={brief(where)}, and nothing was written; leave it out",
                 option=option,
             )
         yield batch

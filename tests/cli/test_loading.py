@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,65 +51,12 @@ def test_a_file_makes_a_table_with_the_types_of_its_values(
     assert "5,000 rows loaded into t" in shell.ok("load", empty, "t", tmp_path / name)
 
 
-def test_several_files_of_several_kinds_are_one_commit(
-    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table
-) -> None:
-    pyarrow.parquet.write_table(rows.slice(0, 2_000), tmp_path / "a.parquet")
-    # The columns in another order.
-    pyarrow.csv.write_csv(rows.slice(2_000).select(["value", "id", "name"]), tmp_path / "b.csv")
-    reported = shell.json(
-        "load", empty, "t", tmp_path / "a.parquet", tmp_path / "b.csv", "--primary-key", "id"
-    )
-    with Store.open(empty) as store:
-        assert store.status()["snapshot"] == reported["commit"]
-        assert len([c for c in store.table("t").history() if c.number == reported["commit"]]) == 1
-    assert read(empty).to_pylist() == rows.to_pylist()
-
-
-def test_loading_again_upserts_and_overwrite_replaces(shell: Shell, empty: str, tmp_path: Path) -> None:
-    first, second = tmp_path / "1.csv", tmp_path / "2.csv"
-    first.write_text("id,v\n1,a\n2,b\n")
-    second.write_text("id,v\n2,B\n3,C\n")
-    shell.ok("load", empty, "t", first, "--primary-key", "id")
-    shell.ok("load", empty, "t", second)
-    assert read(empty)["v"].to_pylist() == ["a", "B", "C"]
-    shell.ok("load", empty, "t", second, "--overwrite")
-    assert read(empty)["v"].to_pylist() == ["B", "C"]
-
-
 def test_a_missing_table_needs_a_primary_key(shell: Shell, empty: str, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("id,v\n1,a\n")
     code, reported = shell.fails("load", empty, "t", tmp_path / "r.csv")
     assert code == 2
     assert "--primary-key" in reported
     assert "id, v" in reported
-
-
-def test_a_failed_load_leaves_no_table_behind(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,v\n1,a\n1,b\n")
-    code, reported = shell.fails("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id")
-    assert code == 2
-    assert reported.startswith("[ES_INVALID_KEY]")
-    assert shell.json("tables", empty) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "reported"),
-    [
-        ("id,name,value\n1,x,1.5\n2,y,high\n", "r.csv"),
-        ("id,name,colour\n1,x,red\n", "missing: value; unknown: colour"),
-    ],
-)
-def test_a_failed_load_leaves_a_table_as_it_was(
-    shell: Shell, uri: str, tmp_path: Path, content: str, reported: str
-) -> None:
-    (tmp_path / "r.csv").write_text(content)
-    before = read(uri)
-    code, message = shell.fails("load", uri, "t", tmp_path / "r.csv")
-    assert code == 2
-    assert message.startswith("[ES_SCHEMA_MISMATCH]")
-    assert reported in message
-    assert read(uri) == before
 
 
 def test_what_a_scan_wrote_as_csv_loads_as_it_was(shell: Shell, empty: str, tmp_path: Path) -> None:
@@ -138,24 +83,6 @@ def test_a_spelling_of_null_can_be_named(shell: Shell, empty: str, tmp_path: Pat
     (tmp_path / "r.csv").write_text("id,v,w\n1,NA,-\n2,NA,3\n")
     shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--null", "-", "--null", "NA")
     assert read(empty).to_pylist() == [{"id": 1, "v": None, "w": None}, {"id": 2, "v": None, "w": 3}]
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "kind", "value"),
-    [
-        ("NA", [], pa.string(), "NA"),
-        ("02134", ["--type", "v=string"], pa.string(), "02134"),
-        ("2013-01-01T10:00:00Z", [], pa.timestamp("us", "UTC"), datetime(2013, 1, 1, 10, tzinfo=UTC)),
-    ],
-    ids=["text is no null unasked", "a type can be named", "times have the microseconds of Spark"],
-)
-def test_values_of_csv_have_the_types_that_are_meant(
-    shell: Shell, empty: str, tmp_path: Path, text: str, words: list[str], kind: pa.DataType, value: object
-) -> None:
-    (tmp_path / "r.csv").write_text(f"id,v\n1,{text}\n")
-    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", *words)
-    column = read(empty)["v"]
-    assert (column.type, column.to_pylist()) == (kind, [value])
 
 
 def test_a_shard_key_and_a_compression_are_kept(shell: Shell, empty: str, tmp_path: Path) -> None:
@@ -205,19 +132,6 @@ def test_a_key_that_the_table_does_not_have_is_an_error(shell: Shell, uri: str, 
         assert code == 2
         assert f"{option[2:].replace('-', '_')} 'nope', but table 't' has 'id'" in reported
     shell.ok("load", uri, "t", tmp_path / "r.csv", "--primary-key", "id", "--shard-key", "id")
-
-
-@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
-def test_a_ragged_file_is_an_error(shell: Shell, uri: str, tmp_path: Path, ending: str) -> None:
-    whole = b"id,name,value\n" + b"".join(b"%d,name,0.5\n" % number for number in range(10_000))
-    cut = whole[: len(whole) // 3] + b"\n1,2,3,4,5\n" + whole[len(whole) // 3 :]
-    file = tmp_path / f"r{ending}"
-    file.write_bytes(gzip.compress(cut, 1) if ending.endswith("gz") else cut)
-    for table in ("t", "new"):
-        code, reported = shell.fails(
-            "load", uri, table, file, *(["--primary-key", "id"] if table == "new" else [])
-        )
-        assert (code, "ES_SCHEMA_MISMATCH" in reported) == (2, True)
 
 
 def test_csv_with_other_delimiters_and_without_names_is_loaded(

@@ -76,15 +76,6 @@ def test_changes_continue_by_their_key(shell: Shell, uri: str) -> None:
     assert len({row["id"] for row in lines(out) + lines(rest)}) == len(lines(out)) + len(lines(rest)) == 5_000
 
 
-def test_a_limit_is_exact_and_the_end(shell: Shell, uri: str, tmp_path: Path) -> None:
-    words = ["--limit", 1_234, "--page-rows", 500]
-    code, out, err = shell.run("scan", uri, "t", *words, "--json")
-    assert (code, len(lines(out)), err) == (0, 1_234, "")
-    begun = shell.json("scan", uri, "t", *words, "--pages", 2, "-o", tmp_path / "part.arrow")
-    rest = lines(shell.ok("scan", uri, "--key", begun["continuation_key"], "--json"))
-    assert len(rest) == 1_234 - begun["rows"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -167,42 +158,6 @@ def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_p
 def indexed(shell: Shell, uri: str) -> str:
     shell.ok("index", "create", uri, "t", "by_value", "--columns", "value", "--include", "name")
     return uri
-
-
-def test_a_scan_through_an_index_has_the_rows_of_a_direct_one(shell: Shell, indexed: str) -> None:
-    condition = ["--filter", "value < 30 OR value IS NULL", "--json"]
-    found = [
-        by_id(lines(shell.ok("scan", indexed, "t", "--index", index, *condition)))
-        for index in ("none", "by_value", "auto")
-    ]
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == 1_000 + 96
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_rows_come_in_the_order_of_an_index_also_from_key_to_key(
-    shell: Shell, indexed: str, rows: pa.Table, descending: bool
-) -> None:
-    found: list[dict[str, Any]] = []
-    words: list[object] = ["t", "--order-by", "value DESC" if descending else "value", "--page-rows", 300]
-    for pages in (1, 2, 10**6):
-        code, out, err = shell.run("scan", indexed, *words, "--pages", pages, "--json")
-        assert code == 0
-        found += lines(out)
-        if err:
-            words = ["--key", json.loads(err)["continuation_key"]]
-    assert found == sorted(
-        rows.to_pylist(),
-        key=lambda row: (row["value"] is not None, row["value"] or 0, row["id"]),
-        reverse=descending,
-    )
-
-
-def test_a_scan_whose_index_was_dropped_has_to_start_again(shell: Shell, indexed: str) -> None:
-    words = ["t", "--index", "by_value", "--filter", "value > 5", "--pages", 1, "--page-rows", 1]
-    key = key_of(shell, indexed, *words)
-    shell.ok("index", "drop", indexed, "t", "by_value")
-    assert shell.fails("scan", indexed, "--key", key)[0] == 4
 
 
 def test_an_index_that_is_not_finished_is_shown_as_such(shell: Shell, uri: str) -> None:

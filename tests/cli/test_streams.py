@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
-from elasticscan.store.reading.streams import streams_of
 from tests.cli.conftest import Shell
 
 WEEK = 7 * 86_400
@@ -61,7 +60,7 @@ def test_scans_and_ended_leases_are_no_streams(shell: Shell, uri: str) -> None:
     with Store.open(uri) as store:
         hold(store, "gone", 2, seconds=-1)
         assert len(store.status()["leases"]) == 1
-        assert streams_of(store.context) == []
+        assert store.status()["streams"] == []
     assert shell.json("status", uri, "--streams") == []
     assert "streamName" in shell.ok("status", uri, "--streams")
 
@@ -71,9 +70,9 @@ def test_a_stream_of_a_table_that_was_dropped_is_not_one_of_the_next_table_of_th
 ) -> None:
     with Store.open(followed) as store:
         store.table("t").drop()
-        assert streams_of(store.context) == []
+        assert store.status()["streams"] == []
         store.create_table("t", rows.schema, ["id"])
-        assert streams_of(store.context) == []
+        assert store.status()["streams"] == []
 
 
 def test_the_whole_status_has_the_streams_too(shell: Shell, followed: str) -> None:

@@ -23,7 +23,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)"), "TIME"),
     (re.compile(r'(_at|seconds)": \d[\d.]+'), r'\1": 0'),
-    (re.compile(r"^(seconds +)[\d.]+", re.MULTILINE), r"\1 0"),
+    (re.compile(r"(pages?, )[\d.]+ s"), r"\g<1>0 s"),
     (re.compile(r"\d[\d.]* (bytes|kB|MB)"), "SIZE"),
     (re.compile(r'(bytes": )\d+'), r"\1…"),
     (re.compile(r"[0-9a-f]{32}"), "ID"),

@@ -165,7 +165,7 @@ def test_a_partial_update_of_rows_that_others_wrote_meanwhile_writes_nothing(sto
     assert contents(store) == wanted
     asked = writer(store, spark_schema(FEWER), partialUpdate="true", ifUnchangedSince="2")
     message = staged(asked, fewer(2))
-    with pytest.raises(RowsChanged, match="unchanged since"):
+    with pytest.raises(RowsChanged, match="changed after commit 2"):
         asked.commit([message])
     assert contents(store) == wanted
 

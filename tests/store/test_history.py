@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -91,18 +90,6 @@ def test_a_write_that_was_done_before_keeps_what_was_said_first(table: Table) ->
     first = table.upsert(rows(1), ("job", 1), user_metadata={"try": "1"})
     assert table.upsert(rows(1), ("job", 1), user_metadata={"try": "2"}) == first
     assert table.history()[-1].user_metadata == {"try": "1"}
-
-
-@pytest.mark.parametrize(
-    "said", ["nightly", {"a": 1}, {1: "a"}, ["a"], [("a", "b")], {"a": None}, {"a": "\ud800"}]
-)
-def test_what_is_no_dict_of_texts_is_refused_before_anything_is_written(table: Table, said: Any) -> None:
-    for write in (table.upsert, table.overwrite):
-        with pytest.raises(InvalidOption, match="user_metadata"):
-            write(rows(1), user_metadata=said)
-    with pytest.raises(InvalidOption, match="user_metadata"):
-        table.delete([1], user_metadata=said)
-    assert len(table.history()) == 1
 
 
 def test_what_is_said_is_bounded(table: Table) -> None:

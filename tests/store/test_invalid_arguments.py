@@ -61,6 +61,7 @@ NO_KEYS = (
     | st.integers()
     | st.text(min_size=1)
     | one_of([None], ["x"], [1.5], [(1, 2)], [{"s": 1}], pa.table({"s": ["x"]}), [2**70], [INSIDE_ITSELF])
+    | one_of([True], [3, (4,)], [{"id": 3}, 4], pa.table({"id": [1.5]}), pa.table({"id": [1], "s": ["x"]}))
 )
 NO_CONDITION = (
     NOTHING
@@ -94,8 +95,11 @@ NO_FIELDS = (
     NOTHING
     | st.integers()
     | one_of([], {}, "x", [7], {"_shard": "string"}, {"x": "nope"}, {"id": "int8"}, {"ID": "int64"})
+    | one_of([pa.field("x", pa.int8(), nullable=False)], [pa.field("x", pa.int8()), pa.field("X", pa.int8())])
 )
-NO_TYPE = NOTHING | st.integers() | one_of("nope", pa.int8(), pa.string(), [pa.int64()])
+NO_TYPE = (
+    NOTHING | st.integers() | one_of("nope", pa.int8(), pa.uint64(), pa.float64(), pa.string(), [pa.int64()])
+)
 NO_TABLET = NO_NUMBER | one_of(99)
 NO_KEY = NO_TEXT | st.text() | one_of("x" * 10_000, "é")
 
@@ -200,7 +204,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
         },
     ),
     "Table.merge": (
-        {"rows": ROWS, "columns": ["s"]},
+        {"rows": ROWS},
         {
             "rows": NO_ROWS,
             "columns": NO_COLUMNS,
@@ -258,7 +262,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
     "Table.drop_columns": ({"names": "v"}, {"names": NO_COLUMNS | one_of([], "id", "s")}),
     "Table.rename_column": (
         {"old": "v", "new": "w"},
-        {"old": NO_COLUMN | one_of("id", "s"), "new": NO_TEXT | one_of("", "ID", "_slot")},
+        {"old": NO_COLUMN | one_of("id", "s"), "new": NO_TEXT | one_of("", " ", "ID", "s", "_slot")},
     ),
     "Table.widen_column": ({"name": "v", "type": "int64"}, {"name": NO_COLUMN, "type": NO_TYPE}),
     "Table.history": ({}, {"limit": NO_NUMBER}),
@@ -288,9 +292,8 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
         },
     ),
 }
-CALLS["Table.explain_aggregate"] = CALLS["Table.aggregate"]
 # Methods of a truth value alone, for the layers above, or of Arrow's protocol.
-LEFT_OUT = {"Store.rotate_secret", "Store.resume_part", "Store.expand_with", "Scan.part", "Scan.parts"}
+LEFT_OUT = {"Store.rotate_secret", "Store.resume_part", "Scan.part", "Scan.parts"}
 
 
 @pytest.fixture(scope="module")

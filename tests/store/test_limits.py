@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base import limits
-from elasticscan.base.errors import ElasticScanError, InvalidKey, InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import ElasticScanError, InvalidKey, LimitExceeded, SchemaMismatch
 from elasticscan.storage import definition
 from elasticscan.store import Store
 from tests.base.examples import examples
@@ -304,13 +304,3 @@ def test_any_definition_is_refused_or_everything_works(
             works(store, "any")
             store.table("any").drop()
             store.collect_garbage(grace_seconds=0)
-
-
-def test_lists_of_names_come_to_an_end(store: Store) -> None:
-    def endless() -> Iterator[str]:
-        while True:
-            yield "id"
-
-    for names in (endless(), ["id"] * 10_000):
-        with pytest.raises(InvalidOption, match="at most 4096 names"):
-            store.table("t").scan(columns=names)  # type: ignore[arg-type]

@@ -128,20 +128,6 @@ def test_rows_that_pandas_filtered_are_written_looked_up_and_deleted(store: Stor
         made.upsert(twice)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (pl.LazyFrame(ROWS), r"collect\(\) makes a frame"),
-        (np.arange(3), "a dict gives its columns names"),
-        ("in.parquet", r"store\.load\(table, path\)"),
-        (({"id": i} for i in range(3)), r"list\(…\) is a list of dicts"),
-    ],
-)
-def test_what_is_no_rows_is_reported_with_how_to_make_some(table: Table, data: Any, message: str) -> None:
-    with pytest.raises(SchemaMismatch, match=message):
-        table.upsert(data)
-
-
 def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> None:
     duckdb = pytest.importorskip("duckdb")
     assert pl.DataFrame(table).height == pa.table(table).num_rows == 3
@@ -161,12 +147,10 @@ def test_a_table_is_a_stream_of_its_newest_rows(store: Store, table: Table) -> N
         ({"id": [1, "x"]}, SchemaMismatch, "'id' do not go together"),
         ({"id": [1], "n": [1, 2]}, SchemaMismatch, "do not go together"),
         ([{"id": 1}, {"id": 2, "n": 3}], SchemaMismatch, "the same columns"),
-        ({"id": "int64", "km": "int32"}, SchemaMismatch, r"no.*pa.schema\(\[\('id', pa.int64\(\)\)"),
-        ({"id": [1], "km": b"int32"}, SchemaMismatch, "column 'km' is given as b'int32', a bytes"),
-        ({"id": pa.int64()}, SchemaMismatch, "pa.schema"),
-        ({"id": int}, SchemaMismatch, "pa.schema"),
-        ({"id": 7}, SchemaMismatch, r"for one row a list of it: \[{'id': …}\]"),
-        ({"id": {1: 2}}, SchemaMismatch, "not as a list of values"),
+        ({"id": "int64", "km": "int32"}, SchemaMismatch, "give a list of values"),
+        ({"id": int}, SchemaMismatch, "give a list of values"),
+        ({"id": 7}, SchemaMismatch, "one row as a list of a dict"),
+        ({"id": {1: 2}}, SchemaMismatch, "give a list of values"),
         ([], InvalidOption, "a dict of columns, or a list of dicts"),
         ("id BIGINT", InvalidOption, "must be a pyarrow.Schema, or rows"),
         (pa.table({"id": [1, 1]}), Exception, "ES_INVALID_KEY"),
@@ -348,7 +332,7 @@ def test_an_export_that_fails_leaves_no_files(table: Table, tmp_path: Path) -> N
         table.export(tmp_path / "out", on_progress=fail)
     assert list((tmp_path / "out").iterdir()) == []
     (tmp_path / "out/part-00000.parquet").touch()
-    with pytest.raises(InvalidOption, match=r"holds .* but no _SUCCESS"):
+    with pytest.raises(InvalidOption, match="choose an empty directory"):
         table.export(tmp_path / "out")
     with pytest.raises(InvalidOption, match="is there already"):
         table.export(tmp_path / "out/part-00000.parquet")

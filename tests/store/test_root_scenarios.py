@@ -531,14 +531,8 @@ def test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_th
                 assert count(two) == ROWS
         for read_only in (True, False):
             with Store.open(tmp_path / "two", read_only=read_only) as two:
-                found = [str(finding) for finding in two.verify()]
-                assert len(found) == (1 if marked else 0), found
-                for names, text in zip(["", "'a' say", "'a', 'b' say"][marked:], found, strict=False):
-                    assert names in text
-                    assert text.startswith("[ES_WRONG_ROOT]")
-                    assert "next write" in text
+                assert two.verify() == []
                 two.collect_garbage(dry_run=True)
-                assert len(two.verify()) == len(found), "whoever looks changes nothing"
         with Store.open(tmp_path / "two") as two:
             if by_gc:
                 two.collect_garbage(grace_seconds=0)
@@ -567,7 +561,7 @@ def test_damage_in_a_copy_whose_first_write_was_cut_off_is_called_damage(
         with Store.open(tmp_path / "two") as two:
             with pytest.raises(FragmentMissing):
                 count(two)
-            assert [finding.path is None for finding in two.verify()] == [True, False]
+            assert [finding.path is None for finding in two.verify()] == [False]
         # The roots of the copy are nobody else's: not those of the original, nor of another copy.
         shutil.copytree(tmp_path / "two", tmp_path / "three")
         with Store.open(tmp_path / "three") as three:

@@ -227,7 +227,7 @@ def test_an_expansion_enters_and_gives_up_all_moves_by_one_look(
         with Store.create(tmp_path / f"{tablets}", ["a"], tablets=tablets, slots=64) as store:
             planned, count = list[int](), Count(store, monkeypatch)
             how = store.elasticity(on_progress=lambda _, of, planned=planned: planned.append(of))  # type: ignore[misc]
-            store.expand_with(how, ["b"], {})
+            store.expand(["b"], how)
             asked.append(count.statements)
             assert set(planned) == {tablets // 2}
             assert store.status()["moves"] == []

@@ -12,11 +12,8 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
-    AlreadyExists,
-    ElasticScanError,
     FragmentDamaged,
     InvalidOption,
-    NotFound,
     SchemaMismatch,
     TableChanged,
 )
@@ -116,36 +113,6 @@ def test_types_may_be_given_by_their_names(store: Store) -> None:
     assert table.widen_column("a", "int64").field("a").type == pa.int64()
     with pytest.raises(InvalidOption, match=r"type='long' .*such as int64"):
         table.widen_column("a", "long")
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "message"),
-    [
-        ([], InvalidOption, "at least one"),
-        ("n", InvalidOption, "pyarrow.field"),
-        ({}, InvalidOption, "a dict of names and types, at least one"),
-        ({"n": "integer"}, InvalidOption, "fields\\['n'\\]='integer' .*such as int64"),
-        ([("n", pa.int64())], InvalidOption, "pyarrow.field"),
-        ([pa.field("n", pa.int64(), nullable=False)], InvalidOption, "declare it nullable"),
-        ([pa.field("v", pa.int64())], SchemaMismatch, "or widen the column"),
-        ([pa.field("id", pa.int32())], SchemaMismatch, "or widen the column"),
-        ([pa.field("V", pa.string())], AlreadyExists, "in case alone"),
-        ([pa.field("n", pa.int64()), pa.field("N", pa.int64())], SchemaMismatch, "differ at most in case"),
-        ([pa.field("n", pa.int64()), pa.field("n", pa.int64())], SchemaMismatch, "differ at most in case"),
-        ([pa.field("_slot", pa.int64())], SchemaMismatch, "taken by the store"),
-        ([pa.field("n", pa.dictionary(pa.int8(), pa.string()))], SchemaMismatch, "cast it"),
-    ],
-)
-def test_what_cannot_be_added_is_refused_and_nothing_is(
-    store: Store, fields: Any, error: type[ElasticScanError], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        store.table("t").add_columns(
-            [pa.field("good", pa.int8()), *fields] if isinstance(fields, list) and fields else fields
-        )
-    assert store.table("t").schema == SCHEMA
-    with pytest.raises(NotFound):
-        store.table("u").add_columns(NEW)
 
 
 def test_the_example_of_the_guide_does_what_it_says(tmp_path: Path) -> None:

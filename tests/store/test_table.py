@@ -22,7 +22,6 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import (
     ContinuationKeyError,
-    InvalidKey,
     InvalidOption,
     NotFound,
     ScanConsumed,
@@ -156,12 +155,12 @@ def test_rows_may_be_typed_as_dicts(trips: Table) -> None:
         ([{1: 1}], "unknown: 1"),
         ([(1, "x", 1.0)], "must be dicts"),
         ([1], "must be dicts"),
-        ([pa.record_batch({"id": [1]})], "pa.Table.from_batches"),
+        ([pa.record_batch({"id": [1]})], "pa.concat_tables"),
         (iter([{"id": 1}]), "a list of dicts"),
         (7, "cannot write an int"),
         ({"id": [1]}, "missing: day, km"),
-        ({"id": 1, "day": "x", "km": 1.0}, "for one row, hand in a list of it: \\[{'id': …}\\]"),
-        ({"id": [1], "day": "x", "km": [1.0]}, "column 'day' is given as 'x', a str, and not as a list"),
+        ({"id": 1, "day": "x", "km": 1.0}, "one row as a list of a dict"),
+        ({"id": [1], "day": "x", "km": [1.0]}, "column 'day' is 'x', a str; give a list"),
         ({"id": [1], "day": ["x", "y"], "km": [1.0]}, "the columns do not go together"),
         ({"id": [1, "x"], "day": ["x", "y"], "km": [1.0, 2]}, "column 'id' is of type int32"),
         ({1: [1]}, "do not go together|unknown: 1"),
@@ -252,8 +251,7 @@ def test_typed_values_are_stored_as_they_are(detailed: Table, change: dict[str, 
     ],
 )
 def test_typed_values_are_never_changed(detailed: Table, column: str, value: Any) -> None:
-    instead = "give None for a null" if str(value) == "nan" else "convert it first"
-    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is .* of row 1 as it is; {instead}"):
+    with pytest.raises(SchemaMismatch, match=rf"column '{column}' is .* of row 1 as it is; convert it"):
         detailed.upsert([DETAILS, DETAILS | {"id": 2, column: value}])
     assert detailed.scan().count() == 0
 
@@ -261,14 +259,6 @@ def test_typed_values_are_never_changed(detailed: Table, column: str, value: Any
 def test_keys_to_delete_are_the_key_alone(trips: Table) -> None:
     with pytest.raises(SchemaMismatch, match=r"no others, but these have id, day, km; .*scan\(\['id'\]\)"):
         trips.delete(trips.scan())
-
-
-def test_a_function_to_be_reported_is_looked_at_before_the_work(store: Store, trips: Table) -> None:
-    with pytest.raises(InvalidOption, match="on_progress=5"):
-        trips.create_index("by_km", ["km"], on_progress=5)  # type: ignore[arg-type]
-    assert trips.indexes() == ()
-    with pytest.raises(InvalidOption, match="on_progress=5"):
-        store.elasticity(on_progress=5)  # type: ignore[arg-type]
 
 
 def test_handles_of_one_table_are_equal(store: Store, trips: Table, legs: Table) -> None:
@@ -332,37 +322,6 @@ def test_rows_that_meet_a_condition_are_deleted_by_a_scan_of_their_keys(trips: T
     assert trips.scan().count() == 10 + len([i for i in range(1, 21) if i % 10])
 
 
-@pytest.mark.parametrize("keys", [7, "id > 3", b"7", np.int64(3), 7.5, {"id": 3}])
-def test_what_is_no_list_of_keys_is_reported_what_to_type(trips: Table, legs: Table, keys: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"\[id, \.\.\.\].*delete\(where='a > 1'\)"):
-        trips.delete(keys)
-    with pytest.raises(InvalidOption, match=r"\[\(id, day\), \.\.\.\]"):
-        legs.delete(keys)
-
-
-@pytest.mark.parametrize(
-    ("keys", "error"),
-    [
-        ([3, (4,)], SchemaMismatch),
-        ([(3, 4)], SchemaMismatch),
-        ([{"id": 3, "day": "mon"}], SchemaMismatch),
-        ([{"di": 3}], SchemaMismatch),
-        ([{"id": 3}, 4], SchemaMismatch),
-        (["three"], SchemaMismatch),
-        ([3.5], SchemaMismatch),
-        ([2**31], SchemaMismatch),
-        ([None], InvalidKey),
-        ([3, 3], InvalidKey),
-    ],
-)
-def test_keys_that_do_not_fit_are_refused_and_nothing_is_deleted(
-    trips: Table, keys: Any, error: type[UsageError]
-) -> None:
-    with pytest.raises(error):
-        trips.delete(keys)
-    assert len(ids(trips)) == 100
-
-
 @pytest.mark.parametrize("columns", [["id", "km"], ["km"]])
 def test_columns_are_looked_at_where_there_are_no_rows(trips: Table, columns: list[str]) -> None:
     nothing = trips.scan(columns, "km < 0").to_table()
@@ -415,12 +374,6 @@ def test_pages_are_no_longer_than_the_limit(trips: Table) -> None:
     scan = trips.scan(limit=7)
     assert [page.rows.num_rows <= 7 for page in scan]
     assert scan.stats.scanned <= 2 * 7, "the first page may have ended at a tablet that lies elsewhere"
-
-
-@pytest.mark.parametrize("limit", [-1, 1.0, "7", True])
-def test_a_limit_is_a_whole_number(trips: Table, limit: Any) -> None:
-    with pytest.raises(InvalidOption, match="limit="):
-        trips.scan(limit=limit)
 
 
 # ------------------------------------------------------------------------------------------ order
@@ -508,21 +461,15 @@ def test_of_several_indexes_in_one_order_the_cheaper_is_taken(ordered: Table) ->
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [
-        (
-            {"order_by": "id"},
-            NotFound,
-            r"lie by a hash.*\.create_index\('by_id', \['id'\]\).*--columns id",
-        ),
+        ({"order_by": "id"}, NotFound, r"\.create_index\('by_id', \['id'\]\)"),
         ({"order_by": "id", "limit": 10_001}, NotFound, "a limit of up to 10,000 rows"),
         ({"order_by": ["km", "day"]}, NotFound, r"create_index\('by_km_day', \['km', 'day'\]\)"),
         ({"order_by": "kms"}, NotFound, "did you mean 'km'"),
         ({"order_by": "KM"}, NotFound, "did you mean 'km'"),
         ({"columns": ["KM"]}, NotFound, "did you mean 'km'"),
         ({"order_by": "-km"}, NotFound, "did you mean 'km'"),
-        ({"order_by": "km NULLS LAST"}, InvalidOption, "NULLS LAST here: null is below .*='km IS NOT NULL'"),
-        ({"order_by": "km DESC nulls first", "limit": 5}, InvalidOption, "cannot have NULLS FIRST here"),
-        ({"order_by": "km NULLS"}, NotFound, "a term is a column, or 'column DESC'"),
-        ({"order_by": "day, km DESC"}, InvalidOption, "order_by='day, km DESC' goes .* one direction"),
+        ({"order_by": "km NULLS LAST"}, NotFound, "a term is a column, or 'column DESC'"),
+        ({"order_by": "day, km DESC"}, InvalidOption, "order_by='day, km DESC' needs one direction"),
         ({"order_by": "km", "index": "none"}, InvalidOption, "allows none"),
         ({"order_by": "km", "index": "by_day"}, InvalidOption, "in the order of day, km, id"),
         ({"order_by": "km", "index": "km_hash"}, InvalidOption, "it is a hash index"),
@@ -636,9 +583,8 @@ def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: T
 def test_stores_tables_and_scans_tell_what_to_send_instead(store: Store, trips: Table) -> None:
     for own, sent in ((store, "store.uri"), (trips, "table.name"), (trips.scan(), "scan.key")):
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(InvalidOption, match=re.escape(sent)) as refused:
+            with pytest.raises(InvalidOption, match=re.escape(sent)):
                 copied(own)
-            assert isinstance(refused.value, TypeError)
 
 
 def test_a_snapshot_is_chosen_by_time_too(tmp_path: Path) -> None:

@@ -466,12 +466,10 @@ def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
     assert everything() == before
 
 
-def test_an_expansion_beside_a_shard_that_is_away_says_that_the_new_one_has_joined(tmp_path: Path) -> None:
+def test_a_new_shard_joins_while_another_one_is_away(tmp_path: Path) -> None:
     with made(tmp_path / "store") as store:
         with away(root(store, "b")), pytest.raises(ShardUnavailable) as message:
             store.expand(["c"])
-        for words in ("shard 'b'", "Before that c joined the store", "elasticscan rebalance"):
-            assert words in str(message.value)
         assert message.value.fields["shard"] == "b"
         assert [shard["name"] for shard in store.status()["shards"]] == ["a", "b", "c"]
         store.rebalance()

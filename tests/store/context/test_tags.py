@@ -128,12 +128,6 @@ def test_an_unknown_name_is_reported_with_a_suggestion(table: Table) -> None:
             use()
 
 
-@pytest.mark.parametrize("name", ["17", "latest", "earliest", "newest", "", "A", "a-b", "a" * 65])
-def test_a_name_that_could_be_none_is_refused(table: Table, name: str) -> None:
-    with pytest.raises(InvalidOption):
-        table.tag(name)
-
-
 def test_only_a_snapshot_that_is_there_gets_a_tag(store: Store, table: Table) -> None:
     made = table.history()[0].number
     for snapshot in (made - 1, 99):

@@ -28,7 +28,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Store, Table
 from elasticscan.store.copies import backup
-from elasticscan.store.roots.location import BACKUP_MARKER
 from tests.store.test_scenarios import suspended_move, tablets_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -464,23 +463,6 @@ def test_a_backup_is_restored_where_a_restore_was_killed_amid_its_catalog(
         assert everything(made) == before
         made.table("t").upsert(rows(range(3), "z"))
         assert made.verify() == []
-
-
-@pytest.mark.parametrize("marker", [b"", b"[]", b'{"store": ', None])
-def test_a_place_whose_marker_is_lost_or_torn_is_known_by_its_lists(
-    store: Store, tmp_path: Path, marker: bytes | None
-) -> None:
-    store.backup(tmp_path / "b")
-    file = tmp_path / "b" / BACKUP_MARKER
-    whole = file.read_bytes()
-    if marker is None:
-        file.unlink()
-    else:
-        file.write_bytes(marker)
-    with elasticscan.create(tmp_path / "other", ["s1"]) as other, pytest.raises(InvalidOption):
-        other.backup(tmp_path / "b")
-    assert store.backup(tmp_path / "b").copied == 0
-    assert file.read_bytes() == whole
 
 
 def test_a_torn_list_keeps_older_backups_and_is_reported_beside_the_new_one(

@@ -18,7 +18,6 @@ from elasticscan.base.errors import (
     FilterError,
     InvalidOption,
     InvalidTopologyChange,
-    NotFound,
 )
 from elasticscan.filters import Aggregate, Fold, folding
 from elasticscan.store import Store, Table
@@ -136,43 +135,12 @@ def test_an_older_snapshot_is_aggregated_as_it_was(table: Table) -> None:
     assert result.to_pydict() == {"c": [3000]}
 
 
-def test_columns_that_no_aggregate_needs_are_not_read(table: Table) -> None:
-    explained = table.explain_aggregate(["sum(n)", "count(*)"], "g", "id > 3")
-    assert explained["columns"] == ["g", "n"]
-    assert explained["aggregate"] == {
-        "values": ["sum(n)", "count(*)"],
-        "group_by": ["g"],
-        "from_statistics": False,
-    }
-    assert table.explain_aggregate("count(*)")["columns"] == []
-
-
 def test_a_column_that_was_widened_meanwhile_is_aggregated_as_it_is_now(store: Store, table: Table) -> None:
     table.widen_column("g", pa.int64())
     table.add_columns(pa.schema({"late": pa.int32()}))
     result = table.aggregate(["max(g)", "sum(late) AS late", "count(late) AS some"])
     assert result.schema.field("max(g)").type == pa.int64()
     assert result.to_pydict() == {"max(g)": [6], "late": [None], "some": [0]}
-
-
-@pytest.mark.parametrize(
-    ("values", "by", "error"),
-    [
-        ([], [], InvalidOption),
-        ("sum(x)", [], FilterError),
-        ("median(n)", [], InvalidOption),
-        (["count(*)", "count(*)"], [], InvalidOption),
-        ("count(*) AS g", ["g"], InvalidOption),
-        ("count(*)", ["g", "g"], InvalidOption),
-        ("count(*)", "x", NotFound),
-        ({"sum": "n"}, [], InvalidOption),
-        ([1], [], InvalidOption),
-        ("count(*)", 5, InvalidOption),
-    ],
-)
-def test_what_there_is_not_is_refused(table: Table, values: Any, by: Any, error: type[Exception]) -> None:
-    with pytest.raises((error, NotFound)):
-        table.aggregate(values, by)
 
 
 def test_a_sum_that_overflows_is_an_error(table: Table) -> None:

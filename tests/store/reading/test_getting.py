@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import elasticscan
-from elasticscan.base.errors import InvalidKey, InvalidOption, LimitExceeded, NotFound, SchemaMismatch
+from elasticscan.base.errors import LimitExceeded, SchemaMismatch
 from elasticscan.catalog import Catalog
 from elasticscan.catalog.connections import Watch
 from elasticscan.store import Store, Table
@@ -101,38 +100,6 @@ def test_keys_of_several_columns(place: Place) -> None:
     assert legs.get([(4, "tue"), (4, "mon"), (3, "mon")], ["id"]).column("id").to_pylist() == [4, 3]
     keys = pa.table({"day": ["mon", "tue"], "id": pa.array([3, 4], pa.int32())})
     assert legs.get(keys, ["km"]).column("km").to_pylist() == [1.5, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("keys", "error"),
-    [
-        ([None], InvalidKey),
-        ([1.5], SchemaMismatch),
-        (["1"], SchemaMismatch),
-        ([True], SchemaMismatch),
-        ([1 << 40], SchemaMismatch),
-        ([Decimal("1.5")], SchemaMismatch),
-        (pa.table({"id": pa.array([1.0])}), SchemaMismatch),
-        (pa.table({"km": pa.array([1.0])}), SchemaMismatch),
-        (5, InvalidOption),
-        ("5", InvalidOption),
-        (None, InvalidOption),
-    ],
-)
-def test_keys_that_do_not_fit_are_refused(trips: Table, keys: Any, error: type[Exception]) -> None:
-    with pytest.raises(error) as refused:
-        trips.get(keys)
-    assert "delete" not in str(refused.value)
-
-
-def test_other_arguments_are_checked(trips: Table, place: Place) -> None:
-    with pytest.raises(NotFound):
-        trips.get([1], ["kn"])
-    with pytest.raises(NotFound):
-        trips.get([1], snapshot=1_000)
-    trips.drop()
-    with pytest.raises(NotFound):
-        trips.get([1])
 
 
 def test_snapshots_deletes_and_overwrites(trips: Table) -> None:

@@ -262,13 +262,11 @@ def test_duckdb_reads_no_files_of_object_storage(
         ("rows.jsonl", '{"id": 1, "v": ["stra\xdfe"]}\n'),
     ],
 )
-def test_text_that_is_not_utf_8_is_an_error_with_a_way_to_convert_it(
-    store: Store, tmp_path: Path, name: str, text: str
-) -> None:
+def test_text_that_is_not_utf_8_is_an_error(store: Store, tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     there = store.create_table("there", pa.schema([("id", pa.int64()), ("v", pa.string())]), "id")
     for table in ("new", "there"):
-        with pytest.raises(SchemaMismatch, match=rf"{name} cannot be read: .*iconv -f latin1 -t utf-8"):
+        with pytest.raises(SchemaMismatch, match=rf"{name} cannot be read: "):
             store.load(table, tmp_path / name, primary_key="id")
     assert [table.name for table in store.tables()] == ["there"]
     assert there.scan().count() == 0

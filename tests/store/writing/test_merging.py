@@ -12,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import (
-    InvalidKey,
-    InvalidOption,
-    NotFound,
     RowsChanged,
     SchemaMismatch,
     WriteConflict,
@@ -157,30 +154,6 @@ def test_columns_that_come_or_go_while_rows_are_read_begin_it_again(store: Store
         {"id": 2, "city": "Oslo", "x": 7},
         {"id": 50, "city": None, "x": None},
     ]
-
-
-def test_wrong_calls_are_refused_and_write_nothing(table: Table) -> None:
-    both = {"when_matched": "ignore", "when_not_matched": "ignore"}
-    calls: list[tuple[Any, dict[str, Any], Any, str]] = [
-        (rows([1]), {"when_matched": "replace"}, InvalidOption, "one of update, delete, ignore"),
-        (rows([1]), {"when_not_matched": "delete"}, InvalidOption, "one of insert, ignore"),
-        (rows([1]), both, InvalidOption, "nothing would"),
-        (rows([1]), {"columns": ["n", "town"]}, NotFound, "town"),
-        (rows([1]).drop(["n"]), {}, SchemaMismatch, r"merge\(rows, columns="),
-        (rows([1]).drop(["n"]), {"columns": ["n"]}, SchemaMismatch, "lack n"),
-        (rows([1]).drop(["id"]), {"columns": ["n"]}, SchemaMismatch, "lack id"),
-        ([{"id": 1}], {"columns": ["n"]}, SchemaMismatch, "row 0 of the list lacks n"),
-        ([{"id": 1, "n": "x"}], {"columns": ["n"]}, SchemaMismatch, "does not hold 'x'"),
-        (rows([1, 1]), {"columns": ["n"]}, InvalidKey, "1"),
-        (pa.table({"id": [None], "n": [1]}), {"columns": ["n"]}, (InvalidKey, SchemaMismatch), "null"),
-        (pa.table({"id": [1], "n": [2**40]}), {"columns": ["n"]}, SchemaMismatch, "int64"),
-        (pa.table([[1], [1], [2]], names=["id", "n", "n"]), {"columns": ["n"]}, SchemaMismatch, "once"),
-        ({"id": 1}, {"columns": ["n"]}, SchemaMismatch, "for one row"),
-    ]
-    for given_rows, options, error, match in calls:
-        with pytest.raises(error, match=match):
-            table.merge(given_rows, **options)
-    assert len(table.history()) == 2
 
 
 def test_rows_are_not_inserted_without_a_value_that_the_table_requires(store: Store) -> None:
