@@ -33,27 +33,8 @@ from elasticscan.catalog.failures import Interrupted, commit_unknown, committing
 from elasticscan.catalog.home import OpenedFiles
 from elasticscan.catalog.waiting import answer, ask
 
-
-class ConnectionPool(QueuePool):
-    """SQLAlchemy's own pool, whose idle connections can be closed."""
-
-    def close_idle(self) -> None:
-        """Close the connections that are not in use; the others come back here, as always.
-
-        `Engine.dispose` would make another pool. Those in use would then come back to an unknown one, and
-        stay open across a fork.
-        """
-        while True:
-            try:
-                idle = self._pool.get(block=False)
-            except Empty:
-                return
-            idle.close()
-            self._dec_overflow()
-
-
 # Parameters of statements are secrets and rows' values: errors do not tell them.
-POOL: Final = {"poolclass": ConnectionPool, "pool_size": 8, "max_overflow": 32, "hide_parameters": True}
+POOL: Final = {"poolclass": QueuePool, "pool_size": 8, "max_overflow": 32, "hide_parameters": True}
 _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keeps with it
 # What a watch's question may raise alongside the driver's errors.
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
@@ -243,9 +224,16 @@ def _close_each(connections: list[Any]) -> None:
 
 
 def close_idle(engine: Engine) -> bool:
-    """Close the connections of an engine that are not in use; return whether there are others."""
-    pool = cast(ConnectionPool, engine.pool)
-    pool.close_idle()
+    """Close the connections of an engine that are not in use; return whether there are others.
+
+    `Engine.dispose` would make another pool. Those in use would then come back to an unknown one, and
+    stay open across a fork.
+    """
+    pool = cast(QueuePool, engine.pool)
+    with suppress(Empty):
+        while True:
+            pool._pool.get(block=False).close()
+            pool._dec_overflow()
     return pool.checkedout() > 0
 
 
