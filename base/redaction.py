@@ -108,7 +108,7 @@ def redact(text: str) -> str:
 
 
 def _hide_uris(match: re.Match[str]) -> str:
-    """Redact the URIs of a line; from a driver without slashes on, all of a line with a later `@` is hidden."""
+    """Redact the URIs of a line; where a driver without slashes has an `@` behind it, hide the rest."""
     line, done, parts = match.group(), 0, []
     for found in _URI.finditer(line):
         if found["uri"]:
