@@ -39,7 +39,7 @@ from elasticscan.catalog.engine import (
     why_read_only,
     writing,
 )
-from elasticscan.catalog.failures import damaged, decoding, is_there, translate_errors
+from elasticscan.catalog.failures import damaged, decoding, is_there, replaced_file, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.kept_logs import holds_anything, keep_log, kept_logs, log_of
 from elasticscan.catalog.moves import MoveTx
@@ -275,6 +275,8 @@ class Catalog:
         self.settle()
         check = self.before_writing()  # outside of the transaction: it reads at the shards
         with self.leasing(ahead) as tx:
+            if self.home != self._settled:  # another file since then: to settle it here would deadlock
+                raise replaced_file()
             before = tx.identity()
             check(before)
             yield tx

@@ -18,8 +18,8 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Lock, Semaphore
-from time import monotonic
+from threading import Lock, Semaphore, get_ident
+from time import monotonic, sleep
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
@@ -28,6 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.util.queue import Empty
 
 from elasticscan.base.errors import ElasticScanError, ScanConsumed
+from elasticscan.base.limits import RECONNECT_SECONDS
 from elasticscan.catalog.compiled import own_dialect, sql_of
 from elasticscan.catalog.failures import Interrupted, commit_unknown, committing, replaced_file
 from elasticscan.catalog.home import OpenedFiles
@@ -39,6 +40,8 @@ _OPENED_BY = "opened by"  # the process of a connection, in what SQLAlchemy keep
 # What a watch's question may raise alongside the driver's errors.
 _TROUBLE = (SQLAlchemyError, ElasticScanError, OSError, ValueError, TypeError)
 WATCHERS, ASKERS = 4, 2  # at most so many connections for each Watch, and for its questions under way
+_PAUSE_SECONDS = 0.005
+_INSIDE: list[int] = []  # the threads that are in a `transaction`; append and remove are atomic
 
 
 def is_sqlite(engine: Engine) -> bool:
@@ -48,6 +51,11 @@ def is_sqlite(engine: Engine) -> bool:
 def is_postgres(engine: Engine) -> bool:
     """Return True for a server whose transactions outlive their connections (`server.py`)."""
     return engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg"
+
+
+def in_transaction() -> bool:
+    """Return whether this thread is in a `transaction`."""
+    return get_ident() in _INSIDE
 
 
 @contextmanager
@@ -65,7 +73,9 @@ def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
             stack.enter_context(committing(connection))
         else:
             stack.enter_context(connection.begin())
-        process = os.getpid()
+        process, thread = os.getpid(), get_ident()
+        _INSIDE.append(thread)
+        stack.callback(_INSIDE.remove, thread)
         try:
             yield connection
         finally:
@@ -283,12 +293,17 @@ class _Forks:
         opened = self.files.get(engine)
         if opened is None or (not at_once and monotonic() < opened.trusted_until) or opened.are_there():
             return
+        if in_transaction():  # which has begun with them
+            raise replaced_file()
+        end = monotonic() + RECONNECT_SECONDS
         with self._lock:
             if self.files.get(engine) is not opened:  # another thread has done it
                 return
             same = [other for other, files in list(self.files.items()) if files.path == opened.path]
-            if not self._close_all(same):
-                raise replaced_file()
+            while not self._close_all(same):
+                if monotonic() > end:
+                    raise replaced_file()
+                sleep(_PAUSE_SECONDS)
             for other in same:
                 self.files.pop(other, None)
 
@@ -316,6 +331,7 @@ class _Forks:
         if self._is_clean:
             self._process = os.getpid()
         self._is_clean, self._lock = False, Lock()
+        _INSIDE.clear()
         for watch in list(self.watches):
             watch.renew()
         for engine in list(self.engines):

@@ -69,16 +69,6 @@ def test_an_answer_that_nobody_took_is_never_that_of_another_question(catalog: C
         assert watch.row() == (newest(catalog),)
 
 
-def test_an_interruption_while_an_answer_is_awaited_leaves_it_to_nobody(
-    catalog: Catalog, watch: Watch
-) -> None:
-    for number in range(2 * ASKERS):
-        with pytest.raises(KeyboardInterrupt), watch.asked():
-            raise KeyboardInterrupt
-        add_table(catalog, f"t{number}")
-        assert watch.row() == (newest(catalog),)
-
-
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_question_whose_connection_broke_is_asked_anew(
     catalog: Catalog, line: SeveredLine, answered: bool
