@@ -533,7 +533,7 @@ def test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_th
             with Store.open(tmp_path / "two", read_only=read_only) as two:
                 found = [str(finding) for finding in two.verify()]
                 assert len(found) == (1 if marked else 0), found
-                for names, text in zip(["", "'a' say", "'a', 'b' say"][marked:], found, strict=False):
+                for names, text in zip(["", "'a' was", "'a', 'b' was"][marked:], found, strict=False):
                     assert names in text
                     assert text.startswith("[ES_WRONG_ROOT]")
                     assert "next write" in text
