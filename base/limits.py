@@ -81,9 +81,8 @@ WRITE_BUFFER_BYTES: Final = 128 << 20
 # To how many shards in object storage one write, or look at them, goes at a time.
 SHARDS_AT_ONCE: Final = 6
 
-# How long a transaction waits for the catalog's writer, and a fork for transactions to end.
+# How long a transaction waits for the catalog's writer.
 BUSY_SECONDS: Final = 120.0
-FORK_WAIT_SECONDS: Final = 20.0
 
 # How long a lost connection to a database server is made again, and a busy object storage asked again, before
 # an error tells of it; and how long for the first one of a process, whose address may be wrong.

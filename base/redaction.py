@@ -18,19 +18,14 @@ HIDDEN = "***"
 # Drivers know more parameters than this list; the value of any other may be a secret.
 _HARMLESS = frozenset(
     [
-        "allow_bucket_creation",
-        "anonymous",
         "application_name",
         "connect_timeout",
         "endpoint_override",
         "host",
         "port",
         "region",
-        "retry_limit_seconds",
         "scheme",
         "sslmode",
-        "target_session_attrs",
-        "timeout",
     ]
 )
 _PATH_SCHEMES = frozenset(["file", "sqlite", "sqlite+pysqlite"])  # their paths may contain `@` and `:`
@@ -113,20 +108,16 @@ def redact(text: str) -> str:
 
 
 def _hide_uris(match: re.Match[str]) -> str:
-    """Redact the URIs of a line; a driver without slashes may reach to the word with the line's last `@`."""
+    """Redact the URIs of a line; where a driver without slashes has an `@` behind it, hide the rest."""
     line, done, parts = match.group(), 0, []
-    at = line.rfind("@")
     for found in _URI.finditer(line):
         if found["uri"]:
             uri = found["uri"].rstrip("'\"`()<>,;.")
             parts += [line[done : found.start()], shown(uri)]
             done = found.start() + len(uri)
-        elif found.end() <= at:
+        elif "@" in line[found.end() :]:
             colon = line.index(":", line.rfind(" ", done, found.start()) + 1)  # maybe of `user:` before it
-            parts += [line[done : colon + 1], HIDDEN]
-            rest = re.search(r"\s", line[at:])
-            done = at + rest.start() if rest else len(line)
-            break
+            return f"{''.join(parts)}{line[done : colon + 1]}{HIDDEN}"
     return "".join(parts) + line[done:]
 
 
@@ -166,7 +157,7 @@ def _secrets(uri: str) -> set[str]:
     if hidden == uri:
         return set()
     parts = {part for text in (uri, unquote(uri)) for part in _SEPARATORS.split(text)}
-    parts |= {unquote(part) for part in parts} | {uri, *re.findall(r"=([^&]*)", uri)}
+    parts |= {uri, *re.findall(r"=([^&]*)", uri)}
     with suppress(ValueError):
         parts.add(urlsplit(uri).password or "")
     parts |= {unquote(part) for part in parts}

@@ -39,7 +39,7 @@ Where the catalog's file cannot be written, it is read without changing anything
 The modules, from the bottom up:
 
 tables         the SQL tables
-gate           forks wait while SQLite is at work; probe: a check of its files, before damage is raised
+probe          a check of SQLite's files, before damage is raised
 failures       the errors of a database, as ours
 sealed         rows that prove themselves: the one reader and writer of all of them
 remembered     groups of rows that were read before, of which only newer rows are read

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any, Final
+from weakref import finalize
 
 from sqlalchemy import select, text
 
@@ -23,10 +24,9 @@ from elasticscan.base.errors import (
 from elasticscan.catalog.compiled import make_tables
 from elasticscan.catalog.connections import (
     Watch,
+    close_idle,
     is_postgres,
     is_sqlite,
-    let_go,
-    let_go_at_the_end,
     transaction,
 )
 from elasticscan.catalog.dump import Dump, DumpTx
@@ -39,7 +39,7 @@ from elasticscan.catalog.engine import (
     why_read_only,
     writing,
 )
-from elasticscan.catalog.failures import damaged, decoding, is_there, translate_errors
+from elasticscan.catalog.failures import damaged, decoding, is_there, replaced_file, translate_errors
 from elasticscan.catalog.home import Home, check_one_name, home_of
 from elasticscan.catalog.kept_logs import holds_anything, keep_log, kept_logs, log_of
 from elasticscan.catalog.moves import MoveTx
@@ -129,7 +129,7 @@ class Catalog:
             self.read_only = self.read_only or why_not_writable(file)
         self._file = file
         self._engine = make_engine(url, self.read_only is not None)
-        let_go_at_the_end(self, self._engine)
+        finalize(self, self._engine.dispose).atexit = False  # drivers would warn of open connections
         self._is_far = is_postgres(self._engine)
         self._own_versions: dict[int, tuple[int, int]] = {}  # by the thread that is in a transaction
         self.clock = clock_of(self._engine, clock)
@@ -142,7 +142,7 @@ class Catalog:
         except BaseException as error:
             if isinstance(error, (StoreNotFound, StoreDamaged)):  # SQLite is about to remove its log
                 self.keep_log("unread")
-            let_go(self._engine)
+            close_idle(self._engine)
             raise
         # A copy of the file, in memory, does not show changes to the file: then each look is a transaction.
         watched = file is None or self.read_only is None
@@ -234,12 +234,12 @@ class Catalog:
                 begin(tx, home_of(engine))
                 tx.finish()
         finally:
-            let_go(engine)
+            close_idle(engine)
 
     def close(self) -> None:
         if self._watch is not None:
-            self._watch.close()
-        let_go(self._engine)
+            self._watch.close_idle()
+        close_idle(self._engine)
 
     @contextmanager
     def reading(self, ahead: Asking = list) -> Iterator[Tx]:
@@ -275,6 +275,8 @@ class Catalog:
         self.settle()
         check = self.before_writing()  # outside of the transaction: it reads at the shards
         with self.leasing(ahead) as tx:
+            if self.home != self._settled:  # another file since then: to settle it here would deadlock
+                raise replaced_file()
             before = tx.identity()
             check(before)
             yield tx
@@ -354,8 +356,8 @@ class Catalog:
         """Forget what was read, in connections that are not in use, too: it may be damaged by now."""
         self._remembered.forget()
         if self._watch is not None:
-            self._watch.close()
-        let_go(self._engine)
+            self._watch.close_idle()
+        close_idle(self._engine)
 
     def check_whole(self, mend: bool = False) -> None:
         """Raise `StoreDamaged` unless the catalog is as it was written.

@@ -19,12 +19,11 @@ from elasticscan.base.redaction import as_cause, hides, shown, without
 from elasticscan.catalog.compiled import share_compiled
 from elasticscan.catalog.connections import (
     POOL,
+    close_idle,
     closed_on_error,
     follow_forks,
-    forget_closed_files,
     is_postgres,
     is_sqlite,
-    let_go,
     opened_files,
     opens,
     transaction,
@@ -196,7 +195,6 @@ def _sqlite_engine(url: URL) -> Engine:
 
     engine = create_engine(url, creator=connect, **POOL)
     share_compiled(engine)
-    event.listen(engine, "engine_disposed", forget_closed_files)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -236,7 +234,7 @@ def holds_store(url: str | Path) -> bool:
 
         return looking(engine, look)
     finally:
-        let_go(engine)
+        close_idle(engine)
 
 
 def looking(engine: Engine, look: Callable[[Connection], T]) -> T:

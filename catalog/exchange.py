@@ -5,8 +5,8 @@ around each: most of what a small commit's statements take of a processor. Here 
 Only what goes beyond the message is the driver's: how values become bytes, and bytes values, how
 answers are waited for (`waiting.py`) and which error a refusal is.
 
-A message that was broken off (by the handler of a signal) leaves unread answers. Its connection is
-closed then: the next one who asked there would get them for his own.
+A message that was broken off leaves unread answers. Its connection is closed then: the next caller would
+take them for its own.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ def _library() -> Any:
 def exchange(driver: Any, said: Sequence[Said]) -> list[Answer]:
     """Return the answers to some statements; if one fails, the rest is not run, and its error is raised."""
     message, line = _Message(driver, said), driver.pgconn
-    if line.pipeline_status:  # an earlier message was broken off where not even this could be done about it
-        driver.close()
     try:
         line.enter_pipeline_mode()
         driver.wait(message.steps())

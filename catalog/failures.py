@@ -28,7 +28,6 @@ from sqlalchemy.exc import (
     NoResultFound,
     OperationalError,
     SQLAlchemyError,
-    StatementError,
 )
 from sqlalchemy.exc import TimeoutError as NoFreeConnection
 
@@ -100,8 +99,6 @@ def translate_errors(engine: Engine) -> Iterator[None]:
         raise failing_disk(engine) or damaged(error) from error
     except (NoResultFound, MultipleResultsFound) as error:
         raise failing_disk(engine) or damaged(error) from error
-    except StatementError as error:  # raised during a statement, by the handler of a signal
-        raise (error.orig or error) from error.__cause__
     except NoFreeConnection as error:
         raise CatalogUnavailable(
             f"too many threads of this process use the catalog at once ({error}); try again",

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Lock
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.catalog.gate import GATE
 
 _READ_BYTES = 1 << 24
 _ROOM_BYTES = 1 << 16  # twice what the index of a log grows by
@@ -72,7 +71,7 @@ def is_sound(path: Path) -> bool:
     """Return whether SQLite can make sense of all of a database, now: whatever it met before has passed."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
-        with GATE.inside(), closing(sqlite3.connect(uri, uri=True)) as connection:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
             if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
                 return False
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()

@@ -39,7 +39,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, Oper
 
 from elasticscan.base.errors import CatalogUnavailable, StoreTooNew
 from elasticscan.base.limits import ANSWER_SECONDS, RECONNECT_SECONDS
-from elasticscan.catalog.connections import check_own, never_free, unsafe_fork
+from elasticscan.catalog.connections import check_own, in_transaction, never_free, unsafe_fork
 from elasticscan.catalog.exchange import Answer, exchange
 from elasticscan.catalog.failures import (
     Interrupted,
@@ -384,6 +384,8 @@ def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
             try:
                 return work(*args, **kwargs)
             except Interrupted as error:
+                if in_transaction():  # its own caller begins again
+                    raise
                 now = time.monotonic()
                 end = end or now + RECONNECT_SECONDS
                 if now > end:

@@ -215,12 +215,17 @@ class Copies:
                 path.parent.rmdir()
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
-        for shelf in os.scandir(self._directory):
-            for place in os.scandir(shelf.path) if shelf.is_dir() else ():
+        for shelf in _entries(self._directory):
+            for file in (file for place in _entries(shelf) for file in _entries(place)):
                 with suppress(OSError):
-                    for file in os.scandir(place.path):
-                        state = file.stat()
-                        yield state.st_mtime, 512 * state.st_blocks, Path(file.path)  # holes take no room
+                    state = file.stat()
+                    yield state.st_mtime, 512 * state.st_blocks, Path(file.path)  # holes take no room
+
+
+def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(directory) as entries:
+        return list(entries)
+    return []
 
 
 _opened: dict[tuple[str | None, ...], Copies | None] = {}
