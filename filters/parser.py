@@ -134,17 +134,13 @@ def _parse(text: str) -> exp.Expr:
             if "start" in function.meta:
                 function.meta[_TYPED] = text[function.meta["start"] : function.meta["end"] + 1]
         return condition
-    except ParseError as error:
-        first = error.errors[0] if error.errors else {}
+    except TokenError:
+        raise not_closed(text) from None
+    except (SqlglotError, *STUMBLES) as error:
+        first = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
         why = first.get("description") or "not a SQL condition"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
-    except TokenError:
-        raise not_closed(text) from None
-    except SqlglotError as error:
-        raise FilterError(f"cannot read the filter: {error}", filter=text) from None
-    except STUMBLES:
-        raise FilterError("cannot read the filter: not a SQL condition", filter=text) from None
 
 
 def not_closed(text: str) -> FilterError:
@@ -164,28 +160,12 @@ def _piece(node: exp.Expr) -> str:
 
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
     piece = _piece(node)
-    match node:
-        case _ if only_this_form:
-            feature = f"this form of {node.key.upper()}"
-        case exp.Block():
-            feature = "more than one expression"
-        case exp.Query() | exp.Exists():
-            feature = "subqueries"
-        case exp.AggFunc():
-            feature = "aggregates"
-        case exp.Window():
-            feature = "window functions"
-        case exp.Placeholder() | exp.Parameter():
-            return FilterError(
-                f"{piece!r} has no value; pass parameters={{…}} or write a literal", piece=piece
-            )
-        case exp.Anonymous() | exp.Func():
-            name = node.name if isinstance(node, exp.Anonymous) else node.sql_name().lower()
-            feature = f"the function {node.meta.get(_TYPED, name)}"
-        case exp.Is():
-            feature = "IS with a value"
-        case _:
-            feature = node.key.upper()
+    if isinstance(node, exp.Placeholder | exp.Parameter):
+        return FilterError(f"{piece!r} has no value; pass parameters={{…}} or write a literal", piece=piece)
+    name = node.key.upper()
+    feature = f"this form of {name}" if only_this_form else node.meta.get(_TYPED, name)
+    if isinstance(node, exp.Query | exp.Exists):
+        feature = "subqueries"
     return FilterError(
         f"filters do not support {feature}, as in {piece!r}; docs/filters.md lists their language",
         piece=piece,

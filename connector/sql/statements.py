@@ -99,7 +99,6 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
         if kind in _HIDING:
             raise statement.refused("the store has a table of this name; choose another name")
         return statement
-    _check_no_drop_inside(text, line, tokens, by_name, session)
     return None
 
 
@@ -137,18 +136,3 @@ def view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -
     if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
         return None
     return by_name.get(session.folded(name[-1]))
-
-
-def _check_no_drop_inside(
-    text: str, line: str, tokens: Sequence[Token], by_name: Mapping[str, str], session: Session
-) -> None:
-    """Refuse DROP TABLE in a script or EXECUTE IMMEDIATE: it would drop the view and keep the table."""
-    words = {session.folded(token.word) for token in tokens} | set(re.findall(r"\w+", session.folded(text)))
-    mentioned = sorted(by_name[name] for name in words & set(by_name))
-    hidden = line.startswith(("BEGIN ", "EXECUTE ", "DROP TABLE IDENTIFIER"))
-    if hidden and mentioned and re.search(r"\bDROP\s+TABLE\b", text, re.IGNORECASE):
-        raise UnsupportedStatement(
-            f"DROP TABLE of table {mentioned[0]!r} works only as a statement of its own; nothing was done",
-            statement="DROP TABLE",
-            table=mentioned[0],
-        )
