@@ -260,9 +260,12 @@ def test_a_time_after_the_year_9999_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one"),
-        ({"endingVersion": "1", "endingTimestamp": "2026-01-01"}, "give one"),
-        ({"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "'versionAsOf' and 'timestampAsOf'"),
+        ({"startingVersion": "1", "startingTimestamp": "2026-01-01"}, "leave one out"),
+        ({"endingVersion": "1", "endingTimestamp": "2026-01-01"}, "leave one out"),
+        (
+            {"versionAsOf": "1", "timestampAsOf": "2026-01-01"},
+            "'versionAsOf' does not go with 'timestampAsOf'",
+        ),
         ({"txnAppId": "app"}, "option 'txnAppId' needs 'txnVersion'"),
         ({"txnAppId": "a" * 1_025, "txnVersion": "1"}, "must be a name of 1 to 1,024 bytes"),
         ({"txnVersion": "1"}, "option 'txnVersion' needs 'txnAppId'"),
@@ -287,10 +290,10 @@ def test_what_spark_adds_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"filter": "id > 1"}, "narrows a read"),
-        ({"versionAsOf": "1"}, "narrows a read"),
-        ({"timestampAsOf": "2026-01-01"}, "narrows a read"),
-        ({"readChangeFeed": "true", "startingVersion": "1"}, "narrows a read"),
+        ({"filter": "id > 1"}, "is for reads"),
+        ({"versionAsOf": "1"}, "is for reads"),
+        ({"timestampAsOf": "2026-01-01"}, "is for reads"),
+        ({"readChangeFeed": "true", "startingVersion": "1"}, "is for reads"),
         ({"explain": "true"}, "'explain'"),
     ],
 )

@@ -134,7 +134,7 @@ def test_metadata_columns_come_when_asked_for(spark: SparkSession, store: Store)
 def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Store) -> None:
     with error_with("[ES_INVALID_OPTION] there is no option 'colums'; did you mean 'columns'?"):
         reader(spark, store, colums="id").load()
-    with error_with("[ES_INVALID_OPTION] option 'startingVersion' chooses changes"):
+    with error_with("[ES_INVALID_OPTION] option 'startingVersion' needs 'readChangeFeed'"):
         reader(spark, store, startingVersion="1").load().collect()
     with error_with("[ES_SCHEMA_MISMATCH] the schema says string for column 'v'"):
         reader(spark, store).schema("v string").load().collect()
