@@ -45,15 +45,10 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
 URL = "url"
 
-# Options that say the same thing in two ways.
-_ONE_OF_TWO = (
-    ("versionAsOf", "timestampAsOf", "the snapshot"),
-    ("startingVersion", "startingTimestamp", "a commit"),
-    ("endingVersion", "endingTimestamp", "a commit"),
-)
-
 # Options that contradict each other, and options without a meaning of their own.
 _APART = (
+    ("versionAsOf", "timestampAsOf"), ("startingVersion", "startingTimestamp"),
+    ("endingVersion", "endingTimestamp"),
     ("ifUnchangedSince", "insertOnly"), ("deleteColumn", "insertOnly"), ("insertOnly", "partialUpdate"),
     ("deleteColumn", "partialUpdate"), ("columns", "partialAggregates"),
     ("maxRowsPerTask", "partialAggregates"), ("includeMetadata", "partialAggregates"),
@@ -250,11 +245,6 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             raise bad_value(name, text, "text without a lone surrogate")
     texts["store"], texts["table"] = _where(texts)
     options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
-    for first, second, subject in _ONE_OF_TWO:
-        if first in texts and second in texts:
-            raise InvalidOption(
-                f"options {first!r} and {second!r} both choose {subject}; give one", option=second
-            )
     chosen = {option.name for option in _chosen_options(options)}
     for first, second in _APART:
         if first in chosen and second in chosen:
@@ -342,20 +332,15 @@ def _refuse_other_reads(options: Options, where: str, use: str) -> None:
 
 _READ_ALONE = (
     "filter", "maxRowsPerTask", "taskOrder", "partialAggregates", "versionAsOf", "timestampAsOf",
-    "readChangeFeed",
+    "readChangeFeed", "explain",
 )  # fmt: skip
 
 
 def check_for_write(options: Options) -> Options:
     """Refuse options that narrow a read: a write goes to the whole table."""
     for option in _chosen_options(options):
-        if option.name == "explain":
-            raise _refusal("explain", "is for reads; write without it")
         if option.name in _READ_ALONE:
-            raise _refusal(
-                option.name,
-                "narrows a read, and a write goes to the whole table; write without it",
-            )
+            raise _refusal(option.name, "is for reads, and a write goes to the whole table; leave it out")
     return options
 
 
