@@ -405,9 +405,8 @@ def _workers() -> set[int]:
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system tells of no processes")
-@pytest.mark.parametrize("limit", [700, 15_000])
 def test_no_worker_is_killed_by_a_limit(
-    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, limit: int
+    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.table("t").upsert(conftest.rows(0, 180_000))
     shop = attach(spark, store.uri, "alive_")
@@ -415,7 +414,7 @@ def test_no_worker_is_killed_by_a_limit(
     shop.table("t").load().collect()  # the workers are there
     before = _workers()
     assert before
-    for _ in range(2):
+    for limit in (700, 15_000):
         assert len(shop.sql(f"SELECT id FROM alive_t LIMIT {limit}").collect()) == limit
         assert len(shop.table("t").select("id").limit(limit).load().collect()) == limit
     assert before <= _workers()
