@@ -32,11 +32,11 @@ from elasticscan.filters.expression import (
     Not,
     Or,
     quote_name,
+    shortened,
 )
 
 # What sqlglot raises, alongside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_PIECE_CHARACTERS = 80
 _TYPED = "typed"  # in a function's notes: its name as the user wrote it
 _LISTED_COLUMNS = 20
 
@@ -116,15 +116,11 @@ def check_quotes(text: str) -> None:
     for token in tokens:
         piece = text[token.start : token.end + 1]
         if piece.endswith('"'):
-            inner = _cut(piece[piece.index('"') + 1 : -1])
+            inner, piece = shortened(piece[piece.index('"') + 1 : -1], 80), shortened(piece, 80)
             raise FilterError(
-                f"{_cut(piece)} may be a text or a name; write '{inner}' for text, `{inner}` for a column",
-                piece=_cut(piece),
+                f"{piece} may be a text or a name; write '{inner}' for text, `{inner}` for a column",
+                piece=piece,
             )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
 
 
 def _parse(text: str) -> exp.Expr:
@@ -146,7 +142,7 @@ def _parse(text: str) -> exp.Expr:
 def not_closed(text: str) -> FilterError:
     """Return the error of a text that ends within quotes."""
     return FilterError(
-        f"cannot read the filter: a quote or a comment is not closed in {_cut(text)!r}", filter=text
+        f"cannot read the filter: a quote or a comment is not closed in {shortened(text, 80)!r}", filter=text
     )
 
 
@@ -155,7 +151,7 @@ def _piece(node: exp.Expr) -> str:
         text = node.sql(dialect=FilterSql, comments=False)
     except (SqlglotError, ValueError):
         text = node.key
-    return _cut(text)
+    return shortened(text, 80)
 
 
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:

@@ -199,7 +199,7 @@ class AttachedStore(Sequence[str]):
         view, table = made.name, made.name.removeprefix(self._prefix)
         if not view.startswith(self._prefix):
             raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
-        create(self._spark, self._uri, table, made, self.sql)
+        create(self._uri, table, made, self.sql)
         self._views.look(replacing=True)
         return nothing(self._spark)
 

@@ -107,28 +107,18 @@ def _is_of_no_format(line: str, tokens: Sequence[Token]) -> bool:
     match = _NEW.match(line)
     if match is None:
         return False
-    begin, depth = match.group().count(" "), 0
-    name, rest = _name(tokens[begin:])
-    if len(name) != 1 or (name[0].upper() == "IDENTIFIER" and rest[:1] == ["("]):
+    reader, depth = StatementReader(line, tokens, match.group().count(" ")), 0
+    try:
+        name = reader.name()
+    except NotUnderstoodError:
         return False
-    for token in tokens[begin + 1 :]:
+    if len(name) != 1 or (name[0].upper() == "IDENTIFIER" and reader.sees("(")):
+        return False
+    for token in tokens[reader.at :]:
         depth += (token.upper == "(") - (token.upper == ")")
         if depth == 0 and token.upper in _OF_SPARK | _QUERY:
             return token.upper in _QUERY
     return True
-
-
-def _name(tokens: Sequence[Token]) -> tuple[list[str], list[str]]:
-    """Return the parts of a name at the beginning of tokens, and the words behind it in upper case."""
-    parts: list[str] = []
-    at = 0
-    while at < len(tokens) and tokens[at].kind in ("word", "quoted"):
-        parts.append(tokens[at].word)
-        at += 1
-        if at >= len(tokens) or tokens[at].upper != ".":
-            break
-        at += 1
-    return parts, [token.word.upper() for token in tokens[at:]]
 
 
 def view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
