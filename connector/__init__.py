@@ -63,7 +63,6 @@ The modules, from the bottom up:
 options         options, parsed and checked; option_values: parsers of their texts
 conversion      the types of Arrow and of Spark
 open_stores     stores, kept open where tasks run
-spark_tables    tables of Spark's own catalog, and why writes that would make one are refused
 splits          a scan, cut into few and large parts; partitions: what tasks get of them
 partial_rows    what tasks fold, for Spark to add up
 reading         batch reads; explaining: the option `explain`

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -14,48 +12,14 @@ from threading import Lock
 import pyarrow as pa
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound, TableChanged
+from elasticscan.base.errors import TableChanged
 from elasticscan.base.redaction import shown
 from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
-_MOST_NAMED = 10  # tables in an error
 _open: OrderedDict[tuple[str, object], Store] = OrderedDict()
 _lock = renewed_in_child(Lock)
 _DAEMON = "pyspark.daemon"
-
-
-def store_of_table(uri: str, table: str) -> Store:
-    """The store at `uri`, which is to hold a table.
-
-    Raises:
-        InvalidOption: both together are the path of a store, and no table was named.
-        StoreNotFound: there is none.
-    """
-    try:
-        return open_store(uri)
-    except StoreNotFound as error:
-        names = None
-        with suppress(ElasticScanError):
-            names = [each.name for each in open_store(f"{uri}/{table}").tables()]
-        if names is None and "://" not in uri and Path(uri).is_relative_to(Path.cwd()):
-            raise StoreNotFound(
-                f"{error.message}; a path that is not whole begins in the directory of Spark's driver, which "
-                "over Spark Connect is one of the server's",
-                **error.fields,
-            ) from error
-        if names is None:
-            raise
-        raise _no_table_named(shown(f"{uri}/{table}"), names) from None
-
-
-def _no_table_named(store: str, tables: Sequence[str]) -> InvalidOption:
-    there = ", ".join(tables[:_MOST_NAMED]) or "none yet"
-    return InvalidOption(
-        f"{store} is a store: name a table of it, too, as in load({f'{store}/TABLE'!r}), or use "
-        f"attach(spark, {store!r}) for all of them; there are: {there}",
-        option="path",
-    )
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:

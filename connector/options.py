@@ -45,12 +45,16 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
 URL = "url"
 
-# Options that say the same thing in two ways.
-_ONE_OF_TWO = (
-    ("versionAsOf", "timestampAsOf", "the snapshot"),
-    ("startingVersion", "startingTimestamp", "a commit"),
-    ("endingVersion", "endingTimestamp", "a commit"),
-)
+# Options that contradict each other, and options without a meaning of their own.
+_APART = (
+    ("versionAsOf", "timestampAsOf"), ("startingVersion", "startingTimestamp"),
+    ("endingVersion", "endingTimestamp"),
+    ("ifUnchangedSince", "insertOnly"), ("deleteColumn", "insertOnly"), ("insertOnly", "partialUpdate"),
+    ("deleteColumn", "partialUpdate"), ("columns", "partialAggregates"),
+    ("maxRowsPerTask", "partialAggregates"), ("includeMetadata", "partialAggregates"),
+)  # fmt: skip
+_NEEDS = (("taskOrder", "maxRowsPerTask"), ("shardKey", "primaryKey"), ("compression", "primaryKey"))
+_BATCH_ALONE = frozenset({"txnVersion", "partialUpdate"})
 
 # The uses of options. A batch read of changes takes some options that other reads do not, and
 # refuses some that they take.
@@ -241,34 +245,16 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             raise bad_value(name, text, "text without a lone surrogate")
     texts["store"], texts["table"] = _where(texts)
     options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
-    for first, second, subject in _ONE_OF_TWO:
-        if first in texts and second in texts:
-            raise InvalidOption(
-                f"options {first!r} and {second!r} both choose {subject}; give one", option=second
-            )
-    least, most = options.changes.min_partitions, options.partitions
-    if least is not None and most is not None and least > most:
-        raise _refusal(
-            "minPartitions",
-            f"is {least}, more than 'numPartitions'={most}; leave one out",
-        )
-    _check_transaction(texts, stream_write)
-    if stream_write and options.partial_update:
-        raise _refusal("partialUpdate", "is for batch writes; in a stream use foreachBatch")
-    _check_requirements(options)
-    if options.task_order is not None and options.task_rows is None:
-        raise _refusal("taskOrder", "needs 'maxRowsPerTask'; give both")
-    if options.partial is not None:
-        for name, given in (
-            ("columns", options.columns),
-            ("maxRowsPerTask", options.task_rows),
-            ("includeMetadata", options.metadata or None),
-        ):
-            if given is not None:
-                raise _refusal(name, "does not go with 'partialAggregates'; leave one out")
-    for name in ("shardKey", "compression"):
-        if name in texts and not options.primary_key:
-            raise _refusal(name, "needs 'primaryKey', which makes a new table; leave it out")
+    chosen = {option.name for option in _chosen_options(options)}
+    for first, second in _APART:
+        if first in chosen and second in chosen:
+            raise _refusal(first, f"does not go with {second!r}; leave one out")
+    needs = _NEEDS if stream_write else (*_NEEDS, ("txnAppId", "txnVersion"), ("txnVersion", "txnAppId"))
+    for name, needed in needs:
+        if name in texts and needed not in texts:
+            raise _refusal(name, f"needs {needed!r}; give both or neither")
+    if stream_write and not chosen.isdisjoint(_BATCH_ALONE):
+        raise _refusal(min(chosen & _BATCH_ALONE), "is for batch writes; in a stream use foreachBatch")
     return options
 
 
@@ -299,32 +285,6 @@ def _parse(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]
 
 def _refusal(name: str, why: str) -> InvalidOption:
     return InvalidOption(f"option {name!r} {why}", option=name)
-
-
-def _check_transaction(texts: Mapping[str, str], stream_write: bool) -> None:
-    pair = [name for name in ("txnAppId", "txnVersion") if name in texts]
-    if stream_write and "txnVersion" in pair:
-        raise _refusal(
-            "txnVersion",
-            "is for batch writes; leave it out: a stream numbers its batches",
-        )
-    if not stream_write and len(pair) == 1:
-        raise _refusal(pair[0], "needs both 'txnAppId' and 'txnVersion'; give both or neither")
-
-
-def _check_requirements(options: Options) -> None:
-    """Raise if requirements of a write on its keys contradict each other or a delete column."""
-    if options.insert_only:
-        for name, given in (
-            ("ifUnchangedSince", options.unchanged_since),
-            ("deleteColumn", options.delete_column),
-        ):
-            if given is not None:
-                raise _refusal(name, "does not go with 'insertOnly'; leave one out")
-    if options.partial_update:
-        for name, chosen in (("insertOnly", options.insert_only), ("deleteColumn", options.delete_column)):
-            if chosen:
-                raise _refusal(name, "does not go with 'partialUpdate'; leave one out")
 
 
 def check_for_batch(options: Options) -> Options:
@@ -372,20 +332,15 @@ def _refuse_other_reads(options: Options, where: str, use: str) -> None:
 
 _READ_ALONE = (
     "filter", "maxRowsPerTask", "taskOrder", "partialAggregates", "versionAsOf", "timestampAsOf",
-    "readChangeFeed",
+    "readChangeFeed", "explain",
 )  # fmt: skip
 
 
 def check_for_write(options: Options) -> Options:
     """Refuse options that narrow a read: a write goes to the whole table."""
     for option in _chosen_options(options):
-        if option.name == "explain":
-            raise _refusal("explain", "is for reads; write without it")
         if option.name in _READ_ALONE:
-            raise _refusal(
-                option.name,
-                "narrows a read, and a write goes to the whole table; write without it",
-            )
+            raise _refusal(option.name, "is for reads, and a write goes to the whole table; leave it out")
     return options
 
 

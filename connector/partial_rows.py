@@ -54,12 +54,6 @@ class PartialRows:
                     "or group by the column",
                     option="partialAggregates",
                 )
-            if value.may_fail and not value.fails_by_group:
-                raise InvalidOption(
-                    f"partialAggregates: {value} may fail for a row, and Spark need not look at all of them; "
-                    "compute it there",
-                    option="partialAggregates",
-                )
         fields = [stored.field(name) for name in asked.by]
         fields += [pa.field(f"partial {value}", value.type) for value in values]
         return cls(asked.by, values, pa.schema(fields))

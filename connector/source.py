@@ -17,8 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.showing import brief
-from elasticscan.connector.open_stores import store_of_table
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
@@ -50,7 +49,7 @@ class ElasticScanSource(DataSource):
     def schema(self) -> StructType:
         """Return the table's columns; called by `load()` unless the user gave a schema."""
         options = self._options()
-        table = store_of_table(options.store, options.table).table(options.table).definition
+        table = open_store(options.store).table(options.table).definition
         if options.filter is not None:
             # A wrong filter fails in load(), not in the first action.
             Predicate.parse(options.filter, table.schema)
@@ -87,7 +86,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ElasticScanSource)
 
 
-def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | None = None) -> AttachedStore:
+def attach(spark: SparkSession, uri: str | os.PathLike[str], prefix: str = "") -> AttachedStore:
     """Create a temporary view of every table of a store.
 
     A view shows one snapshot: the newest when it is first read. Another call replaces the views by
@@ -104,18 +103,10 @@ def attach(spark: SparkSession, uri: str | os.PathLike[str] = "", prefix: str | 
 
     Raises:
         StoreNotFound: there is no store at `uri`.
-        InvalidOption: a view's name would not be one, or no session or store is given.
+        InvalidOption: a view's name would not be one.
     """
-    if not uri or isinstance(spark, str):
-        raise InvalidOption("attach takes a Spark session and a store: attach(spark, 'uri')", option="uri")
-    if isinstance(uri, os.PathLike):
-        uri = os.fspath(uri)
-    if not isinstance(uri, str):
-        raise InvalidOption(
-            f"uri={brief(uri)} ({type(uri).__name__}) must be text: attach(spark, store.uri)", option="uri"
-        )
-    if prefix is not None and not prefix.replace("_", "a").isalnum():
+    if prefix and not prefix.replace("_", "a").isalnum():
         raise InvalidOption(f"prefix={prefix!r} must be letters, digits and underscores", option="prefix")
     register(spark)
     attached: type[AttachedStore] = import_module("elasticscan.connector.sql.attached").AttachedStore
-    return attached(spark, uri, prefix or "")
+    return attached(spark, os.fspath(uri), prefix)

@@ -33,7 +33,6 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.base.redaction import shown, without
 from elasticscan.connector.options import Options
-from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.connector.writing import StagedMessage, TableWriter, messages_of
 from elasticscan.metadata import StagedFragment
 from elasticscan.storage import OBJECT_SCHEMES, open_disk
@@ -62,12 +61,7 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         self._checkpoint, self._app_id = options.checkpoint, options.app_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
-        """Stage a task's rows; nothing of them is visible yet.
-
-        Raises:
-            InvalidOption: Spark has made a table of its own for them.
-        """
-        check_not_for_a_spark_table()
+        """Stage a task's rows; nothing of them is visible yet."""
         task = TaskContext.get()
         query = None if task is None else task.getLocalProperty(_QUERY_ID)
         staged = self._writer.stage(iterator)

@@ -16,15 +16,13 @@ from elasticscan.base.errors import (
     InvalidKey,
     InvalidOption,
     NotFound,
-    RowsChanged,
     SchemaMismatch,
     TableChanged,
 )
 from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
-from elasticscan.connector.open_stores import open_store, store_of_table
+from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
-from elasticscan.connector.spark_tables import check_not_for_a_spark_table
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
     Clauses,
@@ -72,7 +70,7 @@ class TableWriter:
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
         self._deletions = deletions_of(options.delete_column, rows)
-        store = store_of_table(options.store, options.table)
+        store = open_store(options.store)
         table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
         self.store_id = store.context.info.store_id
         if self._deletions:
@@ -93,8 +91,7 @@ class TableWriter:
                 option="insertOnly" if self._insert_only else "ifUnchangedSince",
             )
         self._given = _columns_given(table, rows, overwrite) if options.partial_update else None
-        self._reads = self._given is not None and self._since is None
-        if self._reads:
+        if self._given is not None and self._since is None:
             store.context.check_newest()
             self._since = store.context.versions()[1]  # where tasks read what the rows keep
         self._replace_where = self._checked(options.replace_where, table)
@@ -180,19 +177,8 @@ class TableWriter:
             selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
             publish_replacing(selection, table, staged)
             return
-        try:
-            with self._check(store, table, txn) as check:
-                publish(
-                    store.context, table, staged, CommitRequest(self._kind, txn, check, self._user_metadata)
-                )
-        except RowsChanged as error:
-            if not self._reads:
-                raise
-            raise RowsChanged(
-                f"{error.message.partition('; nothing was written')[0]}, where the columns were read that "
-                "they keep ('partialUpdate'); nothing was written: write again",
-                **error.fields,
-            ) from error
+        with self._check(store, table, txn) as check:
+            publish(store.context, table, staged, CommitRequest(self._kind, txn, check, self._user_metadata))
 
     @contextmanager
     def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
@@ -254,12 +240,7 @@ class ElasticScanWriter(DataSourceArrowWriter):
         self._writer, self._txn = TableWriter(options, schema, overwrite), options.txn
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage a task's rows; nothing of them is visible yet.
-
-        Raises:
-            InvalidOption: Spark is about to make a table of its own of them.
-        """
-        check_not_for_a_spark_table()
+        """Stage a task's rows; nothing of them is visible yet."""
         return StagedMessage(self._writer.stage(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -333,34 +314,30 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
     """
     merge, lacking = options.merge_schema, options.merge_schema or options.partial_update
     columns = {name.lower() for name in table.schema.names}
-    new = [field.with_nullable(True) for field in rows if merge and field.name.lower() not in columns]
+    unknown = [field for field in rows if field.name.lower() not in columns]
+    given = {name.lower() for name in rows.names}
+    absent = [field for field in table.schema if field.nullable and field.name.lower() not in given]
+    for what, fields, may_be, option in (
+        ("have new columns,", unknown, merge, "mergeSchema"),
+        ("lack the columns", absent, lacking, "partialUpdate"),
+    ):
+        if fields and not may_be:
+            names = ", ".join(field.name for field in fields)
+            raise SchemaMismatch(
+                f"the rows for table {table.name!r} {what} {names}; set the option {option!r}",
+                missing=[field.name for field in absent],
+                unknown=[field.name for field in unknown],
+            )
+    new = [field.with_nullable(True) for field in unknown]
     _check_not_void(new)
     empty = [pa.array([], field.type) for field in rows]
     widened = pa.schema([*table.schema, *new])
-    try:
-        FromSpark(widened, lacking)(pa.RecordBatch.from_arrays(empty, schema=rows))
-    except SchemaMismatch as error:
-        text = _other_columns(table, error.fields.get("missing", []), error.fields.get("unknown", []))
-        if merge or not text:
-            raise
-        raise SchemaMismatch(text, **error.fields) from error
+    FromSpark(widened, lacking)(pa.RecordBatch.from_arrays(empty, schema=rows))
     if not new:
         return table
     handle = store.table(table.name)
     handle.add_columns(new)
     return handle.definition
-
-
-def _other_columns(table: TableInfo, missing: Sequence[str], unknown: Sequence[str]) -> str:
-    """Return the error of rows without some columns of the table, or with more; empty for other errors."""
-    text = []
-    if missing and not set(missing) & set(table.primary_key):
-        nullable = all(table.schema.field(name).nullable for name in missing)
-        way = "the option 'partialUpdate'" if nullable else "MERGE INTO"
-        text.append(f"lack the columns {', '.join(missing)}; use {way} to keep their values")
-    if unknown:
-        text.append(f"have new columns, {', '.join(unknown)}; set the option 'mergeSchema' to add them")
-    return f"the rows for table {table.name!r} {'; and they '.join(text)}" if text else ""
 
 
 def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:

@@ -74,6 +74,7 @@ from elasticscan.filters.expression import (
     children,
     column_names,
     quote_name,
+    shortened,
     to_sql,
     to_text,
 )
@@ -139,6 +140,7 @@ __all__ = [
     "ordered_floats",
     "parse_value",
     "quote_name",
+    "shortened",
     "single_values",
     "sql_of_expression",
     "to_sql",

@@ -11,10 +11,8 @@ looked up in a list (false in Arrow, unknown in Spark); the text corrects both.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import operator
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -71,7 +69,7 @@ def sql_of_expression(expression: pc.Expression, schema: pa.Schema) -> str:
         node = _read(expression)
         text, again = _Translation(schema).condition(node)
         same = bool(again.equals(expression))
-    except (pa.ArrowException, LookupError, StopIteration, ValueError, TypeError, struct.error) as error:
+    except (pa.ArrowException, LookupError, StopIteration, ValueError, TypeError) as error:
         raise FilterError(f"the expression {expression} cannot be read: {error}; {_INSTEAD}") from None
     except RecursionError:
         raise FilterError("the expression is nested too deeply") from None
@@ -110,29 +108,12 @@ def _node(message: Iterator[tuple[str, str]], first: tuple[str, str], batch: pa.
     raise ValueError("it has no end")
 
 
-class _ArrowSchema(ctypes.Structure):
-    """The beginning of a schema in Arrow's C data interface."""
-
-    _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
-
-
 def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
     """Yield all keys and values in order; pyarrow's dict has each key once."""
-    capsule = schema.__arrow_c_schema__()
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    at = _ArrowSchema.from_address(pointer(capsule, b"arrow_schema")).metadata
-    if not at:
-        return
-    (count,) = struct.unpack("=i", ctypes.string_at(at, 4))
-    at += 4
-    for _ in range(count):
-        pair = []
-        for _ in range(2):
-            (size,) = struct.unpack("=i", ctypes.string_at(at, 4))
-            pair.append(ctypes.string_at(at + 4, size).decode())
-            at += 4 + size
-        yield pair[0], pair[1]
+    _, _, listed = schema.to_string(truncate_metadata=False).partition("-- schema metadata --\n")
+    for line in listed.split("\n"):
+        key, _, value = line.partition(": ")
+        yield key, value[1:-1]  # without the quotes around it
 
 
 class _Translation:

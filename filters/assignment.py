@@ -19,13 +19,12 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import computed_type, is_float, is_integer, is_number, type_name
-from elasticscan.filters.expression import Column, Expression, Literal, column_names, to_text
+from elasticscan.filters.expression import Column, Expression, Literal, column_names, shortened, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_value
 from elasticscan.filters.predicate import ARROW_REFUSALS
 from elasticscan.filters.typed import convert
 
-_SHOWN_CHARACTERS = 200
 _DATES = (pt.is_date32, pt.is_timestamp)
 
 
@@ -88,11 +87,7 @@ class Assignment:
         return pc.cast(values, target)
 
     def __str__(self) -> str:
-        return f"{self.field.name} = {_brief(self.text)}"
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        return f"{self.field.name} = {shortened(self.text)}"
 
 
 def _fitting(value: Expression, field: pa.Field) -> Expression:

@@ -284,6 +284,11 @@ def _cast_text(text: str, node: Literal) -> str:
     return f"CAST({text} AS {type_name(node.type)})"
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """Return a text for people, cut after so many characters."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def quote_name(name: str) -> str:
     """Return a column's name as SQL reads it: in backticks unless it can be mistaken for nothing else."""
     if _PLAIN_NAME.match(name) and not _RESERVED.match(name):

@@ -32,11 +32,11 @@ from elasticscan.filters.expression import (
     Not,
     Or,
     quote_name,
+    shortened,
 )
 
 # What sqlglot raises, alongside errors of its own, for some texts that it does not expect.
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_PIECE_CHARACTERS = 80
 _TYPED = "typed"  # in a function's notes: its name as the user wrote it
 _LISTED_COLUMNS = 20
 
@@ -116,15 +116,11 @@ def check_quotes(text: str) -> None:
     for token in tokens:
         piece = text[token.start : token.end + 1]
         if piece.endswith('"'):
-            inner = _cut(piece[piece.index('"') + 1 : -1])
+            inner, piece = shortened(piece[piece.index('"') + 1 : -1], 80), shortened(piece, 80)
             raise FilterError(
-                f"{_cut(piece)} may be a text or a name; write '{inner}' for text, `{inner}` for a column",
-                piece=_cut(piece),
+                f"{piece} may be a text or a name; write '{inner}' for text, `{inner}` for a column",
+                piece=piece,
             )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _PIECE_CHARACTERS else f"{text[:_PIECE_CHARACTERS]}..."
 
 
 def _parse(text: str) -> exp.Expr:
@@ -134,23 +130,19 @@ def _parse(text: str) -> exp.Expr:
             if "start" in function.meta:
                 function.meta[_TYPED] = text[function.meta["start"] : function.meta["end"] + 1]
         return condition
-    except ParseError as error:
-        first = error.errors[0] if error.errors else {}
+    except TokenError:
+        raise not_closed(text) from None
+    except (SqlglotError, *STUMBLES) as error:
+        first = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
         why = first.get("description") or "not a SQL condition"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
-    except TokenError:
-        raise not_closed(text) from None
-    except SqlglotError as error:
-        raise FilterError(f"cannot read the filter: {error}", filter=text) from None
-    except STUMBLES:
-        raise FilterError("cannot read the filter: not a SQL condition", filter=text) from None
 
 
 def not_closed(text: str) -> FilterError:
     """Return the error of a text that ends within quotes."""
     return FilterError(
-        f"cannot read the filter: a quote or a comment is not closed in {_cut(text)!r}", filter=text
+        f"cannot read the filter: a quote or a comment is not closed in {shortened(text, 80)!r}", filter=text
     )
 
 
@@ -159,33 +151,17 @@ def _piece(node: exp.Expr) -> str:
         text = node.sql(dialect=FilterSql, comments=False)
     except (SqlglotError, ValueError):
         text = node.key
-    return _cut(text)
+    return shortened(text, 80)
 
 
 def _unsupported(node: exp.Expr, *, only_this_form: bool = False) -> FilterError:
     piece = _piece(node)
-    match node:
-        case _ if only_this_form:
-            feature = f"this form of {node.key.upper()}"
-        case exp.Block():
-            feature = "more than one expression"
-        case exp.Query() | exp.Exists():
-            feature = "subqueries"
-        case exp.AggFunc():
-            feature = "aggregates"
-        case exp.Window():
-            feature = "window functions"
-        case exp.Placeholder() | exp.Parameter():
-            return FilterError(
-                f"{piece!r} has no value; pass parameters={{…}} or write a literal", piece=piece
-            )
-        case exp.Anonymous() | exp.Func():
-            name = node.name if isinstance(node, exp.Anonymous) else node.sql_name().lower()
-            feature = f"the function {node.meta.get(_TYPED, name)}"
-        case exp.Is():
-            feature = "IS with a value"
-        case _:
-            feature = node.key.upper()
+    if isinstance(node, exp.Placeholder | exp.Parameter):
+        return FilterError(f"{piece!r} has no value; pass parameters={{…}} or write a literal", piece=piece)
+    name = node.key.upper()
+    feature = f"this form of {name}" if only_this_form else node.meta.get(_TYPED, name)
+    if isinstance(node, exp.Query | exp.Exists):
+        feature = "subqueries"
     return FilterError(
         f"filters do not support {feature}, as in {piece!r}; docs/filters.md lists their language",
         piece=piece,

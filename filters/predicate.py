@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES
-from elasticscan.filters.expression import Expression, Literal, column_names, to_sql, to_text
+from elasticscan.filters.expression import Expression, Literal, column_names, shortened, to_sql, to_text
 from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
 from elasticscan.filters.parser import parse_condition
 
@@ -30,7 +30,6 @@ ARROW_REFUSALS = (
     pa.ArrowIndexError,
     pa.ArrowKeyError,
 )
-_SHOWN_CHARACTERS = 200
 _TRUE = Literal(True, pa.bool_())
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
 _KEPT, _KEPT_CHARACTERS = 256, 4_000
@@ -119,8 +118,7 @@ class Predicate:
         return to_text(self.condition)
 
     def _show(self) -> str:
-        text = self.text or to_text(self.condition)
-        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        return shortened(self.text or to_text(self.condition))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Predicate, (self.condition, self.text)

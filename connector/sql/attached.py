@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import InvalidOption, NotFound
+from elasticscan.base.errors import NotFound
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
@@ -130,8 +130,6 @@ class AttachedStore(Sequence[str]):
             AlreadyExists: a MERGE would insert a row whose key exists.
             NotFound: a table to be changed was dropped.
         """
-        if not isinstance(text, str):
-            raise InvalidOption(f"sql takes SQL text, not {type(text).__name__}", option="text")
         session = _session(self._spark)
         gone = self._views.look()
         statement = statement_about(text, [*self._tables, *gone], session)
@@ -201,7 +199,7 @@ class AttachedStore(Sequence[str]):
         view, table = made.name, made.name.removeprefix(self._prefix)
         if not view.startswith(self._prefix):
             raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
-        create(self._spark, self._uri, table, made, self.sql)
+        create(self._uri, table, made, self.sql)
         self._views.look(replacing=True)
         return nothing(self._spark)
 

@@ -4,9 +4,9 @@
     UPDATE t SET a = x WHERE c         the rows that meet c, with x in place of a
     MERGE INTO t USING s ON c WHEN …   rows of a join of t and s, each as the first clause that fits says
 
-A query has a column more, `ACTION`: the number of what is done with the row. Conditions and values stand in
-it as they were written, so they mean what they mean to Spark; what they do not need of the table is left
-unread, as in any query. The statement is the write of these rows, at the snapshot at which they were read.
+A query has one more column, `ACTION`: the number of the action on the row. Conditions and values are copied
+as they were written, so Spark gives them their meaning, and columns that they do not need are not read, as in
+any query. The statement is the write of these rows, at the snapshot at which they were read.
 """
 
 from __future__ import annotations
@@ -21,22 +21,12 @@ from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql
 
-OWN = "_elasticscan_"  # columns that a query has alongside those of its user begin so
+OWN = "_elasticscan_"  # the prefix of columns that are added to a query
 ACTION = f"{OWN}action"
 _SOURCE = f"{OWN}source"  # true in rows of a MERGE that have a row of the source
 DELETE, UPDATE, INSERT = "deleted", "updated", "inserted"
 _TIMES_PAST = ("VERSION AS OF", "SYSTEM_VERSION AS OF", "TIMESTAMP AS OF", "SYSTEM_TIME AS OF")
-_FROM = "write MERGE INTO {name} USING … ON … WHEN MATCHED THEN UPDATE SET …, or a sub-query in SET and WHERE"
-_LIMIT = "choose the rows by a condition, as in WHERE id IN (SELECT id FROM {name} … LIMIT …)"
-# What other databases have behind a change, with what to write instead.
-_ELSEWHERE = {
-    "FROM": _FROM,
-    "USING": "write MERGE INTO {name} USING … ON … WHEN MATCHED THEN DELETE, or a sub-query in WHERE",
-    "LIMIT": _LIMIT,
-    "ORDER": _LIMIT,
-    "RETURNING": "read the rows before, or the changes of its commit (Table.changes)",
-}
-_NO_ALIAS = frozenset({"SET", "WHERE", "ON", "WHEN", "JOIN", *_ELSEWHERE})
+_NO_ALIAS = frozenset({"SET", "WHERE", "ON", "WHEN", "USING", "FROM", "LIMIT", "ORDER", "RETURNING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +45,10 @@ class Target:
     session: Session
 
     def column(self, parts: Sequence[str], alias: str) -> str:
-        """The column that is assigned to: `a`, or behind the table's name or alias."""
+        """Return the assigned column: `a`, or behind the table's name or alias."""
         folded = self.session.folded
         if len(parts) > 1 and (len(parts) > 2 or folded(parts[0]) != folded(alias)):
-            raise NotUnderstoodError(f"{'.'.join(parts)} is no column: fields of structs are not assigned to")
+            raise NotUnderstoodError(f"{'.'.join(parts)} is not a column; assign to whole columns")
         for name in self.columns:
             if folded(name) == folded(parts[-1]):
                 return name
@@ -71,10 +61,10 @@ class RowChange:
 
     Attributes:
         query: the columns to write and `ACTION`; rows in which that is null are not written.
-        actions: what each number of it does: `DELETE`, `UPDATE` or `INSERT`.
-        set: of UPDATE the new values as texts, by column.
-        inserts_absent: nothing is inserted whose key the table may have.
-        alias: the name that columns of the table go by in it.
+        actions: the action of each number: `DELETE`, `UPDATE` or `INSERT`.
+        set: the new values of an UPDATE as texts, by column.
+        inserts_absent: no row is inserted whose key the table may have.
+        alias: the name that qualifies columns of the table.
     """
 
     query: str
@@ -88,26 +78,11 @@ def read_change(statement: str, reader: StatementReader, target: Target) -> RowC
     """Read a DELETE, UPDATE or MERGE from behind the table's name.
 
     Raises:
-        NotUnderstoodError: it is not such a statement, or does what cannot be done.
+        NotUnderstoodError: the text is no such statement, or changes a key.
     """
-    _check_newest(reader, statement, target)
     change = CHANGES[statement](reader, target)
-    for word, message in _ELSEWHERE.items():
-        if reader.sees(word):
-            raise NotUnderstoodError(f"{statement} takes no {word}: {message.format(name=target.view)}")
     reader.expect_end()
     return change
-
-
-def _check_newest(reader: StatementReader, statement: str, target: Target) -> None:
-    """Raise if a snapshot stands behind the table's name."""
-    if reader.sees("@") or any(
-        reader.sees("FOR", *past.split()) or reader.sees(*past.split()) for past in _TIMES_PAST
-    ):
-        raise NotUnderstoodError(
-            f"{statement} changes the newest rows, and takes no snapshot: leave it out, or name it in the "
-            f"source of a MERGE; RESTORE TABLE {target.view} TO VERSION AS OF … brings old rows back"
-        )
 
 
 def _delete(reader: StatementReader, target: Target) -> RowChange:
@@ -119,8 +94,6 @@ def _delete(reader: StatementReader, target: Target) -> RowChange:
 
 def _update(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
-    if reader.sees("JOIN"):
-        raise NotUnderstoodError(f"UPDATE takes no JOIN: {_FROM.format(name=target.view)}")
     reader.expect("SET")
     new = _assignments(reader, target, alias, "WHERE", "FROM")
     _check_keys_stay(new, target, {})
@@ -157,8 +130,7 @@ def _check_keys_stay(new: Mapping[str, str], target: Target, equal: Mapping[str,
     for name in target.key:
         if name in new and _folded(new[name], target) != equal.get(name):
             raise NotUnderstoodError(
-                f"column {name} belongs to the primary key, which stays what it is: insert rows with the new "
-                "keys and delete the old ones"
+                f"column {name} belongs to the primary key; insert rows with new keys and delete the old rows"
             )
 
 
@@ -167,7 +139,7 @@ def _check_keys_stay(new: Mapping[str, str], target: Target, equal: Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class _MergeSource:
-    """The source of a MERGE: as it was written, and the name that its columns go by."""
+    """The source of a MERGE: its text, and the name that qualifies its columns."""
 
     text: str
     alias: str
@@ -175,11 +147,11 @@ class _MergeSource:
 
 @dataclass(frozen=True, slots=True)
 class _Clause:
-    """One WHEN of a MERGE: what becomes of some rows.
+    """One WHEN of a MERGE: the action on some rows.
 
     Attributes:
-        of: a condition that tells them from the rows of other clauses.
-        joins_source, joins_target: they have a row of the source, of the table.
+        of: a condition that selects its rows.
+        joins_source, joins_target: whether they have a row of the source, of the table.
         action: `DELETE`, `UPDATE` or `INSERT`.
         new: values by column.
     """
@@ -191,11 +163,11 @@ class _Clause:
     new: Mapping[str, str]
 
     def keeps(self, name: str, target: Target) -> bool:
-        """True if a column that is not set stays what it is in the table."""
+        """Return True if a column that is not set keeps its value."""
         return self.action == UPDATE or (self.joins_target and name in target.key)
 
     def with_own_key(self, target: Target) -> _Clause:
-        """The clause with rows of the table under their own key: that of the source may have another type."""
+        """Return the clause with the table's own keys: keys of the source may have another type."""
         if self.action != UPDATE:
             return self
         return replace(self, new={name: text for name, text in self.new.items() if name not in target.key})
@@ -292,7 +264,7 @@ def _action(
 def _merge_query(
     target: Target, alias: str, source: _MergeSource, on: str, clauses: Sequence[_Clause]
 ) -> str:
-    """The join, each of its rows with the number of the first clause that fits."""
+    """Return the join, each of its rows with the number of the first clause that applies."""
     choice = " ".join(f"WHEN {clause.of} THEN {number}" for number, clause in enumerate(clauses))
     columns = []
     only_deletes = all(clause.action == DELETE for clause in clauses)
@@ -307,19 +279,19 @@ def _merge_query(
         columns.append(
             f"CASE {ACTION} {' '.join(values)} END AS {quoted(name)}" if values else _as("NULL", name)
         )
-    beside = f"(SELECT *, TRUE AS {_SOURCE} FROM {source.text}\n) AS {quoted(source.alias)}"
+    joined = f"(SELECT *, TRUE AS {_SOURCE} FROM {source.text}\n) AS {quoted(source.alias)}"
     kind = {(False, False): "INNER", (True, False): "RIGHT", (False, True): "LEFT", (True, True): "FULL"}[
         any(not clause.joins_target for clause in clauses), any(not clause.joins_source for clause in clauses)
     ]
     return (
         f"SELECT {'DISTINCT ' if once else ''}CASE {choice} END AS {ACTION}, {', '.join(columns)}\n"
-        f"FROM {quoted(target.view)} AS {quoted(alias)} {kind} JOIN {beside} ON {_value(on)}"
+        f"FROM {quoted(target.view)} AS {quoted(alias)} {kind} JOIN {joined} ON {_value(on)}"
     )
 
 
 def _equal_keys(on: str, target: Target, alias: str) -> tuple[dict[str, str], bool]:
-    """The columns of the source that a condition sets equal to columns of the primary key, folded, and
-    whether it says nothing else."""
+    """Return the columns of the source that a condition compares with the primary key, folded, and
+    whether it compares nothing else."""
     equal, parts = {}, _folded(on, target).split(" and ")
     for part in parts:
         sides = part.split(" = ")
@@ -339,7 +311,7 @@ def _is_column(folded: str) -> bool:
 
 
 def _qualified(text: str, alias: str | None, target: Target) -> str:
-    """A text for rows without a match, which sees one side alone: its alias before columns of both sides."""
+    """Put an alias before columns of both sides: a clause without a match sees one side alone."""
     if alias is None:
         return text
     try:
@@ -358,7 +330,7 @@ def _qualified(text: str, alias: str | None, target: Target) -> str:
 
 
 def _folded(text: str, target: Target) -> str:
-    """A text to compare with others: its words, names without quotes, one space between each."""
+    """Normalise a text for comparison: words and names without quotes, one space between them."""
     fold = target.session.folded
     words = (token.word if token.kind == "text" else fold(token.word) for token in tokens_of(text))
     return " ".join(word.replace(" ", "\0") for word in words)

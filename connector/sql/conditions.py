@@ -41,11 +41,11 @@ from elasticscan.filters import (
     is_integer,
     is_number,
     may_fail,
+    shortened,
     to_text,
     type_name,
 )
 
-_SHOWN_CHARACTERS = 120
 _NOT_ANSI = "it converts values, and this session does not follow the ANSI rules"
 
 
@@ -128,8 +128,7 @@ def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> tuple[str | None,
 
 
 def _show(node: exp.Expr) -> str:
-    text = node.sql(dialect=FilterSql, comments=False)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    return shortened(node.sql(dialect=FilterSql, comments=False), 120)
 
 
 class _PushdownRules:

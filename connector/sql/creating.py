@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.errors import ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import AlreadyExists, NotFound
@@ -155,9 +155,7 @@ def properties_of(reader: StatementReader) -> dict[str, str]:
             return properties
 
 
-def create(
-    spark: SparkSession, uri: str, table: str, made: Creation, query: Callable[[str], DataFrame]
-) -> None:
+def create(uri: str, table: str, made: Creation, query: Callable[[str], DataFrame]) -> None:
     """Create the table, with the rows of its query if it has one.
 
     Spark gets the store's URI as it was given: `env:NAME` keeps a password out of its plans.

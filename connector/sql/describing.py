@@ -63,10 +63,6 @@ def _extended(spark: SparkSession, store: Store, table: Table, reader: Statement
 
 
 def _properties(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    asked = None
-    if reader.takes("("):
-        asked = reader.string() if reader.sees_string else ".".join(reader.name())
-        reader.expect(")")
     reader.expect_end()
     facts = _facts(store, table)
     known = {
@@ -75,10 +71,6 @@ def _properties(spark: SparkSession, store: Store, table: Table, reader: Stateme
     for index in facts["indexes"]:
         name, _, definition = index.partition(": ")
         known[f"index.{name}"] = definition
-    if asked is not None:
-        by_name = {name.lower(): name for name in known}
-        name = by_name.get(asked.lower(), asked)
-        known = {name: known.get(name, f"table {table.name} has no property {asked}")}
     return spark.createDataFrame(list(known.items()), "key STRING, value STRING")
 
 

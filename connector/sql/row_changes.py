@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.functions import col, count_if
 from pyspark.sql.types import (
-    ArrayType,
     AtomicType,
     DataType,
     DateType,
     IntegralType,
-    MapType,
     NullType,
     NumericType,
     StringType,
     StructField,
-    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -39,13 +35,11 @@ from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
     FilterError,
-    InvalidKey,
     NotFound,
     RowsChanged,
     SchemaMismatch,
     WriteConflict,
 )
-from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
@@ -55,7 +49,6 @@ from elasticscan.filters import parse_value
 from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
-_NAME_PART = re.compile(r"`((?:[^`]|``)*)`")
 _DELETES = f"{OWN}deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 
@@ -107,14 +100,9 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
         try:
             return _write(store, table, kind, change, queries)
         except PySparkException as error:
-            names = store.table(table).schema.names
-            ours = own_error(error) or _unknown_column(error, kind, change, names)
+            ours = own_error(error)
             if ours is None:
                 raise
-            if isinstance(ours, InvalidKey) and kind == "MERGE":
-                raise InvalidKey(
-                    f"{ours.message}; MERGE needs one row of the source for a row of the table", **ours.fields
-                ) from None
             if not isinstance(ours, RowsChanged):
                 raise ours from None
     raise WriteConflict(
@@ -128,21 +116,6 @@ def own_error(error: PySparkException) -> ElasticScanError | None:
     met = _OWN_ERROR.search(str(error))
     kind = getattr(errors, met["kind"], None) if met else None
     return kind(met["message"]) if met and kind else None
-
-
-def _unknown_column(
-    error: PySparkException, kind: str, change: RowChange, columns: Sequence[str]
-) -> NotFound | None:
-    """Return Spark's error about an unknown column in words about the statement: its query is generated."""
-    if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
-        return None
-    parts = _NAME_PART.findall((error.getMessageParameters() or {}).get("objectName", ""))
-    name, last = ".".join(parts), parts[-1] if parts else ""
-    if last in columns:
-        hint = "; name the columns that the source has"
-    else:
-        hint = suggest(last, columns) or f"; the table has {', '.join(columns)}"
-    return NotFound(f"{kind} finds no column {name}{hint}", column=name, kind="column")
 
 
 @contextmanager
@@ -202,29 +175,12 @@ def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, s
         return column
     # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
     if not isinstance(given, NullType) and not (session.ansi and _is_stored(given, kind, is_key)):
-        instead = f"write CAST(… AS {kind.simpleString().upper()})"
-        names, own = _struct_names(given), _struct_names(kind)
-        if names != own:  # a CAST of structs goes by position and would swap values
-            first = next(pair for pair in zip_longest(names, own, fillvalue=()) if pair[0] != pair[1])[1]
-            instead = f"name the fields in the order of the column: {', '.join(first)}"
         raise SchemaMismatch(
             f"column {field.name!r} of table {table!r} is {kind.simpleString()}, not "
-            f"{given.simpleString()}; nothing was done: {instead}",
+            f"{given.simpleString()}; nothing was done: give values of that type",
             column=field.name,
         )
     return column.cast(kind).alias(field.name)
-
-
-def _struct_names(kind: DataType) -> list[tuple[str, ...]]:
-    """Return the names of fields of each struct in a type, from the outside in."""
-    match kind:
-        case ArrayType():
-            return _struct_names(kind.elementType)
-        case MapType():
-            return _struct_names(kind.keyType) + _struct_names(kind.valueType)
-        case StructType():
-            return [tuple(kind.names)] + [names for each in kind for names in _struct_names(each.dataType)]
-    return []
 
 
 def _is_stored(given: DataType, kind: DataType, is_key: bool = False) -> bool:

@@ -99,7 +99,6 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
         if kind in _HIDING:
             raise statement.refused("the store has a table of this name; choose another name")
         return statement
-    _check_no_drop_inside(text, line, tokens, by_name, session)
     return None
 
 
@@ -108,28 +107,18 @@ def _is_of_no_format(line: str, tokens: Sequence[Token]) -> bool:
     match = _NEW.match(line)
     if match is None:
         return False
-    begin, depth = match.group().count(" "), 0
-    name, rest = _name(tokens[begin:])
-    if len(name) != 1 or (name[0].upper() == "IDENTIFIER" and rest[:1] == ["("]):
+    reader, depth = StatementReader(line, tokens, match.group().count(" ")), 0
+    try:
+        name = reader.name()
+    except NotUnderstoodError:
         return False
-    for token in tokens[begin + 1 :]:
+    if len(name) != 1 or (name[0].upper() == "IDENTIFIER" and reader.sees("(")):
+        return False
+    for token in tokens[reader.at :]:
         depth += (token.upper == "(") - (token.upper == ")")
         if depth == 0 and token.upper in _OF_SPARK | _QUERY:
             return token.upper in _QUERY
     return True
-
-
-def _name(tokens: Sequence[Token]) -> tuple[list[str], list[str]]:
-    """Return the parts of a name at the beginning of tokens, and the words behind it in upper case."""
-    parts: list[str] = []
-    at = 0
-    while at < len(tokens) and tokens[at].kind in ("word", "quoted"):
-        parts.append(tokens[at].word)
-        at += 1
-        if at >= len(tokens) or tokens[at].upper != ".":
-            break
-        at += 1
-    return parts, [token.word.upper() for token in tokens[at:]]
 
 
 def view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
@@ -137,18 +126,3 @@ def view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -
     if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
         return None
     return by_name.get(session.folded(name[-1]))
-
-
-def _check_no_drop_inside(
-    text: str, line: str, tokens: Sequence[Token], by_name: Mapping[str, str], session: Session
-) -> None:
-    """Refuse DROP TABLE in a script or EXECUTE IMMEDIATE: it would drop the view and keep the table."""
-    words = {session.folded(token.word) for token in tokens} | set(re.findall(r"\w+", session.folded(text)))
-    mentioned = sorted(by_name[name] for name in words & set(by_name))
-    hidden = line.startswith(("BEGIN ", "EXECUTE ", "DROP TABLE IDENTIFIER"))
-    if hidden and mentioned and re.search(r"\bDROP\s+TABLE\b", text, re.IGNORECASE):
-        raise UnsupportedStatement(
-            f"DROP TABLE of table {mentioned[0]!r} works only as a statement of its own; nothing was done",
-            statement="DROP TABLE",
-            table=mentioned[0],
-        )

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidOption,
     NotFound,
     UnsupportedStatement,
     WriteConflict,
@@ -112,7 +111,7 @@ def test_an_insert_of_some_columns_gives_up_where_others_write_each_time(
         raise PySparkException("elasticscan.base.errors.RowsChanged: [ES_ROWS_CHANGED] id = 1; write again")
 
     monkeypatch.setattr(spark, "sql", sql)
-    with pytest.raises(WriteConflict, match="each of the 10 times"):
+    with pytest.raises(WriteConflict, match="each of 10 attempts"):
         catalog.sql("INSERT INTO t (id, name) VALUES (1, 'new')")
     assert len(set(tried)) == 10
     assert set(named) == {(store.uri, None)}  # which Spark hides
@@ -224,9 +223,6 @@ def test_a_table_tells_its_keys_indexes_and_size(
         "retentionSeconds": "60.0",
         "index.by_x": "sorted (x)",
     }
-    assert catalog.sql("SHOW TBLPROPERTIES trips (PrimaryKey)").collect() == [("primaryKey", "day, id")]
-    ((_, none),) = catalog.sql("SHOW TBLPROPERTIES trips ('nope')").collect()
-    assert "no property nope" in none
 
 
 def test_what_makes_a_table_makes_an_equal_one(
@@ -250,29 +246,6 @@ def test_what_makes_a_table_makes_an_equal_one(
         remade.shard_key,
         remade.compression,
     )
-
-
-# What is refused
-
-
-def test_clauses_that_are_not_supported_are_refused(store: Store, catalog: AttachedStore) -> None:
-    catalog.sql("SELECT 1")
-    for text, message in (
-        ("DELETE FROM t WHERE id > 3 LIMIT 2", "its end was expected at 'LIMIT'"),
-        ("UPDATE t SET v = s.v FROM s WHERE t.id = s.id", "its end was expected at 'FROM'"),
-        ("ALTER TABLE t ALTER COLUMN v SET NOT NULL", "TYPE was expected at 'SET'"),
-        ("RESTORE TABLE t TO VERSION AS OF before", "a tag is written in quotes: 'before'"),
-        ("RESTORE TABLE t TO before", "TO VERSION AS OF or TO TIMESTAMP AS OF was expected"),
-        (
-            "CREATE TABLE x USING elasticscan OPTIONS (path 'a/b') AS SELECT 1 AS id",
-            "unknown property path",
-        ),
-    ):
-        with pytest.raises(UnsupportedStatement) as refused:
-            catalog.sql(text)
-        assert message in refused.value.message, refused.value.message
-    with pytest.raises(InvalidOption, match=r"attach\(spark, 'uri'\)"):
-        attach(store.uri)  # type: ignore[arg-type]
 
 
 def test_a_merge_that_only_deletes_may_have_several_rows_for_one(

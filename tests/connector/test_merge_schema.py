@@ -40,7 +40,7 @@ def contents(store: Store) -> dict[int, tuple[Any, ...]]:
     ("schema", "advice", "none"),
     [
         (WIDER, ["option 'mergeSchema'"], ["MERGE", "partialUpdate"]),
-        (NARROWER, ["option 'mergeSchema'", "'partialUpdate'"], []),
+        (NARROWER, ["option 'mergeSchema'"], []),
         (SCHEMA.remove(1), ["'partialUpdate'"], ["mergeSchema"]),
     ],
     ids=["more", "both", "fewer"],
@@ -160,7 +160,7 @@ def test_a_partial_update_of_rows_that_others_wrote_meanwhile_writes_nothing(sto
     store.table("t").upsert(pa.table({"id": [2], "name": ["new"], "v": [0.0]}))
     wanted = contents(store)
     message = message or staged(write, fewer(1, 2))
-    with pytest.raises(RowsChanged, match=r"id = 2.*'partialUpdate'.*nothing was written: write again"):
+    with pytest.raises(RowsChanged, match=r"id = 2.*nothing was written"):
         write.commit([message])
     assert contents(store) == wanted
     asked = writer(store, spark_schema(FEWER), partialUpdate="true", ifUnchangedSince="2")
@@ -221,5 +221,5 @@ def test_a_column_without_nulls_cannot_be_left_out(store: Store) -> None:
         "u", pa.schema([SCHEMA.field("id"), pa.field("v", pa.float64(), nullable=False)]), ["id"]
     )
     source = ElasticScanSource({"store": store.uri, "table": "u", "partialUpdate": "true"})
-    with pytest.raises(SchemaMismatch, match="lack the columns v; use MERGE INTO to keep"):
+    with pytest.raises(SchemaMismatch, match="every row needs a value of v"):
         source.writer(spark_schema(pa.schema([SCHEMA.field("id")])), False)

@@ -172,7 +172,7 @@ def test_partial_rows_go_with_no_option_that_chooses_rows_or_writes(tmp_path: Pa
     for name, value in (("columns", "g"), ("maxRowsPerTask", "3"), ("includeMetadata", "true")):
         with pytest.raises(InvalidOption, match=name):
             parse_options({**asked, name: value})
-    with pytest.raises(InvalidOption, match="narrows"):
+    with pytest.raises(InvalidOption, match="is for reads"):
         check_for_write(parse_options(asked))
     with pytest.raises(InvalidOption, match="partialAggregates"):
         check_for_stream(parse_options(asked))

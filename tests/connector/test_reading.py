@@ -192,13 +192,6 @@ def test_a_topology_that_is_published_while_a_scan_is_planned_is_not_mixed_with_
     assert sorted(ids(reader, partitions)) == list(range(1_000))
 
 
-def test_rows_stay_exact_when_every_tablet_moves_between_planning_and_reading(store: Store) -> None:
-    reader, partitions = planned(store)
-    store.expand(["s3"])
-    store.contract("s1")
-    assert sorted(ids(reader, partitions)) == list(range(1_000))
-
-
 def test_rows_stay_exact_when_tablets_move_between_pages(store: Store) -> None:
     reader, partitions = planned(store, batchSize="20")
     names = {name: number for number, name in store.topology.shard_names}
@@ -209,15 +202,6 @@ def test_rows_stay_exact_when_tablets_move_between_pages(store: Store) -> None:
             tablet = store.topology.placement.tablets[(3 * at + number) % 8]
             store.move(tablet.id, "s2" if tablet.shard == names["s1"] else "s1")
     assert sorted(seen) == list(range(1_000))
-
-
-def test_a_partition_read_twice_gives_the_same_rows_wherever_they_are(store: Store) -> None:
-    reader, (first, *_) = planned(store)
-    before = sorted(ids(reader, [first]))
-    assert isinstance(first, ScanPartition)
-    store.contract(first.shards)
-    store.table("t").upsert(rows(0, 1_000, v=7.0))
-    assert sorted(ids(reader, [first])) == before
 
 
 def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:

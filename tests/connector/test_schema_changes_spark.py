@@ -15,7 +15,7 @@ from tests.connector.conftest import SCHEMA, rows
 from tests.connector.test_sink_spark import Source, failing, line
 from tests.connector.test_sink_spark import run as write_stream
 from tests.connector.test_sink_spark import start as start_writing
-from tests.connector.test_streaming_spark import Sink, run, start, stream
+from tests.connector.test_streaming_spark import Sink, run, stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -46,7 +46,7 @@ def test_a_write_brings_its_columns_and_a_dataframe_goes_on_without_them(
     def write(data: DataFrame, mode: str, **options: str) -> None:
         data.write.format("elasticscan").mode(mode).options(**options).save(f"{store.uri}/t")
 
-    with pytest.raises(Exception, match="or set option 'mergeSchema' to true"):
+    with pytest.raises(Exception, match="set the option 'mergeSchema'"):
         write(frame, "append")
     write(frame, "append", mergeSchema="true")
     after = read(spark, store)
@@ -89,20 +89,6 @@ def test_a_stream_that_is_started_again_offers_the_new_column(
         assert [row["n"] for row in olds] == [None] * 25
 
 
-def test_a_stream_that_runs_goes_on_with_the_columns_that_it_began_with(
-    spark: SparkSession, store: Store, tmp_path: Path
-) -> None:
-    sink = Sink()
-    query = start(stream(spark, store), sink, tmp_path / "c", processingTime="50 milliseconds")
-    query.processAllAvailable()
-    store.table("t").add_columns([NEW])
-    store.table("t").upsert(with_n(1_000, 1_100, 7))
-    query.processAllAvailable()
-    query.stop()
-    assert len(sink.rows) == 1_100
-    assert {len(row) for row in sink.rows} == {3}
-
-
 @pytest.mark.parametrize("merge", ["false", "true"])
 def test_a_sink_that_runs_when_its_table_gains_a_column_ends_or_gives_nulls(
     spark: SparkSession, store: Store, tmp_path: Path, merge: str
@@ -121,7 +107,7 @@ def test_a_sink_that_runs_when_its_table_gains_a_column_ends_or_gives_nulls(
         found = store.table("t").scan(["id", "n"], "id >= 2000").to_table().to_pylist()
         assert sorted(found, key=str) == [{"id": 2_000, "n": None}, {"id": 2_001, "n": None}]
         return
-    with pytest.raises(Exception, match=r"'partialUpdate' = 'true' .*foreachBatch.*MERGE INTO t"):
+    with pytest.raises(Exception, match="set the option 'partialUpdate'"):
         query.processAllAvailable()
 
 
@@ -131,7 +117,7 @@ def test_a_sink_brings_the_columns_of_its_stream_and_misses_none(
     source = Source(spark, tmp_path / "source", "id bigint, name string, v double, n int")
     source.add(line(1, n=5), line(2_000, n=6))
     message = failing(lambda: start_writing(source.frame(), store, tmp_path / "refused"))
-    assert "or set option 'mergeSchema' to true" in message
+    assert "set the option 'mergeSchema'" in message
     assert store.table("t").schema == SCHEMA
     checkpoint = tmp_path / "checkpoint"
     assert write_stream(source.frame(), store, checkpoint, mergeSchema="true") == [0]
@@ -145,26 +131,6 @@ def test_a_sink_brings_the_columns_of_its_stream_and_misses_none(
         (2_000, 6, None),
         (2_001, 7, None),
     ]
-
-
-def test_a_stream_that_runs_goes_on_when_columns_are_dropped_and_renamed(
-    spark: SparkSession, store: Store, tmp_path: Path
-) -> None:
-    sink, table = Sink(), store.table("t")
-    query = start(stream(spark, store), sink, tmp_path / "c", processingTime="50 milliseconds")
-    query.processAllAvailable()
-    table.upsert(rows(1_000, 1_010))
-    table.rename_column("name", "called")
-    table.drop_columns(["v"])
-    table.upsert(pa.table({"id": [2_000], "called": ["x"]}, schema=table.schema))
-    query.processAllAvailable()
-    query.stop()
-    assert len(sink.rows) == 1_011
-    assert sorted(sink.rows)[-2:] == [(1_009, "n1", 0.5), (2_000, "x", None)]
-    assert read(spark, store).columns == ["id", "called"]
-    again = stream(spark, store)
-    assert again.columns[:2] == ["id", "called"]
-    run(again, sink, tmp_path / "c")
 
 
 def test_a_sink_that_runs_takes_a_wider_column_and_ends_without_a_dropped_one(

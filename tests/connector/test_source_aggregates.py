@@ -107,22 +107,21 @@ def folds(text: str) -> bool:
     return any(scan.aggregates for scan in plan_query(text, SHAPES, Session()).scans)
 
 
+def check_both_ways(catalog: AttachedStore, parquet: SparkSession, text: str) -> None:
+    """Compare the answer of tasks, and that of the driver, with Spark's."""
+    expected = answer(parquet.sql(text))
+    assert answer(catalog.sql(text)) == expected, text
+    with pytest.MonkeyPatch.context() as patch:
+        beside_the_driver(patch)
+        assert answer(catalog.sql(text)) == expected, text
+
+
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(8, QUERIES, 8))]
 )
-@pytest.mark.parametrize("tasks", [False, True], ids=["here", "tasks"])
-def test_a_random_aggregate_is_sparks_own(
-    catalog: AttachedStore,
-    parquet: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    tasks: bool,
-    first: int,
-) -> None:
-    if not tasks:
-        beside_the_driver(monkeypatch)
+def test_a_random_aggregate_is_sparks_own(catalog: AttachedStore, parquet: SparkSession, first: int) -> None:
     for seed in range(first, first + 8):
-        text = aggregated(seed)
-        assert answer(catalog.sql(text)) == answer(parquet.sql(text)), f"seed {seed}: {text}"
+        check_both_ways(catalog, parquet, aggregated(seed))
 
 
 def test_most_random_aggregates_are_folded() -> None:
@@ -132,14 +131,11 @@ def test_most_random_aggregates_are_folded() -> None:
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(5, len(BY_HAND), 5))]
 )
-@pytest.mark.parametrize("tasks", [False, True], ids=["here", "tasks"])
 def test_an_aggregate_by_hand_is_sparks_own(
-    catalog: AttachedStore, parquet: SparkSession, monkeypatch: pytest.MonkeyPatch, tasks: bool, first: int
+    catalog: AttachedStore, parquet: SparkSession, first: int
 ) -> None:
-    if not tasks:
-        beside_the_driver(monkeypatch)
     for text in BY_HAND[first : first + 5]:
-        assert answer(catalog.sql(text)) == answer(parquet.sql(text)), text
+        check_both_ways(catalog, parquet, text)
 
 
 @pytest.mark.long
@@ -319,7 +315,6 @@ def test_what_is_folded_soon_is_folded_beside_the_driver(
 WHOLE = [
     "SELECT count(*), sum(i32) AS n, avg(i8), min(s) AS least, sum(d5) FROM wide WHERE id > 3",
     "SELECT s AS t, count(*) AS c, avg(d5) FROM wide GROUP BY s",
-    "SELECT x.b, max(i8) AS m, s FROM wide x WHERE id > 4 GROUP BY s, x.b",
     "SELECT x.b AS t, max(i8) AS m, s FROM wide x GROUP BY 3, 1",
     "SELECT s, count(*) AS c, b AS t FROM wide GROUP BY ALL",
 ]
@@ -335,8 +330,8 @@ def test_spark_does_not_group_again_what_one_reader_folded(
     frame = catalog.sql(text)
     assert optimized(frame).startswith("LocalRelation")
     assert answer(frame) == answer(parquet.sql(text))
-    for more in (" ORDER BY count(*), 1, 2, 3 LIMIT 3", " ORDER BY 1, 2, 3"):
-        assert answer(catalog.sql(text + more)) == answer(parquet.sql(text + more))
+    more = f"{text} ORDER BY count(*), 1, 2, 3 LIMIT 3"
+    assert answer(catalog.sql(more)) == answer(parquet.sql(more))
 
 
 @pytest.mark.long
@@ -346,10 +341,7 @@ def test_spark_does_not_group_again_what_one_reader_folded(
         "SELECT if(b, 1, 2) AS c, count(*) FROM wide GROUP BY if(b, 1, 2)",
         "SELECT count(*) AS c FROM wide GROUP BY b HAVING min(s) > 'a'",
         "SELECT DISTINCT max(b) AS m FROM wide GROUP BY s",
-        "SELECT f64, count(*) FROM wide GROUP BY f64",
         "SELECT b, count(DISTINCT s) FROM wide GROUP BY b",
-        "SELECT s, if(b, 1, 2) AS c, count(*) FROM wide GROUP BY 1, 2",
-        "SELECT if(b, 1, 2) AS c, count(*) FROM wide GROUP BY ALL",
     ],
 )
 def test_where_groups_are_not_those_of_partial_rows_spark_groups(

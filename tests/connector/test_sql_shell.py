@@ -5,48 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import elasticscan
-from elasticscan.base.errors import InvalidOption
-from elasticscan.connector import spark_tables
 from tests.base.quick_java import quick_java
 from tests.pages import ROOT, blocks
-
-NESTED = {"spark.sql.execution.id": "3", "spark.sql.execution.root.id": "2"}
-
-
-class Task:
-    """A task that knows what Spark reported it of the query."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self.getLocalProperty = properties.get
-
-
-@pytest.mark.parametrize(
-    ("properties", "refused"),
-    [
-        (NESTED, True),
-        (NESTED | {"spark.sql.hive.version": "2.3.10"}, False),
-        (NESTED | {"spark.sql.execution.root.id": "3"}, False),
-        ({}, False),
-    ],
-    ids=["saveAsTable", "INSERT in spark-sql", "a write", "no query"],
-)
-def test_a_statement_of_the_shell_is_no_table_of_sparks(
-    properties: Mapping[str, str], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task: Any = Task(properties)
-    monkeypatch.setattr(spark_tables.TaskContext, "get", lambda: task)
-    if refused:
-        with pytest.raises(InvalidOption, match="saveAsTable"):
-            spark_tables.check_not_for_a_spark_table()
-    else:
-        spark_tables.check_not_for_a_spark_table()
 
 
 @pytest.mark.long

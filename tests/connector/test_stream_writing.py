@@ -293,7 +293,7 @@ def test_a_store_made_again_between_tasks_and_commit_gets_none_of_their_rows(
 def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(store: Store) -> None:
     with pytest.raises(InvalidOption, match="'txnVersion' is for batch writes"):
         sink(store, txnAppId="app", txnVersion="1")
-    with pytest.raises(InvalidOption, match="narrows a read"):
+    with pytest.raises(InvalidOption, match="is for reads"):
         sink(store, filter="id > 1")
     with pytest.raises(NotFound, match="set the option 'primaryKey'"):
         sink(store, table="fresh")

@@ -159,7 +159,7 @@ def test_reads_and_streams_of_a_store_that_cannot_be_written(
     store.table("t").set_retention("0s")  # leases would be needed
     opened = Store.open(store.uri, read_only=True)
     monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
-    with access._lock:
+    with access._lock():
         access._open.clear()
     assert ids(*planned(store.uri)) == list(range(120))
     assert ids(*planned(store.uri, **FEED)) == list(range(120))
@@ -168,7 +168,7 @@ def test_reads_and_streams_of_a_store_that_cannot_be_written(
     assert stream(store.uri)
     with pytest.raises(ReadOnlyStore):  # what it asks for cannot be kept
         stream(store.uri, streamName="mine")
-    with access._lock:
+    with access._lock():
         access._open.clear()
     opened.close()
 
@@ -191,7 +191,7 @@ def stream(uri: str, **options: str) -> dict[str, object]:
 
 def next_batch(store: Store, start: Any, **options: str) -> tuple[Any, list[int]]:
     """What a stream reads that goes on from an offset, or begins, in a process that opens the store again."""
-    with access._lock:
+    with access._lock():
         access._open.clear()
     source = ElasticScanSource({"store": store.uri, "table": "t", **options})
     reader = source.streamReader(source.schema())
@@ -231,7 +231,7 @@ def test_what_was_planned_before_a_secret_was_replaced_is_read_and_after_it_was_
     store.rotate_secret()
     assert ids(reader, partitions) == list(range(120))
     store.rotate_secret(revoke=True)
-    with access._lock:  # or a minute later
+    with access._lock():  # or a minute later
         access._open.clear()
     with pytest.raises(ContinuationKeyError):
         ids(reader, partitions)
@@ -244,7 +244,7 @@ def test_what_was_planned_too_long_ago_is_not_read(
     clock = ManualClock(1_900_000_000.0)
     opened = Store.open(store.uri, clock=clock)
     monkeypatch.setattr("elasticscan.connector.open_stores.Store.open", lambda _: opened)
-    with access._lock:
+    with access._lock():
         access._open.clear()
     reader, partitions = planned(store.uri, **options)
     clock.advance(KEY_SECONDS - 1)
@@ -252,6 +252,6 @@ def test_what_was_planned_too_long_ago_is_not_read(
     clock.advance(2)
     with pytest.raises(SnapshotExpired):
         ids(reader, partitions)
-    with access._lock:
+    with access._lock():
         access._open.clear()
     opened.close()

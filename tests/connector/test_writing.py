@@ -291,7 +291,7 @@ def test_the_store_being_made_again_is_noticed(store: Store, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("schema", "error", "why"),
     [
-        (StructType([*COLUMNS[:2]]), SchemaMismatch, "lack the columns v; use the option 'partialUpdate'"),
+        (StructType([*COLUMNS[:2]]), SchemaMismatch, "lack the columns v; set the option 'partialUpdate'"),
         (
             StructType([*COLUMNS, StructField("w", LongType())]),
             SchemaMismatch,

@@ -159,18 +159,6 @@ def test_decimals_at_their_limits() -> None:
     )
 
 
-def test_null_is_a_group_apart_from_zero_and_pages_without_a_value_change_nothing() -> None:
-    rows = pa.table(
-        {
-            "g": pa.array([0, None, 0, None, 1], pa.int64()),
-            "x": pa.array([1, 2, None, None, None], pa.int64()),
-        }
-    )
-    result = fold(rows, ["sum(x)", "count(x)", "avg(x)", "min(x)", "max(x)"], ("g",), page=1)
-    by_group = {row.pop("g"): [*row.values()] for row in result.to_pylist()}
-    assert by_group == {0: [1, 1, 1.0, 1, 1], None: [2, 1, 2.0, 2, 2], 1: [None, 0, None, None, None]}
-
-
 VALUES = {
     "c": "count(*)", "cn": "count(n)", "lo": "min(n)", "hi": "max(d)", "dn": "count(DISTINCT n)",
     "dh": "count(DISTINCT h)", "sd": "sum(d)", "ad": "avg(d)", "sn": "sum(n)",
