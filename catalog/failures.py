@@ -206,7 +206,7 @@ def is_there(file: Path) -> bool:
 
 
 def cannot_look(file: Path, error: OSError) -> CatalogUnavailable:
-    """The error for a file of a catalog of which the system does not even tell that it is there."""
+    """Return the error for a file of a catalog of which the system does not even tell that it is there."""
     return CatalogUnavailable(
         f"the catalog {file} could not be looked at: {error.strerror or error}; check that its disk is "
         "mounted and well, then try again",

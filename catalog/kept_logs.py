@@ -76,7 +76,7 @@ def _remove_parts(log: Path) -> None:
 
 
 def kept_logs(file: Path) -> list[Path]:
-    """The logs that were kept alongside a catalog, as far as its directory can be read."""
+    """Return the logs that were kept alongside a catalog, as far as its directory can be read."""
     with suppress(OSError):
         return sorted(file.parent.glob(f"{escape(file.name)}-wal.kept-*"))
     return []

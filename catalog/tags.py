@@ -44,7 +44,7 @@ class TagTx(FragmentTx):
         return tagged
 
     def tag(self, table: TableInfo, name: str) -> Tag:
-        """A tag by its name. Raises `NotFound`, with a suggestion."""
+        """Return a tag by its name. Raises `NotFound`, with a suggestion."""
         return _tag(self._tag_row(table, name))
 
     def add_tag(self, table: TableInfo, name: str, snapshot: int) -> Tag:

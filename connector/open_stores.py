@@ -66,13 +66,13 @@ def _freeze_imports() -> None:
 
 
 def _is_worker() -> bool:
-    """True in a process that PySpark's daemon has forked, for tasks or to plan."""
+    """Return True in a process that PySpark's daemon has forked, for tasks or to plan."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == _DAEMON
 
 
 def _was_replaced(store: Store) -> bool:
-    """True if another store was made at the same place, in a file that got the number of the old one."""
+    """Return True if another store was made at the same place, in a file with the same inode number."""
     try:
         store.context.versions()
     except TableChanged:

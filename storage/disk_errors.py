@@ -99,7 +99,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
 
 
 def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanError:
-    """The error to raise for what the disk of temporary files said."""
+    """Return the error to raise for what the disk of temporary files said."""
     number = _number(error)
     if number in _NO_ROOM:
         return DiskFull(

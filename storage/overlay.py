@@ -322,7 +322,7 @@ class Overlay:
         return pa.RecordBatch.from_arrays(list(map(pa.array, arrays)), names=["row", "replaces", "counts"])
 
     def _made_before(self, index: int, newer: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The batch as another overlay has made it, of the same rows."""
+        """Return the batch as another overlay has made it, of the same rows."""
         with _lock():
             siblings = list(self._siblings.values())
         for sibling in siblings:

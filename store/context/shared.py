@@ -123,7 +123,7 @@ class Context:
         return self._sealer
 
     def seal(self, key: ContinuationKey) -> str:
-        """Raises `LimitExceeded`."""
+        """Raise `LimitExceeded`."""
         return self.per_process.get().sealer.seal(key)
 
     @retry_interrupted

@@ -50,7 +50,7 @@ class Access:
         descending: bool = False,
         merged: bool = False,
     ) -> Access:
-        """A direct scan of the rows that meet `predicate`, or one by the index or the key bound to it."""
+        """Return a direct scan of the rows that meet `predicate`, or one by the index or key bound to it."""
         if bound is None:
             condition = None if predicate is None else predicate.condition
             return cls(None, predicate, key_sets=column_sets(condition, table.schema))
@@ -116,13 +116,13 @@ def choose_access(
 
 
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
-    """A filter as slots of this store, which have all rows that meet it, and ranges of primary keys."""
+    """Return the slots and ranges of primary keys that have all rows for which a filter is true."""
     condition = None if predicate is None else predicate.condition
     return bind_key(condition, table, context.info.slots, context.info.hash)
 
 
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002
-    """The slots of a table that can hold rows that meet a filter."""
+    """Return the slots of a table that can hold rows that meet a filter."""
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     return bind_to_key(context, table, predicate).slots
 
@@ -130,7 +130,7 @@ def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> S
 def _of_order(
     order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str, compare: Callable[[], Choice]
 ) -> str:
-    """The name of the cheapest index that gives an order."""
+    """Return the name of the cheapest index that gives an order."""
     if name in (NONE, KEY):
         raise InvalidOption(
             f"order_by={str(order)!r} needs an index, and index={name!r} allows none; leave one of them out",
@@ -150,7 +150,7 @@ def _count_entries(
     runs: Sequence[tuple[Fragment, IndexRun]],
     ranges: Sequence[tuple[bytes, bytes]],
 ) -> float | None:
-    """The entries in some ranges of some runs of an index."""
+    """Return the entries in some ranges of some runs of an index."""
     entries = 0
     try:
         for fragment, run in runs:
@@ -162,7 +162,7 @@ def _count_entries(
 
 
 def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Access:
-    """The access path with which a scan that stands at `key` goes on.
+    """Return the access path with which a scan that stands at `key` goes on.
 
     Raises:
         TableChanged: the index that it reads is not there any more.
@@ -190,7 +190,7 @@ def access_of(context: Context, table: TableInfo, key: ContinuationKey) -> Acces
 
 
 def explain_access(access: Access, choice: Choice | None, table: TableInfo) -> dict[str, Any]:
-    """A path and what it was chosen from, as plain values; a scan that was resumed does not know that."""
+    """Return a path and its alternatives as plain values; a resumed scan does not know the alternatives."""
     order = None
     if access.order and access.index and access.sort:
         order = whole_order(access.index, table, access.order.descending).terms()

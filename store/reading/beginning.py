@@ -40,7 +40,7 @@ def begin_scan(
     is_divided: bool = False,
     may_sort: bool = False,
 ) -> Scan:
-    """A scan at its beginning: snapshot, base topology, access path and, to divide it, layout are fixed."""
+    """Return a new scan, with fixed snapshot, base topology, access path and, to divide it, layout."""
     lease = secrets.token_hex(8)
 
     def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
@@ -114,7 +114,7 @@ def _key_of(
     order: Order | None,
     choice: Choice | None,
 ) -> ContinuationKey:
-    """The key of a scan that has read nothing yet."""
+    """Return the key of a scan that has read nothing yet."""
     return ContinuationKey(
         table=table.id,
         snapshot=snapshot,
@@ -145,7 +145,7 @@ def begin_changes(
     feed: bool,
     page_limits: tuple[int, int],
 ) -> Scan:
-    """A scan of what the commits in (after, upto] did: None for the oldest that is kept, and the newest."""
+    """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
     if commits[1] is None:
         context.check_newest()
     with context.catalog.reading() as tx:
@@ -214,7 +214,7 @@ def scan_changes(
 
 
 def columns_of(table: TableInfo, columns: list[str] | None, option: str = "columns") -> tuple[str, ...]:
-    """The columns that were asked for; all of them by default."""
+    """Return the columns that were asked for; all of them by default."""
     if columns is None:
         return tuple(table.schema.names)
     if not columns or len(set(columns)) < len(columns):

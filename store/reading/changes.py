@@ -33,7 +33,7 @@ Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def feed_fields() -> list[pa.Field]:
-    """The columns that a change feed adds."""
+    """Return the columns that a change feed adds."""
     return [
         pa.field(CHANGE_TYPE, pa.string(), nullable=False),
         pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
@@ -55,7 +55,7 @@ class CommitFacts:
 
 
 def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
-    """Raises `SnapshotExpired` unless everything that is left to read is kept."""
+    """Raise `SnapshotExpired` unless everything that is left to read is kept."""
     if key.segments is None:
         return CommitFacts((), {key.snapshot: tx.newest_upto(table.id, key.snapshot).created_at})
     if not key.segments:
@@ -74,7 +74,7 @@ def change_pages(
     shards: Shards,
     stats: ScanStats,
 ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-    """Changes from where a scan stands to its end, and where it stands after each page."""
+    """Yield the changes from a scan's position to its end, with the position after each page."""
     while key.cursors:
         assert key.segments, "a scan of changes that is not complete has segments left"
         span = _first_span(key.segments[0], facts.overwrites, key.feed)
@@ -86,7 +86,7 @@ def change_pages(
 
 
 def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
-    """The columns that a feed adds to rows; rows of a snapshot count as inserted by it."""
+    """Return the columns that a feed adds to rows; rows of a snapshot count as inserted by it."""
     if key.segments is None:
         constants = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
         kinds = zip(constants, feed_fields(), strict=True)
@@ -100,7 +100,7 @@ def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) 
 
 
 def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:
-    """The commits of a segment up to an overwrite, or an overwrite, which is read on its own."""
+    """Return the commits of a segment up to an overwrite, or an overwrite, which is read on its own."""
     after = segment.after
     floor = floor_at(overwrites, after)
     number = min((n for n in overwrites if after < n <= segment.upto), default=None)

@@ -37,7 +37,7 @@ _TEXT_END = b"\0\0"  # of the keys of texts and bytes, which have it nowhere els
 def known_values(
     context: Context, key: ContinuationKey, aggregates: Sequence[Aggregate]
 ) -> list[pa.Array] | None:
-    """The values of aggregates over all rows of a scan that stands at its beginning, one each.
+    """Return the values of aggregates over all rows of a scan that stands at its beginning, one each.
 
     None where rows have to be looked at.
 
@@ -68,7 +68,7 @@ def _may_be_known(aggregate: Aggregate) -> bool:
 def _batches(
     context: Context, state: TableState, fragments: Sequence[Fragment], key: ContinuationKey
 ) -> _Batches | None:
-    """The record batches all of whose rows the scan gives; None if it gives some rows of another."""
+    """Return the record batches all of whose rows the scan gives; None if it gives some rows of another."""
     statistics = context.statistics(state).fragments_of(key.definition)
     sets: ExactSets | None = ()
     if key.filter is not None and state.table.definition == key.definition:
@@ -105,7 +105,7 @@ class _Batches:
 
 
 def _extreme(aggregate: Aggregate, blocks: Sequence[Block]) -> pa.Array | None:
-    """The least or the greatest value of blocks that have some; None where it was cut, or is ambiguous."""
+    """Return the least or greatest value of blocks; None where a bound was cut or is ambiguous."""
     kind = aggregate.type
     if not _is_exact(kind):
         return None
@@ -129,7 +129,7 @@ def _extreme(aggregate: Aggregate, blocks: Sequence[Block]) -> pa.Array | None:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """True of types whose keys are values again; no other key is so long that it is cut."""
+    """Return True of types whose keys are values again; no other key is so long that it is cut."""
     return bool(
         _is_text(kind)
         or pt.is_boolean(kind)

@@ -46,7 +46,7 @@ class KeptOrder:
 
 
 def kept_order(order_by: Any, limit: int | None, table: TableInfo) -> KeptOrder | None:
-    """The order of a scan that could sort its first rows itself; None of one that could not.
+    """Return the order of a scan that could sort its first rows itself; None of one that could not.
 
     Raises:
         NotFound, InvalidOption: there is no such order.
@@ -67,7 +67,7 @@ def kept_order(order_by: Any, limit: int | None, table: TableInfo) -> KeptOrder 
 
 
 def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
-    """True if the columns of an order have types that Arrow compares as Spark does.
+    """Return True if the columns of an order have types that Arrow compares as Spark does.
 
     Raises:
         NotFound: one is not there.
@@ -129,7 +129,7 @@ class FirstRows:
         self._rows = pa.concat_tables([self._rows, table]).take(places)
 
     def rows(self) -> pa.Table:
-        """The rows, in their order."""
+        """Return the rows, in their order."""
         return self._rows
 
     def _keys_of(self, rows: pa.Table) -> pa.Table:
@@ -141,7 +141,7 @@ class FirstRows:
         return pa.table(keys)
 
     def _entering(self, keys: pa.Table) -> pa.ChunkedArray:
-        """The rows that may come before the last one kept, by the first column."""
+        """Return the rows that may come before the last one kept, by the first column."""
         if not self._most:
             return pa.chunked_array([pa.nulls(keys.num_rows, pa.bool_())])
         valid, values = keys.column("valid 0").cast(pa.bool_()), keys.column("value 0")

@@ -45,7 +45,7 @@ def get_rows(
     snapshot: int | str | datetime | None,
     keep_missing: bool,
 ) -> pa.Table:
-    """The rows with some keys, in the order of these; for one that is not there none, or one of nulls.
+    """Return the rows with some keys, in the order of these; for one that is not there none, or one of nulls.
 
     `look` is one of just now.
     """
@@ -137,7 +137,7 @@ def _answer(
     batches: Sequence[pa.RecordBatch],
     keep_missing: bool,
 ) -> pa.Table:
-    """The rows in the order of the keys."""
+    """Return the rows in the order of the keys."""
     missing, fields = places < 0, [table.schema.field(name) for name in names]
     keys, rows = np.arange(len(places)), places
     if keep_missing:

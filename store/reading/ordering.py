@@ -38,7 +38,7 @@ class Order:
 
 
 def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
-    """The order that a user asked for: "a", "a DESC", "a, b", or a list of such terms.
+    """Return the order that a user asked for: "a", "a DESC", "a, b", or a list of such terms.
 
     Raises:
         NotFound, InvalidOption: it cannot be had.
@@ -60,19 +60,19 @@ def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
 
 
 def listed_terms(order_by: Any, schema: pa.Schema) -> Any:
-    """The terms of an order that may be one text."""
+    """Return the terms of an order that may be one text."""
     if not isinstance(order_by, str):
         return order_by
     return [order_by] if order_by in schema.names else order_by.split(",")
 
 
 def terms_of(order_by: Any, schema: pa.Schema) -> list[tuple[str, bool]]:
-    """The columns of a list of terms, and which of them go down. Raises as `order_of` does."""
+    """Return the columns of a list of terms, and which of them go down. Raises as `order_of` does."""
     return [_term(text, schema) for text in arguments.names("order_by", order_by)]
 
 
 def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
-    """A column, and whether its values come from the highest to the lowest."""
+    """Return a column, and whether its values come from the highest to the lowest."""
     name, descending = text.strip(), False
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
@@ -87,7 +87,7 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
 
 
 def _without_quotes(name: str, schema: pa.Schema) -> str:
-    """A column's name that may stand between backquotes, as in a condition."""
+    """Return a column's name that may stand between backquotes, as in a condition."""
     bare = name[1:-1].replace("``", "`")
     quoted = len(name) > 2 and name[0] == name[-1] == "`"
     return bare if quoted and name not in schema.names and bare in schema.names else name
@@ -101,7 +101,7 @@ def whole_order(index: IndexInfo, table: TableInfo, descending: bool) -> Order:
 def indexes_in_order(
     order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str | None
 ) -> list[IndexInfo]:
-    """The indexes that give an order, of all or of the one named; never none.
+    """Return the indexes that give an order, of all or of the one named; never none.
 
     Raises:
         NotFound, NotReady, InvalidOption: there is none, or not yet, or the one named has

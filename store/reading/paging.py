@@ -37,12 +37,12 @@ class Page:
     _seal: Callable[[ContinuationKey], str] = field(repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """The rows and the sealed key: all that is of use elsewhere."""
+        """Return the rows and the sealed key: all that is of use elsewhere."""
         return {"rows": self.rows, "key": self.key}
 
     @cached_property
     def key(self) -> str | None:
-        """The continuation key after this page, for `Store.resume`; None after the last page.
+        """Return the continuation key after this page, for `Store.resume`; None after the last page.
 
         It is sealed when it is first asked for. Raises `LimitExceeded`.
         """
@@ -50,7 +50,7 @@ class Page:
 
 
 def schema_of(table: TableInfo, key: ContinuationKey) -> pa.Schema:
-    """The columns of a scan's pages."""
+    """Return the columns of a scan's pages."""
     fields = [table.schema.field(name) for name in key.columns]
     return pa.schema([*fields, *feed_fields()] if key.feed else fields)
 
@@ -108,12 +108,12 @@ class Pages:
             yield page.rows, state.advance(page.after)
 
     def _page_rows(self, state: ContinuationKey) -> int:
-        """The length of a page: no longer than the limit, unless a filter may drop some of it."""
+        """Return the length of a page: no longer than the limit, unless a filter may drop some of it."""
         most, limit = state.page_rows, state.limit
         return most if limit is None or self.access.predicate is not None else min(most, limit)
 
     def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns of pages, and those that only the scan itself needs."""
+        """Return the columns of pages, and those that only the scan itself needs."""
         access = self.access
         tested = sorted(access.predicate.columns) if access.predicate else ()
         sorted_by = access.sort.columns if access.sort else ()

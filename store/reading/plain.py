@@ -10,7 +10,7 @@ from elasticscan.topology import SlotSet
 
 
 def plain_fragments(context: Context, key: ContinuationKey) -> tuple[TableState, list[Fragment]] | None:
-    """The fragments whose rows are just those that a scan which stands at its beginning would test.
+    """Return the fragments whose rows are just those that a scan which stands at its beginning would test.
 
     Each slot must be in one fragment alone, and each fragment must be nothing but rows of these slots that
     are in the snapshot: no deleted keys, no key twice, no rows of slots that moved away. None where that is

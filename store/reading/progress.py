@@ -85,7 +85,7 @@ class Reporting:
 
 
 def _drawn(slots: SlotSet) -> SlotSet:
-    """A set of slots, or the blocks that it touches: few ranges, as much as a picture shows."""
+    """Return a set of slots, or the blocks that it touches: few ranges, as much as a picture shows."""
     if len(slots.ranges) <= MOST_RANGES:
         return slots
     block = -(-slots.ranges[-1][1] // (2 * MOST_RANGES))
@@ -94,7 +94,7 @@ def _drawn(slots: SlotSet) -> SlotSet:
 
 
 def scans_in(tx: Tx) -> list[dict[str, Any]]:
-    """The scans in flight that say how far they are, the oldest first, as plain values.
+    """Return the scans in flight that say how far they are, the oldest first, as plain values.
 
     Returns:
         For each `id`, `kind` ("scan" or "changes"), `table`, `snapshot`, `snapshot_at`, `base_topology`,

@@ -103,7 +103,7 @@ class Scan(Iterator[Page]):
 
     @retry_interrupted
     def _repr_html_(self) -> str:
-        """The picture that notebooks show: where the slots were since the scan began."""
+        """Return the picture that notebooks show: where the slots were since the scan began."""
         with self._context.catalog.reading() as tx:
             newest = tx.newest_topologies(_DRAWN_TOPOLOGIES)
         since = tuple(t for t in newest if t.number > self._base.number)
@@ -147,7 +147,7 @@ class Scan(Iterator[Page]):
         return self._state
 
     def __iter__(self) -> Iterator[Page]:
-        """The pages from where the scan stands, as one iterator for all who ask.
+        """Return the pages from where the scan stands, as one iterator for all who ask.
 
         Several threads may share it: each page goes to exactly one of them. After an error it goes on
         where it stood, when it is asked again.
@@ -159,7 +159,7 @@ class Scan(Iterator[Page]):
         return self
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The remaining rows as a stream; pages without rows are left out. Raises as `to_reader`."""
+        """Return the remaining rows as a stream; pages without rows are left out. Raises as `to_reader`."""
         self._check_open()
         return _Stream(self)
 
@@ -202,7 +202,7 @@ class Scan(Iterator[Page]):
         return pa.RecordBatchReader.from_batches(self.schema, _Stream(self))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The Arrow PyCapsule stream, by which other libraries read a scan."""
+        """Return the Arrow PyCapsule stream, by which other libraries read a scan."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
@@ -333,7 +333,7 @@ class Scan(Iterator[Page]):
         return self._pages.read(self._state, columns, self._returned)
 
     def part(self, slots: SlotSet) -> str:
-        """A key of this scan over some of its slots alone, as from `parts`."""
+        """Return a key of this scan over some of its slots alone, as from `parts`."""
         return self.parts([slots])[0]
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
@@ -364,7 +364,7 @@ class Scan(Iterator[Page]):
 
     @cached_property
     def choice(self) -> Choice | None:
-        """The ways that there were to read, and the one that was taken; None of a scan that was resumed."""
+        """Return the access paths and the chosen one; None for a resumed scan."""
         return None if self._choose is None else self._choose()
 
     def explain(self) -> Explanation:

@@ -87,7 +87,7 @@ def look(
     is_enough: IsEnough = lambda _fragments, _commits: False,
     fragments: bool = False,
 ) -> StreamState:
-    """The facts that planning a micro-batch needs, in one transaction.
+    """Return the facts that planning a micro-batch needs, in one transaction.
 
     Args:
         context: the store.
@@ -115,7 +115,7 @@ def look(
 
 @retry_interrupted
 def look_behind(context: Context, table_id: int, name: str, after: int, fragments: bool) -> Lag:
-    """The lag of a stream that has delivered everything up to a commit."""
+    """Return the lag of a stream that has delivered everything up to a commit."""
     with context.catalog.reading() as tx:
         table = _table(tx, table_id, name)
         after = max(after, table.created_commit)
@@ -145,7 +145,7 @@ def _table(tx: Tx, table_id: int, name: str) -> TableInfo:
 def _commits(
     tx: Tx, table: TableInfo, after: int, is_enough: Callable[[Sequence[Commit]], bool]
 ) -> tuple[Commit, ...]:
-    """The table's commits after one, a few at first: mostly few are waiting."""
+    """Return the table's commits after one, a few at first: mostly few are waiting."""
     commits: list[Commit] = []
     most = _FEWEST_COMMITS
     while True:
@@ -166,7 +166,7 @@ def scan_snapshot(
     feed: bool,
     page_rows: int,
 ) -> Scan:
-    """A scan of some slots of the snapshot with which a stream began, as far as the filter leaves them.
+    """Return a scan of some slots of a stream's first snapshot, limited to slots that the filter can match.
 
     Raises:
         SnapshotExpired: it is gone.
@@ -203,7 +203,7 @@ def hold_snapshot(context: Context, state: StreamState, at: int) -> None:
 
 
 def _snapshot_lease(context: Context, table: TableInfo, at: int) -> str:
-    """The lease that all micro-batches and readers of a snapshot share: none knows which is the last."""
+    """Return the lease that all micro-batches of a snapshot share, since none knows which is the last."""
     named = f"{context.info.store_id}/{table.id}/{at}"
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 

@@ -20,7 +20,7 @@ class OutdatedLookError(Exception):
 def until_unchanged(
     context: Context, attempt: Callable[[], T], rows: str, advice: str, *, is_final: bool = False
 ) -> T:
-    """The result of the first attempt whose rows nobody wrote between their reading and its commit.
+    """Return the result of the first attempt whose rows nobody wrote between their reading and its commit.
 
     It is made again, too, where the columns changed, or the index by which rows were looked up was dropped:
     nobody had asked for that index.

@@ -67,7 +67,7 @@ class Selection:
     def request(
         self, kind: str = "write", check: Precondition | None = None, keep: Collection[str] = ()
     ) -> CommitRequest:
-        """The request for the commit of its change."""
+        """Return the request for the commit of its change."""
         return CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
 
 
@@ -174,7 +174,7 @@ def _change(
 
 @retry_interrupted
 def commit_of(selection: Selection) -> int | None:
-    """The commit that was made under the same `txn` before."""
+    """Return the commit that was made under the same `txn` before."""
     if selection.txn is None:
         return None
     with selection.context.catalog.reading() as tx:
@@ -185,7 +185,7 @@ def commit_of(selection: Selection) -> int | None:
 def _reading(
     selection: Selection, columns: Callable[[TableInfo], list[str] | None]
 ) -> Iterator[tuple[Scan, TableInfo]]:
-    """A scan of the rows, and the table. Raises `OutdatedLookError` if its columns changed just then."""
+    """Yield a scan of the rows, and the table; raise `OutdatedLookError` if its columns just changed."""
     context = selection.context
     names, limits = columns(selection.table()), (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
     # What met the condition at `since` counts, so a row that was changed away from it refuses the call.

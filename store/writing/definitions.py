@@ -31,7 +31,7 @@ def define_table(
     shard_key: Any = None,
     compression: Any = None,
 ) -> TableInfo:
-    """A checked definition, not entered yet; arguments and errors as of `Store.create_table`."""
+    """Return a checked definition, not entered yet; arguments and errors as of `Store.create_table`."""
     check_name("table", name)
     form = arguments.file_form("compression", compression)
     if not isinstance(schema, pa.Schema):
@@ -67,7 +67,7 @@ def reserve_table(
     shard_key: Sequence[str] | None = None,
     compression: str | None = None,
 ) -> TableInfo:
-    """A table for a first write: nobody sees it until its rows are committed.
+    """Return a table for a first write: nobody sees it until its rows are committed.
 
     Raises:
         AlreadyExists: there is one of this name.

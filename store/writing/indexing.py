@@ -52,7 +52,7 @@ TOGETHER, TOGETHER_ROWS = 64, 1 << 20
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
-    """True if some fragment lacks runs of some index."""
+    """Return True if some fragment lacks runs of some index."""
     ids = {index.id for index in indexes}
     return any(ids - {run.index for run in fragment.runs} for fragment in staged)
 
@@ -64,7 +64,7 @@ def with_runs(
     staged: Iterable[StagedFragment],
     versions: tuple[int, int] | None = None,
 ) -> list[StagedFragment]:
-    """The fragments with runs of every index; those that they lack are built now.
+    """Return the fragments with runs of every index; those that they lack are built now.
 
     On an error nothing of what was built remains; the fragments are the caller's. `versions` are those of the
     catalog at a look of just now.
@@ -109,7 +109,7 @@ def with_runs(
 def _as_indexed(
     context: Context, table: TableInfo, indexes: Sequence[IndexInfo], layout: int
 ) -> tuple[TableInfo, Sequence[IndexInfo]]:
-    """The table as its indexes name its columns: the caller's may be of an older definition."""
+    """Return the table as its indexes name its columns: the caller's may be of an older definition."""
     now = context.newest_definition(table.id, layout)
     return (table, ()) if now is None else (now, indexes)  # a table that was dropped has no indexes
 
@@ -117,7 +117,7 @@ def _as_indexed(
 def define_index(
     table: TableInfo, name: str, columns: Sequence[str], kind: str, include: Sequence[str]
 ) -> IndexInfo:
-    """A checked definition, not entered yet."""
+    """Return a checked definition, not entered yet."""
     check_name("index", name)
     if kind not in INDEX_KINDS:
         raise InvalidOption(f"kind={brief(kind)} must be one of {', '.join(INDEX_KINDS)}", option="kind")
@@ -199,14 +199,14 @@ def create_index(
 
 @retry_interrupted
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
-    """The index as it is now: ready, so that scans use it, once every fragment has its runs."""
+    """Return the index as it is now: ready, so that scans use it, once every fragment has its runs."""
     with context.catalog.writing() as tx:
         missing = tx.without_runs(index)
         return tx.transition_index(index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
 
 
 def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: OnIndexed) -> None:
-    """Runs for the fragments that have none; several at a time, each entered when it is built.
+    """Build runs for the fragments without one, several at a time; enter each when it is built.
 
     Those of many are entered some together: a transaction looks at all shards, however few it is about.
     """
@@ -270,7 +270,7 @@ def _build_some(
 def _runs_of(
     context: Context, table: TableInfo, index: IndexInfo, fragment: Fragment, disk: Disk
 ) -> Sequence[StagedRun] | None:
-    """The runs of a fragment, built; None where it was replaced and collected meanwhile."""
+    """Return the runs of a fragment, built; None where it was replaced and collected meanwhile."""
     try:
         return build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:

@@ -49,22 +49,22 @@ class Clauses:
     columns: Sequence[str] | None = None
 
     def is_upsert(self, table: TableInfo) -> bool:
-        """True if what is there does not matter."""
+        """Return True if what is there does not matter."""
         return self.matched == UPDATE and self.not_matched == INSERT and not self._kept(table)
 
     def needed(self, table: TableInfo) -> list[str]:
-        """The columns that rows must have."""
+        """Return the columns that rows must have."""
         if self.matched != UPDATE and self.not_matched == IGNORE:
             return list(table.primary_key)
         kept = self._kept(table)
         return [name for name in table.schema.names if name not in kept]
 
     def read(self, table: TableInfo) -> list[str]:
-        """The columns of the table's rows that are read: what an update keeps, and the key."""
+        """Return the columns of the table's rows that are read: what an update keeps, and the key."""
         return [*table.primary_key, *(self._kept(table) if self.matched == UPDATE else ())]
 
     def takes_others(self, table: TableInfo) -> bool:
-        """True if rows may have more columns than are needed: it was said which ones count."""
+        """Return True if rows may have more columns than are needed: it was said which ones count."""
         return self.columns is not None or self.needed(table) == list(table.primary_key)
 
     def check(self, table: TableInfo) -> None:
@@ -92,7 +92,7 @@ class Clauses:
             )
 
     def _kept(self, table: TableInfo) -> list[str]:
-        """The columns that are not written: an update keeps them, and inserted rows are null in them."""
+        """Return the columns that are not written: updates keep them, inserted rows have nulls."""
         if self.columns is None:
             return []
         written = {*self.columns, *table.primary_key}
@@ -184,7 +184,7 @@ def rows_merged(
     batches: Iterator[pa.RecordBatch],
     clauses: Clauses,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows to write: what becomes of batches and of the rows that a snapshot has of their keys.
+    """Yield the rows to write: what becomes of batches and of the rows that a snapshot has of their keys.
 
     A commit of them has to require that nobody has written their keys since that snapshot.
 
@@ -204,7 +204,7 @@ def rows_merged(
 
 
 def _conform(batch: pa.RecordBatch, table: TableInfo, needed: list[str], is_any: bool) -> pa.RecordBatch:
-    """The columns that are needed, in the table's types."""
+    """Return the columns that are needed, in the table's types."""
     check_keys_filled(batch, table)
     if is_any:
         missing = [name for name in needed if name not in batch.schema.names]
@@ -228,7 +228,7 @@ def _piece_rows(state: TableState) -> int:
 
 
 def _pieces(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of at most so many, and of about `PIECE_BYTES`."""
+    """Yield the same rows in pieces of at most so many, and of about `PIECE_BYTES`."""
     held, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         step = max(1, min(most, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
@@ -244,7 +244,7 @@ def _pieces(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordB
 
 
 def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: Clauses) -> pa.RecordBatch:
-    """The rows of the table that a piece makes; with marks where some of them delete."""
+    """Return the rows of the table that a piece makes; with marks where some of them delete."""
     is_there = there.column(table.primary_key[0]).is_valid().combine_chunks()
     deletes, names = clauses.matched == DELETE, table.schema.names
     upserts = pa.RecordBatch.from_pylist([], schema=table.schema)
@@ -263,7 +263,7 @@ def _become(piece: pa.RecordBatch, there: pa.Table, table: TableInfo, clauses: C
 
 
 def _column(name: str, piece: pa.RecordBatch, there: pa.Table, table: TableInfo) -> pa.Array:
-    """A column of the rows that are written: what the piece gives, else what is there, else nulls."""
+    """Return a column of the rows that are written: what the piece gives, else what is there, else nulls."""
     if name in piece.schema.names:
         return piece.column(name)
     if name in there.schema.names:

@@ -129,7 +129,7 @@ class KeyCheck:
         return True
 
     def _is_compared(self, tx: Tx) -> bool:
-        """True if nobody has committed to the table since the last comparison."""
+        """Return True if nobody has committed to the table since the last comparison."""
         compared, newest = self._checked_to, tx.versions()[1]
         return compared is not None and compared >= newest
 
@@ -141,7 +141,7 @@ class KeyCheck:
         return _Seen(tx.versions()[1], table, tx.fragments(table=table.id), tx.overwrites(table.id))
 
     def _is_small(self, seen: _Seen, staged: Sequence[StagedFragment]) -> bool:
-        """True if writers may wait for what was not compared yet."""
+        """Return True if writers may wait for what was not compared yet."""
         compared = self._checked_to
         if compared is None or any(number > compared for number in seen.overwrites):
             return False

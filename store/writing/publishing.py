@@ -114,7 +114,7 @@ def publish_own(
 
 @retry_interrupted
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
-    """True if a write with this pair of names was committed before."""
+    """Return True if a write with this pair of names was committed before."""
     with context.catalog.reading() as tx:
         return tx.commit_of_txn(table_id, txn) is not None
 
@@ -189,7 +189,7 @@ class _Publication:
 
     @retry_interrupted
     def _commit(self, claim: Claim) -> tuple[int, list[StagedFragment]]:
-        """The commit's number, and those of the fragments that it refers to."""
+        """Return the commit's number, and those of the fragments that it refers to."""
         context, table, check = self._context, self._table, self._request.check
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
@@ -210,7 +210,7 @@ class _Publication:
         raise AssertionError("unreachable")
 
     def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
-        """The commit made under the same `txn`, to which these very files may have been handed in."""
+        """Return the commit made under the same `txn`, to which these very files may have been handed in."""
         txn = self._request.txn
         earlier = None if txn is None else tx.commit_of_txn(self._table.id, txn)
         if earlier is None:
@@ -219,7 +219,7 @@ class _Publication:
         return earlier, [fragment for fragment in self._all if (fragment.shard, fragment.path) in known]
 
     def _check_is_there(self, tx: Tx) -> bool:
-        """False for a table that is reserved for its first write. Raises `TableChanged` if it was dropped."""
+        """Return False for a table reserved for its first write; raise `TableChanged` if it was dropped."""
         is_there = self._context.is_entered(tx, self._table)
         if not is_there and tx.reserved_table(self._table.id) is None:
             raise TableChanged(
@@ -246,12 +246,12 @@ class _Publication:
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:
-    """True if each fragment lies where its slots live."""
+    """Return True if each fragment lies where its slots live."""
     return all(fragment.slots <= placement.at(fragment.shard) for fragment in staged)
 
 
 def _kind_of(kind: str, staged: Sequence[StagedFragment]) -> str:
-    """The name of a commit in the table's history: rows of a write may delete, too."""
+    """Return the name of a commit in the table's history: rows of a write may delete, too."""
     deletes = sum(fragment.tombstones for fragment in staged)
     if kind != "write" or not deletes:
         return kind

@@ -65,14 +65,14 @@ def _conformed(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
 
 
 def check_condition(where: str, table: TableInfo) -> None:
-    """Raises `FilterError` or `NotFound` unless a table's rows can meet a condition."""
+    """Raise `FilterError` or `NotFound` unless a table's rows can meet a condition."""
     Predicate.parse_for_change(where, table.schema)
 
 
 def rows_that_meet(
     where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
 ) -> Iterator[pa.RecordBatch]:
-    """The rows, which are all to meet a condition.
+    """Yield the rows, which are all to meet a condition.
 
     Raises:
         InvalidOption: one does not, or it is unknown if it does.
@@ -98,7 +98,7 @@ def replacing_in(
     txn: IdempotencyKey | None,
     user_metadata: Mapping[str, str] | None,
 ) -> Selection:
-    """The rows of a table that meet a condition, whatever name the table has."""
+    """Return the rows of a table that meet a condition, whatever name the table has."""
 
     def find(tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         now = tx.table_by_id(table.id)
@@ -148,7 +148,7 @@ def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFrag
 def _without(
     staged: PageSource, batches: Iterable[pa.RecordBatch], context: Context, table: TableInfo
 ) -> Iterator[pa.RecordBatch]:
-    """The keys that no staged row has."""
+    """Yield the keys that no staged row has."""
     for keys in batches:
         slots = context.hashing.slots_of(keys, table)
         order = np.argsort(slots, kind="stable")

@@ -70,7 +70,7 @@ def restore(context: Context, find: Find, to: int | str | datetime, said: Mappin
 
 
 def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str]) -> int:
-    """Raises `RowsChanged` when somebody wrote to the table meanwhile."""
+    """Raise `RowsChanged` when somebody wrote to the table meanwhile."""
     with context.catalog.reading() as tx:
         table, newest = find(tx)[0], 0
         tx.check_snapshot(table, snapshot)
@@ -88,7 +88,7 @@ def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str
 def _rows(
     context: Context, find: Find, table: TableInfo, commits: tuple[int, int], replaced: bool
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The rows to be written. Raises `RowsChanged` where the columns are no longer those that were seen."""
+    """Yield the rows to be written; raise `RowsChanged` where the columns changed since."""
     if replaced:
         with begin_scan(context, find, None, None, commits[0], _LIMITS, index="none") as scan:
             _check_columns(table, scan)
@@ -105,7 +105,7 @@ def _check_columns(table: TableInfo, scan: Scan) -> None:
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    """The rows and tombstones that undo a page of a feed, which has all changes of each of its keys."""
+    """Return rows and tombstones that undo a page of a feed, which has all changes of its keys."""
     first, last = _ends(events, table.primary_key)
     kinds = events.column(CHANGE_TYPE)
     begins, ends = kinds.filter(pa.array(first)), kinds.filter(pa.array(last))

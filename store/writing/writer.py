@@ -20,14 +20,14 @@ from elasticscan.store.writing.staging import stage
 
 @retry_interrupted
 def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
-    """True if an application wrote to a table that was dropped before this one got its name."""
+    """Return True if an application wrote to a table that was dropped before this one got its name."""
     with context.catalog.reading() as tx:
         return tx.has_forerunner(table, application)
 
 
 @retry_interrupted
 def table_to_write(context: Context, table_id: int) -> TableInfo | None:
-    """A table, also one that is reserved for its first write; None when it was dropped."""
+    """Return a table, also one that is reserved for its first write; None when it was dropped."""
     with context.catalog.reading() as tx:
         return tx.table_by_id(table_id) or tx.reserved_table(table_id)
 
