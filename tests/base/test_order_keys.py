@@ -190,6 +190,26 @@ def test_keys_do_not_depend_on_the_precision_that_a_program_calculates_with() ->
 # ------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (b"\2", pa.bool_()),
+        (b"a", pa.string()),
+        (b"a\0", pa.string()),
+        (b"a\0\1", pa.string()),
+        (b"a\0\xff", pa.binary()),
+        (b"\xff\0\0", pa.string()),
+        (b"\xff" * 16, pa.decimal128(38, 0)),
+        (b"\x80" + b"\0" * 14 + b"\x64", pa.decimal128(2, 0)),
+        (b"", pa.int8()),
+    ],
+    ids=repr,
+)
+def test_bytes_that_no_key_holds_are_refused(key: bytes, kind: pa.DataType) -> None:
+    with pytest.raises(ContinuationKeyError, match="malformed"):
+        decode(key, [kind])
+
+
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_every_listed_type_may_be_a_key_and_none_may_be_null(kind: pa.DataType) -> None:
     check_key_type("id", kind)

@@ -102,14 +102,6 @@ def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, sto
     assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
 
 
-def test_metadata_columns_come_when_asked_for(spark: SparkSession, store: Store) -> None:
-    frame = reader(spark, store, includeMetadata="true").load()
-    assert frame.columns == ["id", "name", "v", "_shard", "_slot"]
-    # Spark's own hash agrees with the store's.
-    assert frame.where("_slot <> pmod(hash(id), 64)").count() == 0
-    assert {row[0] for row in frame.select("_shard").distinct().collect()} == {"s1", "s2"}
-
-
 # While tablets move
 
 

@@ -910,11 +910,6 @@ def test_a_batch_reads_the_changes_of_commits_both_named_ones_included(history: 
     assert Counter(row[:2] for row in only) == {(1, "delete"): 1, (2, "delete"): 1}
 
 
-def test_a_batch_without_changes_has_no_rows(history: History) -> None:
-    history.store.create_table("other", SCHEMA, ["id"])
-    assert batch(history, startingVersion=str(newest(history))) == []
-
-
 def test_a_batch_of_changes_is_a_plan_that_stays(history: History) -> None:
     source = ElasticScanSource(
         {"store": history.store.uri, "table": "t", "readChangeFeed": "true", "startingVersion": "1"}
