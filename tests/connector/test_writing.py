@@ -399,14 +399,6 @@ def test_a_table_that_was_dropped_since_its_first_write_began_stays_dropped(stor
     assert tables(store) == ["t"]
 
 
-def test_a_table_made_again_by_a_write_begins_anew(store: Store) -> None:
-    for end in (5, 3):
-        write = writer(store, table="fresh", primaryKey="id")
-        write.commit([staged(write, rows(0, end))])
-        assert len(contents(store, "fresh")) == end
-        store.table("fresh").drop()
-
-
 def test_a_primary_key_that_is_not_the_tables_is_refused(store: Store) -> None:
     writer(store, primaryKey="ID")
     with pytest.raises(InvalidOption, match="has 'id'"):

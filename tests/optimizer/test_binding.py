@@ -89,6 +89,14 @@ def test_each_index_is_bound_as_far_as_equality_reaches() -> None:
     assert (by_b.bound, by_b.text, by_b.remainder) == (1, "b > 2 AND b < 4", "a = 1")
 
 
+def test_a_range_ends_the_columns_that_are_bound() -> None:
+    found = bound("a > 1 AND b = 2", index("a", "b"))
+    assert (found.ranges, found.bound, found.fixed) == (((key(2), END),), 1, 0)
+    assert found.remainder == "b = 2"
+    gap = bound("a = 1 AND c = 2", index("a", "b", "c"))
+    assert (gap.ranges, gap.bound, gap.fixed, gap.remainder) == (((key(1), key(2)),), 1, 1, "c = 2")
+
+
 def test_without_a_condition_on_its_columns_all_of_a_sorted_index_is_read() -> None:
     for text in (None, "c = 1", "UPPER(s) = 'A'"):
         found = bound(text, index("a", "b"))
