@@ -309,21 +309,6 @@ def test_java_strings_hash_as_the_reference(texts: list[str | None], start: int,
         assert java_hash([column[start:]]).tolist() == [java_reference(text) for text in texts[start:]]
 
 
-@pytest.mark.parametrize("length", [None, 16, 13])
-def test_columns_longer_than_a_block_hash_like_their_rows(length: int | None) -> None:
-    rng = random.Random(11)
-    rows = 40_000
-    values = [
-        rng.randbytes(rng.randrange(24) if length is None else length).hex()[:length] for _ in range(rows)
-    ]
-    column = pa.array(values)
-    sample = [*range(0, rows, 997), *range(16_380, 16_390), rows - 1]
-    hashes, java_hashes = spark_hash([column]), java_hash([column])
-    for row in sample:
-        assert hashes[row] == murmur_reference(values[row].encode())
-        assert java_hashes[row] == java_reference(values[row])
-
-
 # ------------------------------------------------------------------------------------------- Java
 
 
@@ -503,14 +488,6 @@ def test_random_rows_have_the_hashes_and_slots_that_spark_gives_them(spark: Spar
         np.testing.assert_array_equal(spark_hash(columns), answers[f"h{number}"].to_numpy(), str(names))
         np.testing.assert_array_equal(slots_of(columns, 4096), answers[f"p{number}"].to_numpy(), str(names))
         np.testing.assert_array_equal(slots_of(columns, 60_001), answers[f"q{number}"].to_numpy(), str(names))
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_a_repartition_by_the_shard_key_puts_rows_where_the_store_does(spark: SparkSession) -> None:
-    frame = spark.range(2_000).selectExpr("id", "concat('key-', id) AS name").repartition(7, "id", "name")
-    rows = frame.selectExpr("id", "name", "spark_partition_id() AS place").toArrow()
-    assert slots_of([rows["id"], rows["name"]], 7).tolist() == rows["place"].to_pylist()
 
 
 @pytest.mark.spark

@@ -132,42 +132,6 @@ def oldest_needed(catalog: Catalog, table: TableInfo) -> int:
         return tx.oldest_needed(table.id, 7 * DAY)
 
 
-def test_a_writer_two_days_behind_does_not_make_its_commit_look_old(
-    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
-) -> None:
-    for _ in range(10):
-        clock.advance(DAY)
-        commit(catalog, table)
-    newest = commit(catalog, table)
-    behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
-    assert commit(behind, table) == newest + 1
-    behind.close()
-    clock.advance(1)
-    with catalog.reading() as tx:
-        made = [each.created_at for each in tx.commits(table.id)]
-        assert made == sorted(set(made)), "times grow with numbers"
-        assert tx.commit_before(clock.now()) == newest + 1
-        assert tx.kept_seconds(newest, 7 * DAY) > 6.9 * DAY, "what it overtook is kept as ever"
-
-
-def test_a_compactor_thirty_days_ahead_expires_nothing(
-    catalog: Catalog, where: Path | str, clock: ManualClock, table: TableInfo
-) -> None:
-    first = commit(catalog, table)
-    ahead = Catalog(where, Shifted(clock, 30 * DAY), "here")
-    with catalog.writing() as tx:
-        tx.take_lease("l", table, first, "scan", HOUR)
-    for _ in range(5):
-        clock.advance(0.4 * HOUR)
-        assert oldest_needed(ahead, table) < first
-        with ahead.writing() as tx:
-            assert tx.end_expired_leases() == 0
-            assert tx.oldest_held(table.id) == first
-        with catalog.writing() as tx:
-            assert tx.renew_lease("l", HOUR)
-    ahead.close()
-
-
 def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
     catalog: Catalog, clock: ManualClock, table: TableInfo
 ) -> None:

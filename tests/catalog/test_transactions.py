@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
-import textwrap
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -31,7 +26,7 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import KEYS, Catalog, DroppedFile, IdempotencyKey, NewStore, Tx
+from elasticscan.catalog import KEYS, Catalog, DroppedFile, NewStore, Tx
 from elasticscan.catalog.sealed import SealedRows
 from elasticscan.catalog.topology_history import _WHOLE_EVERY, _pack_topology, _unpack_topology
 from elasticscan.metadata import StagedFragment, TableInfo
@@ -117,25 +112,6 @@ def test_a_group_is_read_once_in_a_transaction_and_again_once_it_has_changed(
         assert len(reads) == before + 1
 
 
-def test_a_row_is_read_once_in_a_transaction_and_again_once_it_has_changed(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, reads, ask = add_table(catalog), list[str](), SealedRows.ask
-    monkeypatch.setattr(
-        SealedRows, "ask", lambda self, query, **n: reads.append(query.form.name) or ask(self, query, **n)
-    )
-    with catalog.writing() as tx:
-        assert tx.table_by_id(table.id) == tx.table_by_id(table.id) == table
-        assert reads.count("tables") == 1
-        tx.set_oldest_snapshot(table.id, 7)
-        assert tx.table_by_id(table.id) == replace(table, oldest_snapshot=7)
-        assert tx.step("balance") is None
-        tx.enter_step("balance", "me")
-        assert tx.step("balance") is not None
-        assert tx.end_step("balance", "me")
-        assert tx.step("balance") is None
-
-
 # ----------------------------------------------------------------------------- commits and their order
 
 
@@ -153,31 +129,6 @@ def test_commit_numbers_of_many_threads_are_consecutive(catalog: Catalog) -> Non
     with catalog.reading() as tx:
         assert [commit.number for commit in tx.commits(table.id)] == list(range(1, 82))
         assert tx.versions()[1] == 81
-
-
-WRITER = """
-    import sys
-    from pathlib import Path
-    from elasticscan.base.clock import SystemClock
-    from elasticscan.catalog import Catalog
-    url = sys.argv[1]
-    catalog = Catalog(url if "://" in url else Path(url), SystemClock(), "here")
-    for n in range(15):
-        with catalog.writing() as tx:
-            print(tx.add_commit(tx.table("t").id, "write", []))
-"""
-
-
-@pytest.mark.long
-def test_commit_numbers_of_many_processes_are_consecutive(catalog: Catalog, catalog_url: Path | str) -> None:
-    add_table(catalog)
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(catalog_url)]
-    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [writer.communicate(timeout=120)[0] for writer in writers]
-    assert [writer.returncode for writer in writers] == [0, 0, 0]
-    numbers = [[int(line) for line in output.split()] for output in outputs]
-    assert all(found == sorted(found) for found in numbers)
-    assert sorted(number for found in numbers for number in found) == list(range(2, 47))
 
 
 def test_a_commit_is_seen_by_readers_that_begin_after_it_and_by_no_other(catalog: Catalog) -> None:
@@ -234,51 +185,6 @@ def everything(catalog: Catalog) -> tuple[object, ...]:
         )
 
 
-def test_one_writer_waits_for_the_other(catalog: Catalog) -> None:
-    table = add_table(catalog)
-    began, order = threading.Event(), []
-
-    def second() -> None:
-        began.set()
-        order.append(("second", add_commit(catalog, table)))
-
-    thread = threading.Thread(target=second)
-    with catalog.writing() as tx:
-        thread.start()
-        began.wait()
-        order.append(("first", tx.add_commit(table.id, "write", [])))
-    thread.join()
-    assert order == [("first", 2), ("second", 3)]
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_and_its_parent_may_both_go_on(catalog: Catalog) -> None:
-    table = add_table(catalog)
-    assert catalog.versions()[1] == 1
-    with catalog.reading() as tx:
-        tx.tables()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            catalog.versions()
-            for _ in range(10):
-                add_commit(catalog, table)
-            catalog.close()
-            status = 0
-        except BaseException:
-            traceback.print_exc()  # the parent sees its status alone
-        finally:
-            os._exit(status)
-    for _ in range(10):
-        add_commit(catalog, table)
-        catalog.versions()
-    assert os.waitpid(child, 0)[1] == 0
-    assert catalog.versions()[1] == 21
-    with catalog.reading() as tx:
-        assert [commit.number for commit in tx.commits(table.id)] == list(range(1, 22))
-
-
 def test_threads_that_come_and_go_leave_no_connection_behind(catalog: Catalog) -> None:
     add_table(catalog)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
@@ -305,35 +211,6 @@ def test_more_threads_than_the_pool_has_connections_may_watch_and_read(
 
     with ThreadPoolExecutor(60) as pool:
         assert set(pool.map(work, range(60))) == {0}
-
-
-def test_a_write_of_an_application_is_found_again_by_its_version(catalog: Catalog) -> None:
-    table, other = add_table(catalog), add_table(catalog, "u")
-    with catalog.writing() as tx:
-        number = tx.add_commit(table.id, "write", [staged()], IdempotencyKey("stream", 7))
-    with catalog.reading() as tx:
-        assert tx.commit_of_txn(table.id, IdempotencyKey("stream", 7)) == number
-        assert tx.commit_of_txn(table.id, IdempotencyKey("stream", 8)) is None
-        assert tx.commit_of_txn(table.id, IdempotencyKey("other", 7)) is None
-        assert tx.commit_of_txn(other.id, IdempotencyKey("stream", 7)) is None
-
-
-def test_commits_are_found_by_time(catalog: Catalog, clock: ManualClock) -> None:
-    table = add_table(catalog)
-    for _ in range(3):
-        clock.advance(10)
-        add_commit(catalog, table)
-    with catalog.reading() as tx:
-        found = [tx.commit_before(at) for at in (999, 1_000, 1_009, 1_010, 1_029, 1_030, 9_999)]
-    assert found == [0, 1, 1, 2, 3, 4, 4]
-
-
-def test_overwrites_are_reported_apart(catalog: Catalog) -> None:
-    table, other = add_table(catalog), add_table(catalog, "u")
-    numbers = [add_commit(catalog, t, kind=k) for t in (table, other) for k in ("write", "overwrite")]
-    with catalog.reading() as tx:
-        assert tx.overwrites(table.id) == (numbers[1],)
-        assert tx.overwrites(other.id) == (numbers[3],)
 
 
 # ---------------------------------------------------------------------------------------- the layout
@@ -461,12 +338,6 @@ def test_a_table_comes_back_as_it_was_defined(catalog: Catalog) -> None:
     assert found.created_commit == found.oldest_snapshot == 1
 
 
-def test_a_table_is_made_once(catalog: Catalog) -> None:
-    add_table(catalog)
-    with pytest.raises(AlreadyExists):
-        add_table(catalog)
-
-
 def test_names_that_differ_by_case_are_different_tables(catalog: Catalog) -> None:
     lower, upper = add_table(catalog, "names"), add_table(catalog, "NAMES")
     with catalog.reading() as tx:
@@ -474,15 +345,6 @@ def test_names_that_differ_by_case_are_different_tables(catalog: Catalog) -> Non
         assert tx.table("NAMES") == upper
         with pytest.raises(NotFound):
             tx.table("Names")
-
-
-def test_a_table_that_is_not_there_is_reported_with_a_suggestion(catalog: Catalog) -> None:
-    add_table(catalog, "flights")
-    with catalog.reading() as tx:
-        with pytest.raises(NotFound, match="did you mean 'flights'"):
-            tx.table("flight")
-        with pytest.raises(NotFound, match=r"Store\.tables\(\) lists them"):
-            tx.table("zzz")
 
 
 def test_a_table_that_was_dropped_and_made_again_is_another_table(catalog: Catalog) -> None:
@@ -714,74 +576,6 @@ def test_a_renamed_catalog_is_at_home_and_a_copied_one_is_not(tmp_path: Path, cl
         catalog.writing(),
     ):
         pass
-
-
-def test_a_placement_is_written_by_its_differences(catalog: Catalog) -> None:
-    with catalog.writing() as tx:
-        before = tx.placement()
-        moved = move_tablet(before, 1, 2, before.tablets[0].epoch)
-        tx.replace_placement(before, moved)
-        assert tx.placement() == moved
-        left, right = tx.new_tablet_ids(2)
-        assert (left, right) == (5, 6)
-        split = split_tablet(moved, 2, None, (left, right))
-        tx.replace_placement(moved, split)
-        assert tx.placement() == split
-        with pytest.raises(NotFound):
-            tx.tablet(2)
-        assert tx.tablet(left) == split.tablet(left)
-    with catalog.writing() as tx:
-        assert tx.new_tablet_ids(1) == (7,)
-
-
-def test_the_topology_history_keeps_every_topology(catalog: Catalog, clock: ManualClock) -> None:
-    published = []
-    with catalog.reading() as tx:
-        published.append(tx.newest_topology())
-    for target in (2, 1, 2):
-        clock.advance(7)
-        with catalog.writing() as tx:
-            placement = tx.placement()
-            tablet = placement.tablets[0]
-            tx.replace_placement(placement, move_tablet(placement, 1, target, tablet.epoch))
-            published.append(tx.append_topology(f"moved to {target} – „sogar“"))
-    with catalog.reading() as tx:
-        assert tx.topology_history() == tuple(topology.entry for topology in published)
-        assert tx.topology_history(2) == tx.topology_history()[-2:]
-        assert tx.newest_topology() == published[-1]
-        assert [tx.topology(number) for number in (1, 2, 3, 4)] == published
-        with pytest.raises(NotFound):
-            tx.topology(5)
-    assert [topology.created_at for topology in published] == [1_000, 1_007, 1_014, 1_021]
-
-
-def test_what_a_plan_has_moved_so_far_is_the_newest_topology_until_it_is_published(catalog: Catalog) -> None:
-    def move(target: int) -> Placement:
-        with catalog.writing() as tx:
-            before = tx.placement()
-            tx.replace_placement(before, move_tablet(before, 1, target, before.tablets[0].epoch))
-            tx.append_topology("one of several moves", published=False)
-            return tx.placement()
-
-    with catalog.reading() as tx:
-        first = tx.newest_topology()
-    for target in (2, 1, 2):
-        after = move(target)
-        with catalog.reading() as tx:
-            assert tx.newest_topology() == first, "scans begin with what is published"
-            assert [(t.number, t.published) for t in tx.topology_history()] == [(1, True), (2, False)]
-            assert tx.topology(2).placement == after == tx.placement()
-            assert not tx.is_topology_published()
-            tx.check_whole()
-    with catalog.writing() as tx:
-        last = tx.append_topology("done")
-    with catalog.reading() as tx:
-        assert (
-            tx.newest_topology(first) == last == Topology(2, after, last.shard_names, last.created_at, "done")
-        )
-        assert tx.newest_topology(last) is last
-        assert tx.topology_history() == (first.entry, last.entry)
-        assert tx.is_topology_published()
 
 
 @st.composite

@@ -131,15 +131,6 @@ def test_rows_go_to_an_arrow_file_in_two_parts(
     assert pa.concat_tables(parts).sort_by("id").to_pylist() == rows.to_pylist()
 
 
-def test_rows_printed_as_csv_load_as_they_were(
-    shell: Shell, uri: str, rows: pa.Table, tmp_path: Path
-) -> None:
-    (tmp_path / "r.csv").write_text(shell.ok("scan", uri, "t", "--format", "csv"))
-    shell.ok("load", uri, "again", tmp_path / "r.csv", "--primary-key", "id")
-    with Store.open(uri) as store:
-        assert store.table("again").to_arrow().sort_by("id").to_pylist() == rows.to_pylist()
-
-
 def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_path: Path) -> None:
     uri, kept = str(tmp_path / "nested.store"), tmp_path / "o.csv"
     kept.write_text("older")
@@ -152,12 +143,6 @@ def test_a_failed_scan_leaves_no_file_and_keeps_an_older_one(shell: Shell, tmp_p
 
 
 # Indexes
-
-
-@pytest.fixture
-def indexed(shell: Shell, uri: str) -> str:
-    shell.ok("index", "create", uri, "t", "by_value", "--columns", "value", "--include", "name")
-    return uri
 
 
 def test_an_index_that_is_not_finished_is_shown_as_such(shell: Shell, uri: str) -> None:

@@ -192,18 +192,6 @@ def test_a_topology_that_is_published_while_a_scan_is_planned_is_not_mixed_with_
     assert sorted(ids(reader, partitions)) == list(range(1_000))
 
 
-def test_rows_stay_exact_when_tablets_move_between_pages(store: Store) -> None:
-    reader, partitions = planned(store, batchSize="20")
-    names = {name: number for number, name in store.topology.shard_names}
-    seen: list[int] = []
-    for number, part in enumerate(partitions):
-        for at, batch in enumerate(batches(reader, part)):
-            seen += batch.column(0).to_pylist()
-            tablet = store.topology.placement.tablets[(3 * at + number) % 8]
-            store.move(tablet.id, "s2" if tablet.shard == names["s1"] else "s1")
-    assert sorted(seen) == list(range(1_000))
-
-
 def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:
     reader, partitions = planned(store, batchSize="10")
     left = iter(reader.read(partitions[0]))
@@ -225,12 +213,6 @@ def indexed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-@pytest.mark.parametrize("index", ["by_name", "BY_ID", "auto", "none"])
-def test_every_index_gives_the_rows_of_a_direct_scan(indexed: Store, index: str) -> None:
-    reader, partitions = planned(indexed, index=index, filter="id < 300 AND name = 'n3'")
-    assert sorted(ids(reader, partitions)) == list(range(3, 300, 7))
-
-
 def test_an_index_scan_is_one_small_task(indexed: Store) -> None:
     options = {"filter": "id < 1", "splitSize": "1k"}
     _, many = planned(indexed, index="none", **options)
@@ -250,18 +232,6 @@ def test_a_large_index_scan_has_a_task_for_each_shard(
     reader, partitions = planned(indexed, index="by_id", numPartitions="1")
     assert len(partitions) == 1
     assert sorted(ids(reader, partitions)) == list(range(1_000))
-
-
-def test_index_scans_stay_exact_when_every_tablet_moves_between_pages(indexed: Store) -> None:
-    reader, partitions = planned(indexed, index="by_id", filter="id >= 100", batchSize="50")
-    names = {name: number for number, name in indexed.topology.shard_names}
-    seen: list[int] = []
-    for part in partitions:
-        for at, batch in enumerate(batches(reader, part)):
-            seen += batch.column(0).to_pylist()
-            tablet = indexed.topology.placement.tablets[3 * at % 8]
-            indexed.move(tablet.id, "s2" if tablet.shard == names["s1"] else "s1")
-    assert sorted(seen) == list(range(100, 1_000))
 
 
 def test_a_planned_index_scan_ends_when_its_index_is_dropped(indexed: Store) -> None:

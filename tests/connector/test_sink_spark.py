@@ -116,33 +116,6 @@ def test_a_stream_writes_each_batch_once_and_a_replayed_one_too(
     assert contents(store) == wanted | {0: 3.0}
 
 
-def test_rows_that_delete_and_a_feed_with_several_changes_of_a_key(
-    spark: SparkSession, store: Store, tmp_path: Path
-) -> None:
-    marked = Source(spark, tmp_path / "marked", f"{COLUMNS}, gone boolean")
-    marked.add(line(1, gone=True), line(2, gone=False), line(3), line(4_000, gone=True))
-    run(marked.frame(), store, tmp_path / "c1", deleteColumn="gone")
-    before = dict.fromkeys(range(1_000), 0.5)
-    del before[1]
-    assert contents(store) == before | {2: 2.0, 3: 2.0}
-
-    columns = f"{COLUMNS}, _change_type string, _commit_version bigint, _commit_timestamp timestamp"
-    feed = Source(spark, tmp_path / "feed", columns)
-    feed.add(
-        line(5, 1.0, _change_type="update_preimage", _commit_version=3),
-        line(5, 3.0, _change_type="update_postimage", _commit_version=3),
-        line(6, 1.0, _change_type="delete", _commit_version=4),
-        line(5, 4.0, _change_type="update_postimage", _commit_version=4),
-        line(6, 2.0, _change_type="insert", _commit_version=5),
-        line(7, 2.0, _change_type="insert", _commit_version=5),
-        line(7, 2.0, _change_type="delete", _commit_version=6),
-    )
-    run(feed.frame().repartition(2, "id"), store, tmp_path / "c2", deleteColumn="_change_type")
-    del before[7]
-    assert contents(store) == before | {2: 2.0, 3: 2.0, 5: 4.0, 6: 2.0}
-    assert kinds(store) == ["create", "write", "merge", "merge"]
-
-
 @pytest.mark.long
 def test_a_checkpoint_that_lost_its_newest_files_is_noticed(
     spark: SparkSession, store: Store, tmp_path: Path
@@ -186,24 +159,6 @@ def test_complete_mode_keeps_a_table_equal_to_an_aggregate(
     assert run(counts, store, checkpoint, "complete", **given) == [1]
     assert kinds(store, "counts") == ["create", "overwrite", "overwrite"]
     assert contents(store, "counts") == {"n0": 2, "n1": 2, "n2": 1}
-
-
-@pytest.mark.long
-def test_mistakes_stop_the_stream_with_their_code_and_leave_nothing(
-    source: Source, store: Store, tmp_path: Path
-) -> None:
-    source.add(line(1), line(1))
-    before = store.status()["tables"]
-    twice = source.frame().repartition(2)  # in one task or in two, as Spark likes
-    assert "[ES_INVALID_KEY]" in failing(lambda: start(twice, store, tmp_path / "b"))
-    unmarked = failing(lambda: start(source.frame(), store, tmp_path / "c", deleteColumn="nam"))
-    assert "[ES_NOT_FOUND]" in unmarked
-    assert "did you mean 'name'?" in unmarked
-    counts = source.frame().groupBy("id").count()
-    message = failing(lambda: start(counts, store, tmp_path / "e", "update"))
-    assert "does not support Update mode" in message
-    assert store.status()["tables"] == before
-    assert store.collect_garbage(grace_seconds=0).removed == 0
 
 
 @pytest.mark.long

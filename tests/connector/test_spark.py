@@ -92,13 +92,6 @@ def test_columns_filter_and_schema_narrow_a_read(spark: SparkSession, store: Sto
     assert shown(subset) == sorted((name, i) for i, name, _ in rows(range(1_000)))
 
 
-@pytest.mark.long
-def test_a_limit_stops_early_and_leaves_the_frame_whole(spark: SparkSession, store: Store) -> None:
-    frame = reader(spark, store, batchSize="10").load()
-    assert len(frame.limit(3).collect()) == 3
-    assert frame.count() == 1_000
-
-
 def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, store: Store) -> None:
     frame = reader(spark, store).load()
     assert frame.count() == 1_000
@@ -107,57 +100,6 @@ def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, sto
     assert shown(frame) == rows(range(1_000))
     assert shown(reader(spark, store).load()) == rows(range(10))
     assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
-
-
-@pytest.mark.long
-def test_a_tag_is_read_and_what_is_said_of_a_write_is_kept(spark: SparkSession, store: Store) -> None:
-    store.table("t").tag("before")
-    writer(expected(spark, range(5)), store, "overwrite").option("userMetadata", '{"job": "nightly"}').save()
-    assert store.table("t").history()[-1].user_metadata == {"job": "nightly"}
-    assert reader(spark, store).load().count() == 5
-    assert reader(spark, store, versionAsOf="before").load().count() == 1_000
-    with error_with("[ES_NOT_FOUND] table 't' has no tag 'befor'; did you mean 'before'?"):
-        reader(spark, store, versionAsOf="befor").load().collect()
-    store.table("t").restore("before")
-    assert shown(reader(spark, store).load()) == rows(range(1_000))
-
-
-def test_metadata_columns_come_when_asked_for(spark: SparkSession, store: Store) -> None:
-    frame = reader(spark, store, includeMetadata="true").load()
-    assert frame.columns == ["id", "name", "v", "_shard", "_slot"]
-    # Spark's own hash agrees with the store's.
-    assert frame.where("_slot <> pmod(hash(id), 64)").count() == 0
-    assert {row[0] for row in frame.select("_shard").distinct().collect()} == {"s1", "s2"}
-
-
-@pytest.mark.long
-def test_mistakes_keep_their_code_through_spark(spark: SparkSession, store: Store) -> None:
-    with error_with("[ES_INVALID_OPTION] there is no option 'colums'; did you mean 'columns'?"):
-        reader(spark, store, colums="id").load()
-    with error_with("[ES_INVALID_OPTION] option 'startingVersion' needs 'readChangeFeed'"):
-        reader(spark, store, startingVersion="1").load().collect()
-    with error_with("[ES_SCHEMA_MISMATCH] the schema says string for column 'v'"):
-        reader(spark, store).schema("v string").load().collect()
-    with error_with("[ES_NOT_FOUND]"):
-        reader(spark, store, versionAsOf="99").load().collect()
-
-
-def test_an_index_is_read_explained_and_missed_by_name(spark: SparkSession, store: Store) -> None:
-    store.table("t").create_index("by_id", ["id"], include=["name"])
-    options = {"index": "by_id", "filter": "id < 10", "splitSize": "1k"}
-    frame = reader(spark, store, **options).load()
-    assert (frame.rdd.getNumPartitions(), shown(frame)) == (1, rows(range(10)))
-    store.expand(["s3"])
-    store.contract("s1")
-    assert shown(frame) == rows(range(10))
-    message = reader(spark, store, explain="true", **options).load()
-    assert message.schema.simpleString() == (
-        "struct<access:string,kind:string,condition:string,remainder:string,rows_scanned:bigint,"
-        "cost:double,chosen:boolean,reason:string>"
-    )
-    assert [row.access for row in message.where("chosen").collect()] == ["by_id"]
-    with error_with("[ES_NOT_FOUND]"):
-        reader(spark, store, index="by_idd").load().collect()
 
 
 # While tablets move

@@ -114,12 +114,6 @@ BEFORE = dict.fromkeys(range(1_000), 0.5)
 # Once each
 
 
-def test_a_micro_batch_is_one_commit_over_all_tasks(store: Store) -> None:
-    run(store, 0, rows(900, 1_000), rows(1_000, 1_100))
-    assert kinds(store) == ["create", "write", "write"]
-    assert contents(store) == {i: 0.5 if i < 900 else 2.0 for i in range(1_100)}
-
-
 def test_a_replayed_batch_with_its_rows_laid_out_otherwise_is_there_once(store: Store) -> None:
     run(store, 0, rows(900, 1_000), rows(1_000, 1_100))
     before = files(store)
@@ -240,15 +234,6 @@ def test_an_append_of_nothing_makes_no_commit(store: Store) -> None:
 
 
 # Aborts
-
-
-def test_an_abort_removes_what_was_staged(store: Store) -> None:
-    before = files(store)
-    messages = [staged(sink(store), rows(2_000, 2_100)), None]
-    assert files(store) > before
-    sink(store).abort(messages, 0)
-    assert files(store) == before
-    assert contents(store) == BEFORE
 
 
 def test_an_abort_of_a_replay_leaves_the_first_writing_whole(store: Store) -> None:
@@ -449,21 +434,6 @@ def test_complete_leaves_out_rows_that_delete(store: Store) -> None:
     assert all(fragment.tombstones == 0 for fragment in message.staged)
     write.commit([message], 0)
     assert contents(store) == {1: 2.0, 2: 2.0}
-
-
-def test_an_index_forgets_rows_that_were_deleted_by_a_column(store: Store) -> None:
-    store.table("t").create_index("by_name", ["name"])
-    run(
-        store,
-        0,
-        marked(range(990, 1_010), [i % 2 == 0 for i in range(20)]),
-        schema=MARKED,
-        deleteColumn="gone",
-    )
-    found = store.table("t").scan(filter="name = 'n3'", index="by_name").to_table()["id"].to_pylist()
-    wanted = [i for i in range(1_010) if i % 7 == 3 and (i < 990 or i % 2)]
-    assert sorted(found) == wanted
-    assert store.verify() == []
 
 
 # Change feeds

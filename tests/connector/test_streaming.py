@@ -68,22 +68,6 @@ def forget(history: History) -> None:
 # ------------------------------------------------------------------------ snapshot, then changes
 
 
-def test_a_change_feed_tells_the_snapshot_as_inserts_and_then_what_each_commit_did(history: History) -> None:
-    found, begun = query(history, readChangeFeed="true"), newest(history)
-    found.step()
-    time_of = {c.number: c.created_at for c in history.store.table("t").history()}
-    stamp = datetime.fromtimestamp(round(time_of[begun] * 1e6) / 1e6, UTC)
-    assert {row[3:5] for row in found.batches[0]} == {("insert", begun)}
-    assert abs((found.batches[0][0][5] - stamp).total_seconds()) < 1e-5
-    history.write(rows(990, 1_010, v=1.0))
-    history.delete([1, 2, 3, 5_000])
-    history.write(rows(0, 5), overwrite=True)
-    found.run_to_the_end()
-    assert without_times(found, found.rows) == history.expected(found, begun, begun)
-    kinds = Counter(row[3] for batch in found.batches[1:] for row in batch)
-    assert kinds == {"insert": 13, "update_preimage": 12, "update_postimage": 12, "delete": 1_008}
-
-
 def test_an_empty_table_makes_one_batch_without_rows(history: History) -> None:
     history.write({0: (0, "a", 0.0)}, overwrite=True)
     history.delete([0])
@@ -192,28 +176,6 @@ def test_the_time_that_a_change_tells_finds_its_commit_again(history: History) -
         assert {row[4] for row in found} == {number}
 
 
-@pytest.mark.parametrize(
-    ("start", "feed"),
-    [(None, "false"), (None, "true"), ("latest", "false"), ("earliest", "false"), ("1", "true")],
-)
-@pytest.mark.parametrize("die", ["logged", "read"])
-def test_the_first_batch_is_the_same_when_it_is_repeated_later(
-    history: History, start: str | None, feed: str, die: str
-) -> None:
-    begun = newest(history)
-    found = query(
-        history, maxRowsPerTrigger="200", readChangeFeed=feed, **({"startingVersion": start} if start else {})
-    )
-    found.step(die=die)
-    history.write(rows(0, 500, v=7.0))  # the initial offset would be another one by now
-    history.store.move(1, "s2")
-    found.run_to_the_end()
-    snapshot = None if start in ("latest", "1") else begun
-    if start == "earliest":
-        snapshot = begun = history.store.table("t").definition.oldest_snapshot
-    assert without_times(found, found.rows) == history.expected(found, snapshot, 0 if start == "1" else begun)
-
-
 # ------------------------------------------------------------------------ limits
 
 
@@ -243,17 +205,6 @@ def test_the_rows_of_a_change_feed_are_bounded_too(history: History) -> None:
     found.run_to_the_end()
     assert without_times(found, found.rows) == history.expected(found, begun, begun)
     assert max(len(batch) for batch in found.batches) <= 100
-
-
-def test_one_slot_is_read_even_if_it_is_larger_than_the_limit(history: History) -> None:
-    found = query(history)
-    begun = newest(history)
-    found.run_to_the_end(ReadMaxRows(1))
-    history.write(rows(0, 500, v=1.0))
-    found.run_to_the_end(ReadMaxRows(1))
-    assert Counter(found.rows) == history.expected(found, begun, begun)
-    assert len(found.batches) > 100
-    assert all(found.batches)
 
 
 def test_options_give_the_default_limit_and_everything_means_everything(history: History) -> None:
@@ -657,20 +608,6 @@ def test_the_rest_of_a_large_commit_and_the_next_ones_are_read_in_one_batch(hist
     assert Counter(found.rows) == history.expected(found, begun, begun)
 
 
-def test_a_task_follows_tablets_that_move_after_it_was_planned(history: History) -> None:
-    found = query(history, startingVersion="1", minPartitions="4")
-    reader = found.started()
-    begun = carried(reader.initialOffset())
-    history.write(rows(0, 500, v=2.0))
-    end = carried(reader.latestOffset(begun, ReadAllAvailable()))
-    parts = reader.partitions(begun, end)
-    history.store.expand(["s3", "s4"])
-    history.store.contract("s1")
-    history.store.table("t").compact()
-    assert Counter(read_all(found.made(), parts)[0]) == Counter(history.after(0))
-    assert Counter(read_all(found.made(), parts)[0]) == Counter(history.after(0))
-
-
 # ------------------------------------------------------------------------ what is kept
 
 
@@ -880,18 +817,6 @@ def test_a_task_of_a_table_that_was_made_again_fails(history: History) -> None:
         read_all(reader, parts)
 
 
-def test_offsets_that_go_backwards_are_refused(history: History) -> None:
-    found = query(history, maxRowsPerTrigger="400")
-    found.run_to_the_end()
-    history.write(rows(0, 10, v=1.0))
-    found.run_to_the_end()
-    reader = found.started()
-    for late in range(1, len(found.ends)):
-        with pytest.raises(ContinuationKeyError, match=r"go back|began at"):
-            reader.partitions(found.ends[late], found.ends[late - 1])
-    assert reader.partitions(found.ends[-1], found.ends[-1]) == []
-
-
 def test_a_store_that_went_back_in_time_is_noticed(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     found = query(history)
     found.run_to_the_end()
@@ -983,11 +908,6 @@ def test_a_batch_reads_the_changes_of_commits_both_named_ones_included(history: 
     )
     only = batch(history, startingVersion=str(last), endingVersion=str(last), columns="id", minPartitions="4")
     assert Counter(row[:2] for row in only) == {(1, "delete"): 1, (2, "delete"): 1}
-
-
-def test_a_batch_without_changes_has_no_rows(history: History) -> None:
-    history.store.create_table("other", SCHEMA, ["id"])
-    assert batch(history, startingVersion=str(newest(history))) == []
 
 
 def test_a_batch_of_changes_is_a_plan_that_stays(history: History) -> None:

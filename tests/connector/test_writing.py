@@ -30,7 +30,6 @@ from elasticscan.base.errors import (
     FilterError,
     InvalidKey,
     InvalidOption,
-    LimitExceeded,
     NotFound,
     RowsChanged,
     SchemaMismatch,
@@ -380,14 +379,6 @@ def test_two_first_writes_at_once_share_the_table(store: Store) -> None:
     assert contents(store, "fresh") == dict.fromkeys(range(5), 2.0) | dict.fromkeys(range(5, 15), 3.0)
 
 
-def test_a_first_write_joins_a_table_that_was_made_just_so_meanwhile(store: Store) -> None:
-    write = writer(store, table="fresh", primaryKey="id")
-    message = staged(write, rows(0, 10))
-    store.create_table("fresh", SCHEMA, ["id"])
-    write.commit([message])
-    assert len(contents(store, "fresh")) == 10
-
-
 def test_a_first_write_does_not_go_into_another_table_of_its_name(store: Store) -> None:
     write = writer(store, table="fresh", primaryKey="id")
     message = staged(write, rows(0, 10))
@@ -406,14 +397,6 @@ def test_a_table_that_was_dropped_since_its_first_write_began_stays_dropped(stor
     with pytest.raises(TableChanged):
         late.commit([message])
     assert tables(store) == ["t"]
-
-
-def test_a_table_made_again_by_a_write_begins_anew(store: Store) -> None:
-    for end in (5, 3):
-        write = writer(store, table="fresh", primaryKey="id")
-        write.commit([staged(write, rows(0, end))])
-        assert len(contents(store, "fresh")) == end
-        store.table("fresh").drop()
 
 
 def test_a_primary_key_that_is_not_the_tables_is_refused(store: Store) -> None:
@@ -449,18 +432,3 @@ def test_a_column_that_could_never_hold_a_value_is_in_no_new_table(
         with pytest.raises(SchemaMismatch, match=text):
             writer(store, columns, table=table, primaryKey="id", mergeSchema="true")
     assert tables(store) == ["t"]
-
-
-@pytest.mark.parametrize("levels", [33, 64, 150])
-@pytest.mark.parametrize("table", ["t", "fresh"])
-def test_columns_that_are_nested_too_deep_are_not_taken_from_spark_either(
-    store: Store, levels: int, table: str
-) -> None:
-    deep: DataType = LongType()
-    for _ in range(levels):
-        deep = ArrayType(deep)
-    columns = StructType([*COLUMNS.fields, StructField("deep", deep)])
-    with pytest.raises(LimitExceeded, match="nested more than 32"):
-        writer(store, columns, table=table, primaryKey="id", mergeSchema="true")
-    assert tables(store) == ["t"]
-    assert store.table("t").schema.names == SCHEMA.names

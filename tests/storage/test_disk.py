@@ -6,9 +6,6 @@ import errno
 import os
 import random
 import resource
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -662,55 +659,6 @@ def test_a_torn_file_is_found_when_it_is_read_and_by_verify(tmp_path: Path) -> N
         with pytest.raises(FragmentDamaged, match="bytes instead of"):
             values_in(store)
         assert len(store.verify()) == 1
-
-
-FULL_DISK = """
-    import resource, signal, sys
-    import pyarrow as pa
-    from elasticscan.base.errors import DiskFull
-    from elasticscan.store import Store
-
-    root = sys.argv[1]
-    shards = {"a": root + "/a", "b": sys.argv[2] + root + "/b"}
-    store = Store.create(root + "/store", shards, tablets=4, slots=16)
-    store.create_table("t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
-    store.table("t").upsert(pa.table({"k": range(100), "v": ["old"] * 100}))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
-    big = pa.table({"k": range(5_000), "v": ["x" * 1_000] * 5_000})
-    try:
-        store.table("t").upsert(big)
-        sys.exit("the write went through")
-    except DiskFull as error:
-        print(error)
-    assert store.table("t").scan().to_table().num_rows == 100
-    store.table("t").upsert(pa.table({"k": range(50, 150), "v": ["new"] * 100}))
-    assert store.table("t").scan().to_table().num_rows == 150
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    store.table("t").upsert(big)
-    assert store.table("t").scan().to_table().num_rows == 5_000
-    assert store.verify() == []
-    assert store.collect_garbage(grace_seconds=0).removed == 0, "the failed write left files"
-    print("done")
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_limit_of_the_system_on_files_is_reported_as_a_full_disk(tmp_path: Path, prefix: str) -> None:
-    """The limit is on one file, so that the catalog still works; the signal that comes with it is ignored."""
-    script = textwrap.dedent(FULL_DISK)
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), prefix],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("[ES_DISK_FULL]")
-    assert run.stdout.endswith("done\n")
 
 
 @pytest.fixture

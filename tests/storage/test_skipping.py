@@ -33,7 +33,6 @@ from tests.storage.versions import (
     Shelf,
     Version,
     keys_of,
-    position_of,
     request_of,
     table_of,
 )
@@ -264,19 +263,6 @@ def values_of(pages: Sequence[PageRows], shelf: Shelf) -> list[Any]:
     return [value for _, _, value, _ in rows_of(pages, shelf)]
 
 
-@pytest.mark.parametrize("newer", ["other", None])
-def test_a_newer_version_that_does_not_match_still_hides_an_older_one_that_does(newer: str | None) -> None:
-    shelf = shelf_of()
-    shelf.add(versions(shelf, range(12), lambda _: "wanted"))
-    shelf.add(versions(shelf, range(12), lambda _: newer, commit=2))
-    wanted = equal_to(shelf, "wanted")
-    newest = wanted.statistics(shelf.fragments[1])
-    assert not any(newest.may_match(block, wanted.key_sets) for block in range(len(newest.block_rows)))
-    assert matching(read_all(shelf, Bounds(0, 2), same(5), wanted), shelf, wanted) == []
-    older = read_all(shelf, Bounds(0, 1), same(5), wanted)
-    assert len(matching(older, shelf, wanted)) == 12
-
-
 def test_several_fragments_of_which_none_may_match_are_passed_over_together() -> None:
     shelf = shelf_of(4)
     shelf.add(versions(shelf, range(20), lambda _: "old"))
@@ -409,23 +395,3 @@ def test_a_full_page_is_the_last_one_if_the_rest_cannot_match(monkeypatch: pytes
     (page,) = read_all(shelf, Bounds(0, 1), same(count), wanted)
     assert page.rows.num_rows == count
     assert page.skipped == 60 - count
-
-
-def test_a_page_may_begin_inside_a_batch_that_cannot_match() -> None:
-    shelf = shelf_of()
-    shelf.add(versions(shelf, range(16), lambda key: f"{key // 4}"))
-    wanted = equal_to(shelf, "2")
-    for key in range(16):
-        cursors = (Cursor(SlotSet.span(0, 1), position_of(0, key)),)
-        pages = read_all(shelf, Bounds(0, 1), same(2), wanted, cursors)
-        assert [k for _, (k,), _, _ in rows_of(pages, shelf)] == [k for k in range(8, 12) if k > key]
-
-
-def test_a_fragment_with_newer_rows_than_the_snapshot_loses_no_older_row() -> None:
-    """Its newest versions do not match, but at the snapshot an older one counts."""
-    shelf = shelf_of()
-    both = [Version((key,), commit, f"commit {commit}", 0) for key in range(20) for commit in (1, 2)]
-    shelf.add(both)
-    wanted = equal_to(shelf, "commit 1")
-    assert len(matching(read_all(shelf, Bounds(0, 1), same(7), wanted), shelf, wanted)) == 20
-    assert matching(read_all(shelf, Bounds(0, 2), same(7), wanted), shelf, wanted) == []

@@ -175,54 +175,7 @@ def test_values_of_dropped_columns_leave_the_files_when_no_snapshot_from_before_
     assert read(store) == MIXED
 
 
-def test_a_name_that_comes_again_and_again_is_a_new_column_each_time(store: Store, table: Table) -> None:
-    for number in range(5):
-        table.add_columns([pa.field("again", pa.int32())])
-        assert table.scan(["again"]).to_table()["again"].null_count == COUNT
-        table.update({"again": str(number)}, "id < 10")
-        assert table.scan(filter=f"again = {number}").count() == 10
-        if number == 2:
-            store.compact()
-        table.rename_column("again", "once")
-        table.drop_columns(["once"])
-    assert read(store) == OLD
-
-
 # -------------------------------------------------------------------------------- who began before
-
-
-def test_scans_that_began_go_on_with_the_columns_that_they_began_with(
-    store: Store, other: Store, table: Table
-) -> None:
-    table.create_index("by_id", ["id"])
-    begun = [
-        table.scan(page_rows=20),
-        table.scan(["must", "v", "id"], "must < 2 AND n IS NOT NULL", page_rows=20),
-        table.scan(index="by_id", order_by="id DESC", page_rows=20),
-    ]
-    first = [next(iter(scan)) for scan in begun]
-    change(table)
-    write_new(table, NEW_IDS)
-
-    def check() -> None:
-        for scan, page in zip(begun, first, strict=True):
-            assert page.key is not None
-            rest = other.resume(page.key)
-            assert rest.schema == scan.schema
-            message = by_id(pa.concat_tables([pa.Table.from_batches([page.rows]), rest.to_table()]))
-            whole = {
-                i: row for i, row in OLD.items() if scan is not begun[1] or (row["must"] < 2 and row["n"])
-            }
-            assert message == {i: {name: row[name] for name in scan.schema.names} for i, row in whole.items()}
-
-    check()
-    store.compact()
-    check()
-    store.expand(["c"])
-    other.compact()
-    check()
-    assert by_id(pa.Table.from_batches([first[0].rows, *(page.rows for page in begun[0])])) == OLD
-    assert read(store) == MIXED
 
 
 def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
@@ -260,42 +213,6 @@ def test_rows_staged_before_are_committed_as_they_are_now(store: Store, other: S
         assert read(made, index="by_n", filter="n > 3") == {
             i: row for i, row in rows.items() if (row["n"] or 0) > 3
         }
-
-
-def test_a_merge_and_a_move_under_way_keep_what_is_written_meanwhile(store: Store, other: Store) -> None:
-    reached: list[str] = []
-
-    def meanwhile(point: str) -> None:
-        if point == "fragments merged" and not reached:
-            reached.append(point)
-            change(other.table("t"))
-            write_new(other.table("t"), NEW_IDS)
-
-    store.context.checkpoint = meanwhile
-    store.table("t").upsert(old_rows(range(5)))
-    store.compact()
-    assert reached
-    rows = {i: changed(row) for i, row in OLD.items()} | {i: new_row(i) for i in NEW_IDS}
-    assert read(store) == read(other) == rows
-    store.expand(["c"])
-    store.compact()
-    assert read(store) == read(other) == rows
-
-
-def test_an_index_is_made_of_the_columns_that_there_are_when_it_is_entered(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = other.context.catalog.writing
-
-    def later() -> Any:
-        monkeypatch.setattr(other.context.catalog, "writing", honest)
-        change(store.table("t"))
-        write_new(store.table("t"), NEW_IDS)
-        return honest()
-
-    monkeypatch.setattr(other.context.catalog, "writing", later)
-    other.table("t").create_index("by_must", ["must"])
-    assert read(store, index="by_must", filter="must = 'x'") == {i: new_row(i) for i in NEW_IDS}
 
 
 def test_changes_that_are_read_on_are_null_in_a_column_after_it_was_dropped(
@@ -367,24 +284,6 @@ def test_a_restore_over_changes_brings_the_rows_back_in_the_columns_of_now(
     assert read(store) == {i: changed(row) for i, row in OLD.items()}
     assert [commit.kind for commit in table.history()][:2] == ["create", "write"]
     assert store.verify() == []
-
-
-def test_a_restore_begins_anew_when_columns_change_just_then(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, reached = other.table("t"), list[str]()
-    write = old_rows(range(10)).set_column(2, SCHEMA.field("n"), pa.array([5] * 10, pa.int32()))
-    table.upsert(write)
-
-    def meanwhile(point: str) -> None:
-        if point == "rows staged" and not reached:
-            reached.append(point)
-            change(store.table("t"))
-
-    other.context.checkpoint = meanwhile
-    table.restore(2)
-    assert reached
-    assert read(store) == {i: changed(row) for i, row in OLD.items()}
 
 
 def test_a_backup_and_a_repair_have_the_columns_of_now(store: Store, table: Table, tmp_path: Path) -> None:

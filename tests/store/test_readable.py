@@ -292,18 +292,6 @@ def test_an_export_to_a_file_has_the_format_of_its_ending(
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_an_export_whose_first_file_cannot_be_begun_is_reported_and_leaves_no_files(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pyarrow.parquet, "ParquetWriter", full)
-    with pytest.raises(InvalidOption, match="cannot be written: No space left"):
-        table.export(tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 class _FullAtTheEnd(fs.LocalFileSystem):  # type: ignore[misc]
     """A file system that makes `_SUCCESS`, and then reports that it could not."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import pytest
 from elasticscan.base.errors import (
     FragmentDamaged,
     InvalidOption,
-    SchemaMismatch,
     TableChanged,
 )
 from elasticscan.metadata import Fragment
 from elasticscan.storage import BatchCache, FragmentReader
 from elasticscan.store import Store
-from elasticscan.store.writing import publishing, staging
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -59,7 +56,6 @@ def nulls(rows: Rows) -> Rows:
     return {i: {**row, **dict.fromkeys((f.name for f in NEW), None)} for i, row in rows.items()}
 
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "schema-changes.md"
 OLD: Rows = {i: {"id": i, "v": "old"} for i in range(COUNT)}
 MIXED: Rows = nulls(OLD) | {i: new_row(i) for i in range(0, COUNT + 50, 4)}
 
@@ -115,30 +111,6 @@ def test_types_may_be_given_by_their_names(store: Store) -> None:
         table.widen_column("a", "long")
 
 
-def test_the_example_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    code, of_old_rows, others = blocks[:3]
-    *before, last = code.replace('"tour.store"', repr(str(tmp_path / "tour.store"))).splitlines()
-    names: dict[str, Any] = {}
-    exec("\n".join(before), names)
-    counted, _, promised = last.partition("  # ")
-    assert eval(counted, names) == int(promised) == 1  # noqa: S307
-    trips = names["trips"]
-    for write in (trips.upsert, trips.overwrite):
-        with pytest.raises(SchemaMismatch, match=r"missing: city, tags.*a column of nulls"):
-            write(pa.table({"id": [3], "km": [1.5]}))
-    with pytest.raises(SchemaMismatch, match=r"missing: city, tags.*give None"):
-        trips.upsert([{"id": 3, "km": 1.5}])
-    exec(of_old_rows, names)
-    assert trips.scan(filter="city IS NULL").count() == 2
-    *calls, last = others.splitlines()
-    exec("\n".join(calls), names)
-    message, _, promised = last.partition("  # ")
-    assert eval(message, names) == eval(promised)  # noqa: S307
-
-
 # -------------------------------------------------------------------------------------- reading
 
 
@@ -153,91 +125,7 @@ def test_old_rows_are_null_in_new_columns_whatever_the_pages(store: Store, other
         }
 
 
-@pytest.mark.parametrize(
-    ("text", "means"),
-    [
-        ("n IS NULL", lambda row: row["n"] is None),
-        ("n IS NOT NULL", lambda row: row["n"] is not None),
-        ("n = 3", lambda row: row["n"] == 3),
-        ("n <=> NULL AND v = 'old'", lambda row: row["n"] is None and row["v"] == "old"),
-        ("NOT (n > 1)", lambda row: row["n"] is not None and row["n"] <= 1),
-        ("coalesce(n, 0) = 0", lambda row: not row["n"]),
-    ],
-)
-def test_filters_see_the_nulls_and_statistics_pass_over_no_old_row(
-    store: Store, text: str, means: Callable[[Row], bool]
-) -> None:
-    gain(store)
-    wanted = {i: row for i, row in MIXED.items() if means(row)}
-    assert read(store, filter=text) == wanted
-    store.table("t").create_index("by_n", ["n"], include=["v"])
-    store.table("t").create_index("by_n_hash", ["n"], kind="hash")
-    for index in ("auto", "none", "by_n"):
-        assert read(store, filter=text, index=index) == wanted
-
-
-def test_an_index_of_a_new_column_has_the_old_rows(store: Store) -> None:
-    gain(store)
-    store.table("t").create_index("by_n", ["n"], include=["note"])
-    for descending in (False, True):
-        found = store.table("t").scan(order_by="n DESC" if descending else "n", page_rows=20).to_table()
-        assert by_id(found) == MIXED
-        order = [(row["n"] is not None, row["n"] or 0, row["id"]) for row in found.to_pylist()]
-        assert order == sorted(order, reverse=descending)
-
-
 # ----------------------------------------------------------------------------- alongside everything else
-
-
-def test_a_write_that_was_staged_before_the_column_came_is_committed_with_nulls(
-    store: Store, other: Store
-) -> None:
-    table = other.table("t").definition
-    staged = staging.stage(other.context, table, old_rows(range(290, 320)).to_batches())
-    gain(store)
-    store.table("t").create_index("by_n", ["n"])
-    store.expand(["c"])  # its rows are staged again elsewhere
-    publishing.publish(other.context, table, staged)
-    wanted = MIXED | nulls({i: {"id": i, "v": "old"} for i in range(290, 320)})
-    assert read(store) == read(other) == wanted
-    assert read(store, index="by_n", filter="n IS NULL OR n >= 0") == wanted
-
-
-def test_an_index_of_the_new_column_that_comes_while_a_write_is_staged_has_its_rows(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = publishing.with_runs
-
-    def later(*args: Any) -> Any:
-        monkeypatch.setattr(publishing, "with_runs", honest)
-        store.table("t").add_columns(NEW)
-        store.table("t").create_index("by_n", ["n"], include=["by"])
-        table, indexes = args[1], other.context.indexes(args[1].id)
-        assert table.schema == SCHEMA
-        return honest(args[0], table, indexes, args[3])
-
-    monkeypatch.setattr(publishing, "with_runs", later)
-    other.table("t").upsert(old_rows([1_000]))
-    assert read(store, index="by_n", filter="n IS NULL")[1_000]["v"] == "old"
-    assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT + 1
-
-
-def test_an_index_that_comes_between_a_copy_and_its_runs_has_the_rows_that_moved(
-    store: Store, other: Store
-) -> None:
-    """Whoever builds runs may hold a definition that is older than the index."""
-    tablet = next(t for t in other.context.placement().tablets if t.shard == 1)
-    known = other.context.indexes
-
-    def later(table: int) -> Any:
-        vars(other.context).pop("indexes")
-        store.table("t").add_columns(NEW)
-        store.table("t").create_index("by_n", ["n"], include=["note"])
-        return known(table)
-
-    vars(other.context)["indexes"] = later
-    other.move(tablet.id, "b")
-    assert len(read(store, index="by_n", filter="n IS NULL")) == COUNT
 
 
 # -------------------------------------------------------------------------------------- damage

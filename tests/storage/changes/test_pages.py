@@ -273,31 +273,6 @@ def test_without_a_feed_all_new_rows_come_and_nothing_else(seed: int) -> None:
     assert drawn.read(after, upto, feed=False) == drawn.past.new_rows(after, upto)
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS)
-def test_a_feed_applied_to_the_rows_before_it_gives_the_rows_after_it(seed: int) -> None:
-    drawn = RandomFragments(seed)
-    after, upto = drawn.span()
-    state = drawn.past.state(after)
-    for event in sorted(drawn.read(after, upto, feed=True), key=lambda e: e.commit):
-        assert event.value is not None
-        if event.kind in (DELETE, UPDATE_PREIMAGE):
-            assert state.pop(event.key) == event.value
-        else:
-            assert event.key not in state
-            state[event.key] = event.value
-    assert state == drawn.past.state(upto)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS)
-def test_feeds_of_two_ranges_in_a_row_are_the_feed_of_both(seed: int) -> None:
-    drawn = RandomFragments(seed)
-    first, second, third = sorted(drawn.rng.randint(drawn.horizon, drawn.commits) for _ in range(3))
-    parts = drawn.read(first, second, feed=True) + drawn.read(second, third, feed=True)
-    assert in_order(parts) == drawn.read(first, third, feed=True)
-
-
 @settings(max_examples=examples(100), deadline=None)
 @given(SEEDS, st.booleans())
 def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: bool) -> None:
@@ -383,24 +358,6 @@ def test_no_commits_give_one_empty_page_and_nothing_is_left(feed: bool) -> None:
     assert page.after == ()
 
 
-def test_the_life_of_a_key_is_reported_commit_by_commit() -> None:
-    shelf = shelf_of(1)
-    for commit, value in enumerate(("a", "b", None, None, "c"), 1):
-        shelf.add(written(shelf, [7], commit, value))
-    assert short(page_of(shelf, span(0, 5))) == [
-        (7, INSERT, "a", 1),
-        (7, UPDATE_PREIMAGE, "a", 2),
-        (7, UPDATE_POSTIMAGE, "b", 2),
-        (7, DELETE, "b", 3),
-        (7, INSERT, "c", 5),
-    ]
-    assert short(page_of(shelf, span(0, 5, feed=False))) == [
-        (7, "a", 1),
-        (7, "b", 2),
-        (7, "c", 5),
-    ]
-
-
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
 def test_a_page_never_ends_between_two_changes_of_a_key(rows: int) -> None:
     shelf = shelf_of(1)
@@ -417,40 +374,6 @@ def test_a_page_never_ends_between_two_changes_of_a_key(rows: int) -> None:
     keys = [[key for key, _ in groupby(page.rows.column("k").to_pylist())] for page in pages]
     assert sorted(key for page in keys for key in page) == list(range(5))
     assert sum(page.rows.num_rows for page in pages) == 5 * 7
-
-
-def test_rows_from_before_an_overwrite_are_no_predecessors_after_it() -> None:
-    shelf = shelf_of(1)
-    shelf.add(written(shelf, [1, 2], 1, "old"))
-    shelf.add(written(shelf, [2], 2, "over"))
-    shelf.add(written(shelf, [1, 2], 3, "new"))
-    assert short(page_of(shelf, span(2, 3, floor=2))) == [
-        (1, INSERT, "new", 3),
-        (2, UPDATE_PREIMAGE, "over", 3),
-        (2, UPDATE_POSTIMAGE, "new", 3),
-    ]
-
-
-def test_an_overwrite_deletes_the_living_keys_that_it_does_not_write() -> None:
-    shelf = shelf_of(1)
-    shelf.add(written(shelf, [1, 2, 3], 1, "old"))
-    shelf.add(written(shelf, [3], 2, None))
-    shelf.add(written(shelf, [2, 4], 3, "over"))
-    assert short(page_of(shelf, span(2, 3, overwrite=True))) == [
-        (1, DELETE, "old", 3),
-        (2, UPDATE_PREIMAGE, "old", 3),
-        (2, UPDATE_POSTIMAGE, "over", 3),
-        (4, INSERT, "over", 3),
-    ]
-    assert short(page_of(shelf, span(2, 3, overwrite=True, feed=False))) == [(2, "over", 3), (4, "over", 3)]
-
-
-def test_an_overwrite_with_nothing_deletes_every_row() -> None:
-    shelf = shelf_of(2)
-    shelf.add(written(shelf, range(30)))
-    page = page_of(shelf, span(1, 2, overwrite=True))
-    assert sorted(short(page)) == [(key, DELETE, "v", 2) for key in range(30)]
-    assert page_of(shelf, span(1, 2, overwrite=True, feed=False)).rows.num_rows == 0
 
 
 def test_deletes_of_rows_that_never_were_are_passed_over_up_to_the_first_change() -> None:
