@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 import elasticscan
+from elasticscan.base.clock import seconds_of
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
 from elasticscan.cli.options import Json, Uri, pairs_of, shards_of
 from elasticscan.cli.output import answer, counted, listing, print_json_line, say, size, warn
 from elasticscan.cli.picture import STREAMS, picture, row_count, stream_row, table_size, tablet_listing
-from elasticscan.store.arguments import period
 from elasticscan.ui import is_loopback, make_server
 
 PORT = 8765
@@ -39,7 +39,7 @@ def create(
 
     Example: elasticscan create trips.store --shard s1=/mnt/a --shard s2=/mnt/b --retention 30d
     """
-    shards, seconds = shards_of(shard), period("--retention", retention)
+    shards, seconds = shards_of(shard), seconds_of("--retention", retention)
     with elasticscan.create(uri, shards, tablets, slots, hash=hash, retention_seconds=seconds) as store:
         made = store.status()
     answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(shards)}.")

@@ -19,6 +19,7 @@ import typer
 
 import elasticscan
 from elasticscan.base import errors
+from elasticscan.base.clock import seconds_of
 from elasticscan.cli.app import COMMANDS, app
 from elasticscan.cli.options import bytes_of, names_of, shards_of
 from elasticscan.cli.output import report_error
@@ -165,15 +166,22 @@ def test_a_reader_of_stdout_that_has_gone_is_no_error(uri: str, words: list[str]
         os.close(writer)
 
 
-def test_sizes_have_units() -> None:
+def test_durations_and_sizes_have_units() -> None:
+    texts = ("0", "90s", "1.5m", "2h", "7d")
+    assert [seconds_of("x", text) for text in texts] == [0, 90, 90, 7_200, 604_800]
     sizes = (None, "10", "10K", "1.5m", "2G")
     assert [bytes_of(text, "x") for text in sizes] == [None, 10, 10_000, 1.5e6, 2e9]
 
 
-@pytest.mark.parametrize("text", ["", "-1", "7w", "1e3", "1.2.3m", "٣", "9" * 5_000])
-def test_a_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(errors.InvalidOption, match="--bytes-per-second"):
-        bytes_of(text, "--bytes-per-second")
+@pytest.mark.parametrize(
+    "text", ["", "d", "-1", "7", "90", "7w", "1e3", "1.2.3d", "٣", "٣d", "9" * 5_000 + "d"]
+)
+def test_a_duration_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(errors.InvalidOption, match="--retention"):
+        seconds_of("--retention", text)
+    if not text.isdecimal() or not text.isascii():
+        with pytest.raises(errors.InvalidOption, match="--bytes-per-second"):
+            bytes_of(text, "--bytes-per-second")
 
 
 def test_lists_are_split_at_commas_and_roots_at_equals_signs() -> None:
