@@ -5,11 +5,15 @@ Leases, retention and grace periods ask a `Clock` and never the `time` module.
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 from typing import Protocol
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.showing import brief
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Clock(Protocol):
@@ -30,6 +34,16 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Parse `30s`, `90m`, `12h` or `7d`; 0 needs no unit."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhd])|0", text.lower(), re.ASCII)
+    if match is None:
+        raise InvalidOption(
+            f"{option}={brief(text)} must have a unit, as in 30s, 90m, 12h or 7d", option=option
+        )
+    return float(match[1] or 0) * _SECONDS[match[2] or "s"]
 
 
 def zoned(option: str, moment: datetime) -> datetime:

@@ -1,4 +1,4 @@
-"""Pictures as SVG and listings as HTML without other files: one style for slot map, bars and notebooks.
+"""Pictures as SVG and listings as HTML without other files: one style for slot map and notebooks.
 
 All text is escaped here, so a name from a catalog is only ever shown.
 """
@@ -16,7 +16,6 @@ _STYLE = (
     "text{font:12px sans-serif;fill:#333}rect.paper{fill:#fff}"
     "@media(prefers-color-scheme:dark){text{fill:#ccc}rect.paper{fill:#1b1b1f}}"
 )
-_LEFT, _WIDTH, _RIGHT, _LINE = 210, 420, 110, 20
 
 
 def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
@@ -36,26 +35,6 @@ def words(x: float, y: float, text: str, ends: bool = False) -> str:
     """Return a line of text that begins, or ends, at a position."""
     anchor = ' text-anchor="end"' if ends else ""
     return f'<text x="{x:g}" y="{y:g}"{anchor}>{escape(text)}</text>'
-
-
-def bars(title: str, values: Sequence[tuple[str, float, int]]) -> str:
-    """Draw bars one below the other, of (label, value, number of a colour); the longest fills the width."""
-    most = max((value for _, value, _ in values), default=0) or 1
-    parts = [words(0, 13, title)]
-    for at, (label, value, colour) in enumerate(values, 1):
-        y, width = at * _LINE, value / most * _WIDTH
-        parts += [
-            words(_LEFT - 8, y + 13, label, ends=True),
-            f'<rect x="{_LEFT}" y="{y + 3}" width="{width:g}" height="12" fill="{COLOURS[colour]}"/>',
-            words(_LEFT + width + 6, y + 13, f"{value:,.0f}"),
-        ]
-    return _sized(_LEFT + _WIDTH + _RIGHT, (len(values) + 1) * _LINE, title, parts)
-
-
-def _sized(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """Draw a picture of fixed size, which a notebook does not scale."""
-    drawn = picture(width, height, title, parts)
-    return drawn.replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)
 
 
 def code(text: str) -> str:

@@ -41,7 +41,7 @@ from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from elasticscan.store.copies.making import make_store
 from elasticscan.store.roots.location import Location
-from elasticscan.topology import Placement, Tablet, initial_placement
+from elasticscan.topology import Placement, Tablet, Topology, initial_placement
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
 BATCH_ROWS = 1_000_000
@@ -238,6 +238,11 @@ def shards_part(work: Path, most: int) -> Iterator[Figures]:
             }
 
 
+def topology_at(store: Store, number: int) -> Topology:
+    with store.context.catalog.reading() as tx:
+        return tx.topology(number)
+
+
 def topologies_part(work: Path, most: int) -> Iterator[Figures]:
     with made(work, 2, 4_096) as store:
         first = store.status()["tablets"][0]["id"]
@@ -253,7 +258,7 @@ def topologies_part(work: Path, most: int) -> Iterator[Figures]:
                     "change_ms": statistics.mean(took[-len(took) // 10 :]),
                     "list_ms": milliseconds(store.topology_history, 3),
                     "list_ten_ms": milliseconds(lambda: store.topology_history(10), 3),
-                    "at_ms": milliseconds(lambda: store.topology_at(50), 3),
+                    "at_ms": milliseconds(lambda: topology_at(store, 50), 3),
                     **reads(store),
                     "history_mb": catalog_bytes(work)["topology_history"] / 1e6,
                 }

@@ -88,10 +88,6 @@ class PlacementTx(StateTx):
         self._rows.insert(shards, *entered)
         return tuple(added)
 
-    def add_shard(self, name: str, root: str) -> Shard:
-        """Enter one shard, as `add_shards`."""
-        return self.add_shards([(name, root)])[0]
-
     def set_draining(self, shard: int, draining: bool) -> None:
         self._change_shard(shard, draining=draining)
 

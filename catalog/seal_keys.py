@@ -78,13 +78,9 @@ class SecretTx(PlacementTx):
     def _live(self, now: float) -> dict[int, tuple[bytes, float]]:
         by_number = self._secrets(KEYS)
         newest, times = max(by_number), {number: made for number, (_, made) in by_number.items()}
-        limit = now - self._old_after()
+        limit = now - self.key_seconds() - 2 * SECRETS_SECONDS  # other processes notice a new secret later
         live = [n for n in by_number if n == newest or min(times[m] for m in by_number if m > n) > limit]
         return {number: by_number[number] for number in live}
-
-    def _old_after(self) -> float:
-        """Return how long after it was replaced a secret's last key ends: other processes notice later."""
-        return self.key_seconds() + 2 * SECRETS_SECONDS
 
     def _secrets(self, purpose: str) -> dict[int, tuple[bytes, float]]:
         rows = [row for row in self._rows.all(seal_keys) if row.purpose == purpose]

@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 
 import elasticscan
+from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Json, Speed, Uri, bytes_of, seconds_of
+from elasticscan.cli.options import AnyTable, Json, Speed, Uri, bytes_of
 from elasticscan.cli.output import answer, print_json_line, say, size, warn
 
 DAMAGE_FOUND = PROBLEMS_MET = 5
@@ -36,7 +37,7 @@ def keep(
 
     Example: elasticscan keep trips.store --once
     """
-    pause, speed = seconds_of(every, "--every"), bytes_of(bytes_per_second, "--bytes-per-second")
+    pause, speed = seconds_of("--every", every), bytes_of(bytes_per_second, "--bytes-per-second")
     with elasticscan.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
@@ -115,7 +116,7 @@ def gc(
 
     Example: elasticscan gc trips.store --dry-run
     """
-    spared, trash_seconds = seconds_of(grace, "--grace"), seconds_of(trash, "--trash")
+    spared, trash_seconds = seconds_of("--grace", grace), seconds_of("--trash", trash)
     with elasticscan.open(uri) as store:
         collected = store.collect_garbage(
             grace_seconds=spared, dry_run=dry_run, trash_seconds=trash_seconds, share=share

@@ -11,7 +11,6 @@ import typer
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER
 
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 Uri = Annotated[str, typer.Argument(metavar="URI", help="The store: a directory or a database URL.")]
@@ -89,16 +88,6 @@ def shards_of(items: Sequence[str]) -> list[str] | dict[str, str]:
     if len(roots) < len(items):
         raise InvalidOption("write NAME=ROOT for every shard, or NAME for all of them", option="--shard")
     return roots
-
-
-def seconds_of(text: str, option: str) -> float:
-    """Parse `30s`, `90m`, `12h` or `7d`; 0 needs no unit."""
-    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhd])|0", text, re.ASCII)
-    if match is None:
-        raise InvalidOption(
-            f"{option} {text[:40]!r} must have a unit, as in 30s, 90m, 12h or 7d", option=option
-        )
-    return float(match[1] or 0) * _SECONDS[match[2] or "s"]
 
 
 def bytes_of(text: str | None, option: str) -> float | None:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 import elasticscan
+from elasticscan.base.clock import seconds_of
 from elasticscan.base.showing import utc
-from elasticscan.cli.options import Json, Limit, Snapshot, Table, Uri, seconds_of, snapshot_of
+from elasticscan.cli.options import Json, Limit, Snapshot, Table, Uri, snapshot_of
 from elasticscan.cli.output import answer, listing, size
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
@@ -58,7 +59,7 @@ def set_retention(
 
     Example: elasticscan set-retention trips.store trips 30d
     """
-    seconds = None if period == "store" else seconds_of(period, "PERIOD")
+    seconds = None if period == "store" else seconds_of("PERIOD", period)
     with elasticscan.open(uri) as store:
         store.table(table).set_retention(None if seconds is None else period)
     kept = "as long as the store says" if seconds is None else f"for {period}"

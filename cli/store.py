@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 import elasticscan
+from elasticscan.base.clock import seconds_of
 from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
-from elasticscan.cli.options import Json, Uri, pairs_of, seconds_of, shards_of
+from elasticscan.cli.options import Json, Uri, pairs_of, shards_of
 from elasticscan.cli.output import answer, counted, listing, print_json_line, say, size, warn
 from elasticscan.cli.picture import STREAMS, picture, row_count, stream_row, table_size, tablet_listing
 from elasticscan.ui import is_loopback, make_server
@@ -38,7 +39,7 @@ def create(
 
     Example: elasticscan create trips.store --shard s1=/mnt/a --shard s2=/mnt/b --retention 30d
     """
-    shards, seconds = shards_of(shard), seconds_of(retention, "--retention")
+    shards, seconds = shards_of(shard), seconds_of("--retention", retention)
     with elasticscan.create(uri, shards, tablets, slots, hash=hash, retention_seconds=seconds) as store:
         made = store.status()
     answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(shards)}.")
@@ -146,26 +147,19 @@ def ui(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PORT,
     open: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,  # noqa: A002
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Explain scans, too: every visitor can count rows that meet a condition."
-        ),
-    ] = False,
     json: Json = False,
 ) -> None:
     """Serve a page for a browser that shows a store while it changes; reads only, until stopped.
 
     Example: elasticscan ui trips.store --port 0 --open
     """
-    server = make_server(uri, host, port, explain)
+    server = make_server(uri, host, port)
     if json:
         print_json_line({"url": server.url, "host": server.host, "port": server.port})
     else:
         say(f"{shown(uri)}: {server.url}   (Ctrl-C ends it)")
     if not is_loopback(host):
-        counts = " and can count its rows" if explain else ""
-        warn(f"Every visitor of {host} sees the status of the store{counts}: there is no password.", "yellow")
+        warn(f"Every visitor of {host} sees the status of the store: there is no password.", "yellow")
     if open:
         webbrowser.open(server.url)
     with until_stopped():

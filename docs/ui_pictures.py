@@ -3,7 +3,7 @@
     python -m docs.ui_pictures [DIRECTORY]      by default into docs/
 
 The demo runs, slowly, and serves its page; the pictures are taken while Spark's tasks have read most of the
-flights, and tablets move. That of an explanation is of the same flights, with two indexes.
+flights, and tablets move.
 """
 
 from __future__ import annotations
@@ -11,22 +11,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elasticscan.store import Store
-from elasticscan.ui import make_server
-from examples.demo import KEY, flights
 from tests.ui.browser import Browser, started
 
 DOCS = Path(__file__).resolve().parent
 SECONDS = 60  # so long the demo takes
 # In hundredths of its slots, how far the scan is when the pictures are taken.
 FAR = 45
-FILTER = "dep_delay > 600"
 
 
 @contextmanager
@@ -65,41 +60,11 @@ def take_demo(browser: Browser, into: Path) -> None:
         browser.show("about:blank")
 
 
-def take_explanation(browser: Browser, scratch: Path, into: Path) -> None:
-    rows = flights()
-    with Store.create(scratch / "flights.store", ["s1", "s2"]) as store:
-        table = store.create_table("flights", rows.schema, KEY)
-        table.upsert(rows)
-        table.create_index("by_delay", ["dep_delay"], include=["origin", "dest"])
-        table.create_index("by_dest", ["dest"], kind="hash")
-    server = make_server(str(scratch / "flights.store"), explains=True)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        browser.show(server.url)
-        browser.wait("document.querySelector('#ask option') !== null")
-        browser.value(
-            "(() => { const form = document.getElementById('ask');"
-            " form.elements.columns.value = 'origin, dest, dep_delay';"
-            f" form.elements.filter.value = {FILTER!r}; form.requestSubmit(); }})()"
-        )
-        browser.wait("document.querySelectorAll('#answer img').length")
-        for scheme in ("light", "dark"):
-            browser.resize(1_200, 900, scheme)
-            time.sleep(0.5)
-            (into / f"ui-explain-{scheme}.png").write_bytes(browser.picture("#explain"))
-        browser.show("about:blank")
-    finally:
-        server.stop()
-        thread.join()
-
-
 def main(into: Path) -> None:
     with (
         tempfile.TemporaryDirectory() as scratch,
         started(Path(scratch) / "profile") as browser,
     ):
-        take_explanation(browser, Path(scratch), into)
         take_demo(browser, into)
 
 

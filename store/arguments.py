@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.clock import zoned
+from elasticscan.base.clock import seconds_of, zoned
 from elasticscan.base.errors import InvalidOption, LimitExceeded
 from elasticscan.base.limits import (
     MAX_APPLICATION_BYTES,
@@ -40,7 +40,6 @@ from elasticscan.filters import sql_of_expression, with_parameters
 Value = TypeVar("Value")
 
 COMPRESSIONS = ("none", "lz4", "zstd")
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 # A condition: SQL text, or an expression of pyarrow's.
 Condition: TypeAlias = str | pc.Expression
@@ -264,14 +263,11 @@ def number(option: str, value: Any, least: float = 0, most: float = MAX_NUMBER) 
 
 def period(option: str, value: Any) -> float:
     """Return the seconds of a timedelta, or of text with its unit; a number alone is refused."""
-    allowed = "a time with its unit, s, m, h or d, as in 30s, 90m, 12h or 7d"
     if isinstance(value, str):
-        written = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([smhd])|0", value.lower(), re.ASCII)
-        if written is not None:
-            return float(written[1] or 0) * _UNITS[written[2] or "s"]
+        return seconds_of(option, value)
     if isinstance(value, timedelta):
         return number(option, value.total_seconds())
-    raise _refusal(option, value, f"{allowed}, or a timedelta")
+    raise _refusal(option, value, "a text as in 30s, 90m, 12h or 7d, or a timedelta")
 
 
 def transaction(value: Any) -> IdempotencyKey | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from elasticscan.base.drawing import bars, code, listing
+from elasticscan.base.drawing import code, listing
 from elasticscan.base.showing import utc
 from elasticscan.catalog import Commit
 from elasticscan.metadata import TableInfo
@@ -52,7 +52,7 @@ def table_html(title: str, table: TableInfo, commits: History) -> str:
 
 
 class Explanation(dict[str, Any]):
-    """The explanation of a scan, a dictionary: lines in a shell, bars alongside counts in a notebook."""
+    """The explanation of a scan, a dictionary: lines in a shell, tables in a notebook."""
 
     def __repr__(self) -> str:
         counted = self["actual"]
@@ -67,41 +67,22 @@ class Explanation(dict[str, Any]):
         ]
         return "\n".join(lines)
 
-    @property
-    def said(self) -> str:
-        """The scan that is explained, in a line."""
-        return f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"
-
-    def pictures(self) -> list[tuple[str, str]]:
-        """Bars, as titles and SVG: what each path costs, and estimates alongside counts."""
-        chosen = self["access"]
-        costs = [
-            (candidate["access"], candidate["cost"], int(candidate["access"] == chosen))
-            for candidate in self["candidates"]
-            if candidate["usable"] and math.isfinite(candidate["cost"])
-        ]
-        rows = [
-            ("rows scanned, estimated", candidate["rows_scanned"], 0)
-            for candidate in self["candidates"]
-            if candidate["access"] == chosen
-        ]
-        rows += [("rows scanned", self["actual"]["rows_scanned"], 1)]
-        rows += [("rows returned", self["actual"]["rows_returned"], 2)]
-        drawn = [(f"cost; chosen: {chosen}", costs)] if costs else []
-        drawn += [("estimated, and counted until now", rows)]
-        return [(title, bars(title, values)) for title, values in drawn]
-
-    def listings(self) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:
-        """Tables, as titles and rows: where it reads, and the paths that cannot be used."""
-        reads = [(scan["scan"], scan["shard"], scan["slots"]) for scan in self["scans"]]
-        left_out = [
-            (candidate["access"], candidate["reason"])
-            for candidate in self["candidates"]
-            if not candidate["usable"]
-        ]
-        unused = [(("not used", "because"), left_out)] if left_out else []
-        return [(("reads", "at", "slots"), reads), *unused]
-
     def _repr_html_(self) -> str:
-        pictures = (svg for _, svg in self.pictures())
-        return "<br/>".join([code(self.said), *pictures, *(listing(*each) for each in self.listings())])
+        title = f"{self['table']}   snapshot {self['snapshot']}   filter {self['filter'] or 'none'}"
+        paths = [
+            (
+                path["access"],
+                *(round(path[of]) if math.isfinite(path[of]) else "" for of in ("cost", "rows_scanned")),
+                path["reason"],
+            )
+            for path in self["candidates"]
+        ]
+        listings = (
+            (
+                (f"access, chosen: {self['access']}", "cost", "rows scanned, estimated", "not used because"),
+                paths,
+            ),
+            (("until now", ""), [(name.replace("_", " "), rows) for name, rows in self["actual"].items()]),
+            (("reads", "at", "slots"), [(s["scan"], s["shard"], s["slots"]) for s in self["scans"]]),
+        )
+        return "<br/>".join([code(title), *(listing(*each) for each in listings)])

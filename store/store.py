@@ -426,13 +426,6 @@ class Store:
         """Return the picture that notebooks show."""
         return f"{code(repr(self))}<br/>{self.slot_map(40).svg}"
 
-    @retry_interrupted
-    def topology_at(self, number: int) -> Topology:
-        """Return a topology by its number. Raises `NotFound` or `SnapshotExpired`."""
-        asked = arguments.whole_number("number", number, 1, MAX_NUMBER)
-        with self._context.catalog.reading() as tx:
-            return tx.topology(asked)
-
     # Upkeep
 
     def compact(self) -> int:

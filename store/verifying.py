@@ -46,14 +46,11 @@ class Finding:
         else:
             lost = f"{self.rows:,} of its {self.of_rows:,} rows, in slots {SlotSet.of(self.slots)}"
         if self.commits is not None:
-            lost += f", of {_commits(*self.commits)}"
+            first, last = self.commits
+            lost += f", of commit {first}" if first == last else f", of commits {first} to {last}"
         return (
             f"{self.error}. Not readable: {lost}. `gc` puts back a copy in the trash of shard {self.shard!r}"
         )
-
-
-def _commits(first: int, last: int) -> str:
-    return f"commit {first}" if first == last else f"commits {first} to {last}"
 
 
 def verify(context: Context) -> Iterator[Finding]:

@@ -10,19 +10,17 @@ What it promises:
   is back; a server that goes away is one, too.
 - **It is for this machine.** The server listens on loopback by default, and refuses requests for another host
   name (`hosts.py`: DNS rebinding). It has no routes that change anything, and shows no password: its data is
-  that of `status`. Only with `--explain` it explains scans, in a store that is open for reading alone, one
-  at a time and for some seconds: an explanation shows how many rows meet a condition.
+  that of `status`.
 - **Text is text.** Names from the catalog reach the page as JSON and are put there as text. Its policy (CSP)
   runs the one script of the page alone, with Trusted Types, so that no markup can be made of a name, and
   loads nothing from elsewhere.
 
 How it is cut:
 
-page.html   all of the page: one file, without a build step and without anything from outside
-watching    one reader of the store for all viewers
-explaining  explanations of scans
-hosts       the names that a server answers to
-server      routes, headers, and the socket
+page.html  all of the page: one file, without a build step and without anything from outside
+watching   one reader of the store for all viewers
+hosts      the names that a server answers to
+server     routes, headers, and the socket
 
 `starlette` and `uvicorn` are optional (`pip install 'elasticscan[ui]'`), so nothing that needs them is
 imported before `make_server` runs, which says what is missing.
@@ -44,14 +42,13 @@ if TYPE_CHECKING:
 EXTRA = "elasticscan[ui]"
 
 
-def make_server(uri: str, host: str = "127.0.0.1", port: int = 0, explains: bool = False) -> PageServer:
+def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
     """Make a server of the page of a store, bound to its address; it answers once it is run.
 
     Args:
         uri: the store.
         host: the address or the name to listen at.
         port: 0 for any that is free.
-        explains: also explain scans, which shows every visitor how many rows meet a condition.
 
     Raises:
         InvalidOption: the extra `ui` is not installed, or the address cannot be had.
@@ -67,7 +64,7 @@ def make_server(uri: str, host: str = "127.0.0.1", port: int = 0, explains: bool
             f"the page needs the package {missing!r}, which is not installed here: pip install '{EXTRA}'",
             option="ui",
         ) from error
-    return PageServer(uri, host, port, explains=explains)
+    return PageServer(uri, host, port)
 
 
 __all__ = ["is_loopback", "make_server"]

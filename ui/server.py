@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
 import uvicorn
@@ -19,10 +17,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.json_text import json_text
 from elasticscan.base.showing import brief
 from elasticscan.store import Store
-from elasticscan.ui.explaining import explained
 from elasticscan.ui.hosts import answered_names
 from elasticscan.ui.watching import Broadcast, Looker, StoreLooker
 
@@ -94,9 +90,7 @@ class Guard:
 class PageServer:
     """A server of the page of one store; its socket is bound, `run` answers."""
 
-    def __init__(
-        self, uri: str, host: str, port: int, looker: Looker | None = None, explains: bool = False
-    ) -> None:
+    def __init__(self, uri: str, host: str, port: int, looker: Looker | None = None) -> None:
         if looker is None:
             Store.open(uri).close()  # a wrong name is an error here, not an empty page
         self._socket = _bound(host, port)
@@ -105,13 +99,9 @@ class PageServer:
         named = host if ":" not in host else f"[{host}]"
         self.url = f"http://{named}:{self.port}/"
         self._page = (files("elasticscan.ui") / "page.html").read_text(encoding="utf-8")
-        self._looker = looker or StoreLooker(uri, explains)
-        self._uri = uri
-        self._explainer = ThreadPoolExecutor(1, "elasticscan-explain")
-        self._is_explaining = False
+        self._looker = looker or StoreLooker(uri)
         self.broadcast: Broadcast | None = None
-        routes = [Route("/", self._show), Route("/events", self._events)]
-        app = Starlette(routes=[*routes, *([Route("/explain", self._explain)] if explains else [])])
+        app = Starlette(routes=[Route("/", self._show), Route("/events", self._events)])
         own = (socket.gethostname(), socket.getfqdn())
         guarded = Guard(app, answered_names(host, address, own), policy_of(self._page))
         config = uvicorn.Config(
@@ -132,7 +122,6 @@ class PageServer:
         try:
             self._server.run(sockets=[self._socket])
         finally:
-            self._explainer.shutdown()
             self._socket.close()
 
     def stop(self) -> None:
@@ -143,37 +132,13 @@ class PageServer:
         return HTMLResponse(self._page)
 
     async def _events(self, request: Request) -> Response:
-        if _is_foreign(request):
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return PlainTextResponse("Only the page itself follows the store.\n", status_code=403)
         if self.broadcast is None:
             self.broadcast = Broadcast(self._looker, lambda: self._server.should_exit)
         if self.broadcast.viewers >= MOST_VIEWERS:
             return PlainTextResponse("Too many pages are open.\n", status_code=503)
         return StreamingResponse(_stream(self.broadcast), media_type="text/event-stream")
-
-    async def _explain(self, request: Request) -> Response:
-        """One explanation at a time: each may read for some seconds."""
-        if _is_foreign(request):
-            return PlainTextResponse("Only the page itself has scans explained.\n", status_code=403)
-        if self._is_explaining:
-            return PlainTextResponse("Another scan is being explained; ask again.\n", status_code=503)
-        table, condition, columns = (
-            request.query_params.get(name, "") for name in ("table", "filter", "columns")
-        )
-        self._is_explaining = True
-        try:
-            loop = asyncio.get_running_loop()
-            reported = await loop.run_in_executor(
-                self._explainer, explained, self._uri, table, condition, columns
-            )
-        finally:
-            self._is_explaining = False
-        return Response(json_text(reported), media_type="application/json")
-
-
-def _is_foreign(request: Request) -> bool:
-    """Return whether another site asks."""
-    return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
 async def _stream(broadcast: Broadcast) -> AsyncIterator[str]:

@@ -42,8 +42,8 @@ class Looker(Protocol):
 class StoreLooker:
     """A reader of a store, which it opens at the first refresh, and again after one that failed."""
 
-    def __init__(self, uri: str, explains: bool = False) -> None:
-        self._uri, self._explains = uri, explains
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
         self._store: Store | None = None
         self._drawn: tuple[object, str] = (None, "")
 
@@ -52,7 +52,7 @@ class StoreLooker:
         try:
             self._store = self._store or Store.open(self._uri)
             documents = {
-                STORE: json_text({"uri": shown(self._store.uri), "explains": self._explains}),
+                STORE: json_text({"uri": shown(self._store.uri)}),
                 STATUS: json_text(self._store.status()),
                 SLOT_MAP: self._slot_map(self._store),
             }

@@ -279,7 +279,8 @@ def _drop_waste(disk: Disk, keep: int | None, own: str) -> int:
     # Names alone are no proof: files of a shard that lies in the place may have the same ones.
     others = {path.partition("/")[0] for path in changed if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
     old = [path for path, at in changed.items() if at <= young]
-    gone = {path for path in old if path.endswith(_UNFINISHED) and _is_ours(path, others)}
+    unfinished = (path for path in old if path.endswith(_UNFINISHED))
+    gone = {p for p in unfinished if _is_copy(p, others) or _NAMED.fullmatch(p.removesuffix(_UNFINISHED))}
     if keep is not None:
         gone |= {path for path in _no_longer_needed(disk, keep, own, changed, old) if _is_copy(path, others)}
     for path in gone:
@@ -504,11 +505,6 @@ def _is_copy(path: str, others: Collection[str]) -> bool:
     """Return whether a file can be a copy that a backup made; others are not ours to remove."""
     shard, _, rest = path.partition("/")
     return shard.isdecimal() and shard not in others and is_fragment_path(rest)
-
-
-def _is_ours(path: str, others: Collection[str]) -> bool:
-    """Return whether an unfinished file can be one that a backup was writing: a copy, or a list."""
-    return _is_copy(path, others) or _NAMED.fullmatch(path.removesuffix(_UNFINISHED)) is not None
 
 
 def _is_list(path: str) -> bool:

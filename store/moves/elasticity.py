@@ -278,8 +278,8 @@ class Elasticity:
         moving = {move.tablet: move.target for move in tx.moves()}
         after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
         active = [shard.id for shard in tx.shards() if not shard.draining]
-        balancing = [p for p in _plan_even(tx, after, active) if p.tablet not in moving]
-        plans = [p for p in balancing if only_from is None or p.source == only_from]
+        even = plan_even(after, tablet_bytes(after, tx.fragments()), active, Policy())
+        plans = [p for p in even if p.tablet not in moving and only_from in (None, p.source)]
         tx.plan_moves(plans, owner)
         return adopted + plans
 
@@ -368,11 +368,6 @@ class Elasticity:
                 tablet=tablet_id,
                 kind="tablet",
             )
-
-
-def _plan_even(tx: Tx, placement: Placement, shards: Sequence[int]) -> tuple[Move, ...]:
-    """Return the moves that even shards out by what their tablets hold now."""
-    return plan_even(placement, tablet_bytes(placement, tx.fragments()), shards, Policy())
 
 
 @contextmanager

@@ -44,7 +44,10 @@ def known_values(
     Raises:
         TableChanged, SnapshotExpired: as a scan of it would.
     """
-    if not all(_may_be_known(aggregate) for aggregate in aggregates):
+    if not all(
+        each.function == COUNT_ROWS or (each.function in (COUNT, MIN, MAX) and each.is_of_column)
+        for each in aggregates
+    ):
         return None
     plain = plain_fragments(context, key)
     if plain is None:
@@ -57,12 +60,6 @@ def known_values(
     return (
         None if any(value is None for value in values) else [value for value in values if value is not None]
     )
-
-
-def _may_be_known(aggregate: Aggregate) -> bool:
-    if aggregate.function == COUNT_ROWS:
-        return True
-    return aggregate.function in (COUNT, MIN, MAX) and aggregate.is_of_column
 
 
 def _batches(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -117,7 +117,8 @@ def _scan(
     scan: str, parts: Sequence[tuple[Report, dict[str, Any]]], made: dict[int, float]
 ) -> dict[str, Any]:
     first, said = parts[0][0], [said for _, said in parts]
-    slots, pending, moved = (_together(part["sets"][place] for part in said) for place in range(3))
+    sets = zip(*(map(SlotSet.parse, part["sets"]) for part in said), strict=True)
+    slots, pending, moved = map(SlotSet.union, sets)
     drawn = {"done": slots - pending - moved, "pending": pending - moved, "moved": moved}
     counts = {
         name: sum(part["slots"][place] for part in said)
@@ -138,7 +139,3 @@ def _scan(
         **counts,
         **{name: list(map(list, of)) for name, of in drawn.items()},
     }
-
-
-def _together(texts: Iterable[str]) -> SlotSet:
-    return SlotSet.union(map(SlotSet.parse, texts))

@@ -332,10 +332,6 @@ class Scan(Iterator[Page]):
     def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
         return self._pages.read(self._state, columns, self._returned)
 
-    def part(self, slots: SlotSet) -> str:
-        """Return a key of this scan over some of its slots alone, as from `parts`."""
-        return self.parts([slots])[0]
-
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Keys of this scan over some of its slots each: how it is divided among tasks.
 

@@ -219,7 +219,8 @@ class _Collection:
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)
-        unknown = {decision.path for decision in batch if _is_unknown(look, decision)}
+        going = (decision.path for decision in batch if decision.action in (Action.TRASH, Action.DELETE))
+        unknown = {path for path in going if path not in look.dropped}
         files = {(shard, path) for shard in look.shelf.ids for path in unknown}
         if files:
             with self._context.catalog.writing() as tx:
@@ -243,10 +244,6 @@ class _Collection:
             with self._context.catalog.writing() as tx:
                 tx.forget_dropped(forgotten)
                 tx.pardon(pardoned)
-
-
-def _is_unknown(look: _Look, decision: Decision) -> bool:
-    return decision.action in (Action.TRASH, Action.DELETE) and decision.path not in look.dropped
 
 
 def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:

@@ -27,7 +27,7 @@ from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import RowRequest
-from elasticscan.storage import PageSource, batches_of, check_keys_filled, conform, read_rows, staged_source
+from elasticscan.storage import PageSource, read_rows, staged_source
 from elasticscan.store.context import Context
 from elasticscan.store.reading.beginning import begin_scan
 from elasticscan.store.rows.keys import tombstones_of
@@ -35,7 +35,7 @@ from elasticscan.store.writing.attempts import until_unchanged
 from elasticscan.store.writing.by_condition import Selection, commit_of
 from elasticscan.store.writing.preconditions import unchanged
 from elasticscan.store.writing.publishing import CommitNumber, publish, publish_own
-from elasticscan.store.writing.staging import remove_staged, stage
+from elasticscan.store.writing.staging import conformed_rows, remove_staged, stage
 
 
 def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> CommitNumber:
@@ -48,7 +48,7 @@ def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> CommitNum
     done = commit_of(selection)
     if done is not None:
         return CommitNumber(done, 0)
-    batches = rows_that_meet(selection.where or "", table, _conformed(rows, table))
+    batches = rows_that_meet(selection.where or "", table, conformed_rows(rows, table))
     staged = stage(selection.context, table, batches)
     try:
         return publish_replacing(selection, table, staged)
@@ -56,12 +56,6 @@ def replace_rows(selection: Selection, table: TableInfo, rows: Any) -> CommitNum
         with suppress(ElasticScanError):  # then they are garbage
             remove_staged(selection.context, staged)
         raise
-
-
-def _conformed(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
-    for batch in batches_of(rows):
-        check_keys_filled(batch, table)
-        yield conform(batch, table.schema)
 
 
 def check_condition(where: str, table: TableInfo) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage import SMALL_FRAGMENT_BYTES, Ingest, check_keys_differ, discard, staged_source
+from elasticscan.storage import (
+    SMALL_FRAGMENT_BYTES,
+    Ingest,
+    batches_of,
+    check_keys_differ,
+    check_keys_filled,
+    conform,
+    discard,
+    staged_source,
+)
 from elasticscan.store.context import Context
 from elasticscan.store.writing.indexing import with_runs
 
@@ -43,6 +53,13 @@ def stage(
     except BaseException:
         ingest.abandon()
         raise
+
+
+def conformed_rows(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
+    """Yield rows in a table's schema. Raises `InvalidKey` where a key column has a null."""
+    for batch in batches_of(rows):
+        check_keys_filled(batch, table)
+        yield conform(batch, table.schema)
 
 
 @retry_interrupted

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, retry_interrupted
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.keys import conform_keys, tombstones_of
 from elasticscan.store.writing.preconditions import Precondition
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish_own
-from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.staging import conformed_rows, stage
 
 
 @retry_interrupted
@@ -43,15 +40,9 @@ def write(
     user_metadata: Mapping[str, str] | None = None,
 ) -> CommitNumber:
     """Upsert rows by primary key, all or nothing."""
-    batches = (_conform(batch, table) for batch in batches_of(data))
     versions = context.seen  # by whoever looked the table up
-    staged = stage(context, table, batches, kind, buffer_bytes, versions)
+    staged = stage(context, table, conformed_rows(data, table), kind, buffer_bytes, versions)
     return publish_own(context, table, staged, CommitRequest(kind, txn, check, user_metadata, versions))
-
-
-def _conform(batch: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    check_keys_filled(batch, table)
-    return conform(batch, table.schema)
 
 
 def delete(

@@ -155,7 +155,7 @@ def test_nothing_of_a_transaction_that_raises_is_kept(catalog: Catalog) -> None:
         placement = tx.placement()
         tx.replace_placement(placement, move_tablet(placement, 1, 2, placement.tablets[0].epoch))
         tx.append_topology("moved")
-        tx.add_shard("c", "shards/c")
+        tx.add_shards([("c", "shards/c")])
         tx.plan_move(Move(3, 2, 1), "me")
         tx.take_lease("l", table, 2, "scan", 10)
         tx.set_oldest_snapshot(table.id, 2)
@@ -236,7 +236,7 @@ def test_the_layout_grows_with_what_an_older_snapshot_could_see_and_with_nothing
         tx.append_topology("nothing new")
     assert layout() == at, "plain commits, leases, plans and steps leave it alone"
     changes: list[Callable[[Tx], object]] = [
-        lambda tx: tx.add_shard("c", "shards/c"),
+        lambda tx: tx.add_shards([("c", "shards/c")]),
         lambda tx: tx.add_tag(table, "kept", number),
         lambda tx: tx.drop_tag(table, "kept"),
         lambda tx: tx.add_secrets(KEYS),
@@ -317,10 +317,10 @@ def test_a_fragment_comes_back_as_it_was_entered(catalog: Catalog) -> None:
 def test_files_of_a_removed_shard_are_known_where_a_new_one_took_its_place(catalog: Catalog) -> None:
     table = add_table(catalog)
     with catalog.writing() as tx:
-        old = tx.add_shard("c", "shards/c")
+        (old,) = tx.add_shards([("c", "shards/c")])
         tx.add_fragments(table.id, [staged("t1/x", old.id)], 1, 1)
         tx.remove_shard(old.id)
-        new = tx.add_shard("c", "shards/c")
+        (new,) = tx.add_shards([("c", "shards/c")])
         assert new.id != old.id
         assert tx.known_paths() == {(old.id, "t1/x"), (new.id, "t1/x")}
 
@@ -513,10 +513,10 @@ def test_a_new_store_has_its_placement_and_its_first_topology(catalog: Catalog, 
 
 def test_shards_are_added_drained_and_removed(catalog: Catalog) -> None:
     with catalog.writing() as tx:
-        added = tx.add_shard("c", "shards/c")
+        (added,) = tx.add_shards([("c", "shards/c")])
         assert added.id == 3
         with pytest.raises(AlreadyExists):
-            tx.add_shard("c", "shards/c2")
+            tx.add_shards([("c", "shards/c2")])
         tx.set_draining(3, True)
         assert [shard.draining for shard in tx.shards()] == [False, False, True]
         with pytest.raises(InvalidTopologyChange, match="still holds 2 tablets"):
@@ -529,7 +529,7 @@ def test_shards_are_added_drained_and_removed(catalog: Catalog) -> None:
             (2, "shards/b"),
             (3, "shards/c"),
         ]
-        assert tx.add_shard("c", "shards/c").id == 4, "ids are never used twice"
+        assert tx.add_shards([("c", "shards/c")])[0].id == 4, "ids are never used twice"
 
 
 def test_a_condemned_file_cannot_be_committed_until_it_is_pardoned(catalog: Catalog) -> None:

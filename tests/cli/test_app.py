@@ -19,8 +19,9 @@ import typer
 
 import elasticscan
 from elasticscan.base import errors
+from elasticscan.base.clock import seconds_of
 from elasticscan.cli.app import COMMANDS, app
-from elasticscan.cli.options import bytes_of, names_of, seconds_of, shards_of
+from elasticscan.cli.options import bytes_of, names_of, shards_of
 from elasticscan.cli.output import report_error
 from tests.cli.conftest import Shell
 
@@ -167,7 +168,7 @@ def test_a_reader_of_stdout_that_has_gone_is_no_error(uri: str, words: list[str]
 
 def test_durations_and_sizes_have_units() -> None:
     texts = ("0", "90s", "1.5m", "2h", "7d")
-    assert [seconds_of(text, "x") for text in texts] == [0, 90, 90, 7_200, 604_800]
+    assert [seconds_of("x", text) for text in texts] == [0, 90, 90, 7_200, 604_800]
     sizes = (None, "10", "10K", "1.5m", "2G")
     assert [bytes_of(text, "x") for text in sizes] == [None, 10, 10_000, 1.5e6, 2e9]
 
@@ -177,7 +178,7 @@ def test_durations_and_sizes_have_units() -> None:
 )
 def test_a_duration_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(errors.InvalidOption, match="--retention"):
-        seconds_of(text, "--retention")
+        seconds_of("--retention", text)
     if not text.isdecimal() or not text.isascii():
         with pytest.raises(errors.InvalidOption, match="--bytes-per-second"):
             bytes_of(text, "--bytes-per-second")

@@ -52,7 +52,8 @@ def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
     with Store.open(uri) as store:
         for number in range(70):  # some are kept as differences, some whole
             store.move(1, "s2" if number % 2 == 0 else "s1")
-        kept = tuple(store.topology_at(entry.number) for entry in store.topology_history())
+        with store.context.catalog.reading() as tx:
+            kept = tuple(tx.topology(entry.number) for entry in store.topology_history())
         assert len(kept) > 70
         for limit in (1, 5, 70, 1000):
             assert store.slot_map(limit).topologies == kept[-limit:]

@@ -249,7 +249,8 @@ def test_a_switch_writes_the_topology_that_follows_from_it(history: History) -> 
     first = store.topology
     for tablet in (1, 2, 1):
         switch(store, tablet)
-        newest = store.topology_at(store.topology_history()[-1].number)
+        with store.context.catalog.reading() as tx:
+            newest = tx.topology(store.topology_history()[-1].number)
         assert (newest.number, newest.published) == (first.number + 1, False)
         assert newest.placement == store.context.placement()
         assert store.topology == first

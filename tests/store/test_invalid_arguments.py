@@ -167,7 +167,6 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
     "Store.split": ({"tablet": 2}, {"tablet": NO_TABLET, "at": NO_NUMBER | one_of(15)}),
     "Store.join": ({"left": 5, "right": 6}, {"left": NO_TABLET | one_of(3), "right": NO_TABLET | one_of(3)}),
     "Store.topology_history": ({}, {"limit": NO_NUMBER}),
-    "Store.topology_at": ({"number": 1}, {"number": NO_POSITIVE | one_of(99)}),
     "Store.slot_map": ({}, {"limit": NO_POSITIVE}),
     "Store.keep": ({}, {"bytes_per_second": NO_SECONDS | one_of(0), "on_step": NO_CALLBACK}),
     "Store.collect_garbage": (

@@ -269,7 +269,7 @@ def revoked(store: Store) -> None:
 def joined(store: Store) -> None:
     """A shard joins, and no tablet moves to it."""
     with store.context.catalog.writing() as tx:
-        tx.add_shard("c", "shards/c")
+        tx.add_shards([("c", "shards/c")])
 
 
 def draining(store: Store) -> None:

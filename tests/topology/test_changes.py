@@ -120,7 +120,6 @@ def test_a_join_goes_beyond_the_epochs_of_both() -> None:
 
 
 EVEN = initial_placement(8, 4, [1, 2])  # tablets of two slots, two at each shard
-FINEST = initial_placement(2, 2, [1])
 NOT_FOUND, NO_CHANGE = (NotFound, "tablet 9"), InvalidTopologyChange
 
 

@@ -85,7 +85,7 @@ def store(tmp_path: Path, clock: GatedClock, unflushed: None) -> Iterator[Store]
 
 @pytest.fixture
 def server(store: Store, browser: Browser) -> Iterator[PageServer]:
-    made = PageServer(store.uri, "127.0.0.1", 0, explains=True)
+    made = PageServer(store.uri, "127.0.0.1", 0)
     thread = threading.Thread(target=made.run)
     thread.start()
     try:
@@ -278,38 +278,6 @@ def test_a_scan_in_flight_is_a_bar_over_the_slot_map(
     scan.close()
     assert compare(browser, store)["scans"] == []
     browser.wait("document.querySelectorAll('#map .scan').length === 0")
-    assert browser.complaints == []
-
-
-def test_a_scan_is_explained_as_in_a_notebook(store: Store, server: PageServer, browser: Browser) -> None:
-    def ask(text: str) -> None:
-        browser.value(
-            "(() => { const form = document.getElementById('ask');"
-            f" form.elements.filter.value = {json.dumps(text)};"
-            " document.getElementById('answer').replaceChildren(); form.requestSubmit(); })()"
-        )
-
-    browser.wait("!document.getElementById('explain').hidden")
-    assert browser.value("document.getElementById('ask').elements.table.value") == "empty"
-    browser.value("(() => { document.getElementById('ask').elements.table.value = 't' })()")
-    ask("km = 1.0 AND id < 10")
-    images = "[...document.querySelectorAll('#answer img')]"
-    pictures = f"{images}.map((one) => decodeURIComponent(one.src.split(',')[1]))"
-    browser.wait("document.querySelectorAll('#answer img').length")
-    scan = store.table("t").scan(filter="km = 1.0 AND id < 10")
-    assert scan.count() == 10
-    drawn = [svg for _, svg in scan.explain().pictures()]
-    browser.wait(f"{images}.every((one) => one.naturalWidth > 0)")
-    # Rows of other pages may be looked at, so numbers of the counts alone may differ.
-    assert [svg.splitlines()[0] for svg in browser.value(pictures)] == [svg.splitlines()[0] for svg in drawn]
-    assert browser.value(pictures)[0] == drawn[0]
-    ask(f"nothing = '{HOSTILE}'")
-    message = browser.wait("document.querySelector('#answer .bad')?.textContent")
-    assert message.startswith("ES_NOT_FOUND: ")
-    ask(f"km > 0 AND '{HOSTILE}' = '{HOSTILE}'")
-    browser.wait("document.querySelector('#answer code, #answer .bad') !== null")
-    assert HOSTILE in browser.value("document.querySelector('#answer').textContent")
-    assert browser.value("document.title") == "watched.store · elasticscan"
     assert browser.complaints == []
 
 

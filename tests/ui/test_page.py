@@ -27,7 +27,7 @@ from elasticscan.base.errors import InvalidOption, StoreNotFound
 from elasticscan.base.json_text import json_text
 from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
-from elasticscan.ui import explaining, is_loopback, make_server, server
+from elasticscan.ui import is_loopback, make_server, server
 from elasticscan.ui.hosts import answered_names
 from elasticscan.ui.server import PageServer, policy_of
 from elasticscan.ui.watching import Broadcast, StoreLooker
@@ -98,7 +98,7 @@ def test_the_page_gets_what_status_prints(uri: str) -> None:
         seen = viewer.until(lambda seen: "problem" in seen)
         assert seen["status"] == json.loads(json_text(store.status()))
         assert seen["slot-map"] == json.loads(json_text(store.slot_map(60).stripes()))
-        assert (seen["store"], seen["problem"]) == ({"uri": uri, "explains": False}, None)
+        assert (seen["store"], seen["problem"]) == ({"uri": uri}, None)
         store.move(1, "s2")
         store.table("t").delete([1, 2])
         hold_for_stream(store.context, 1, "<script>alert(1)</script>", store.status()["snapshot"])
@@ -176,84 +176,6 @@ def test_names_that_are_answered_are_those_of_what_was_bound() -> None:
     assert [is_loopback(name) for name in ("localhost", "127.9.9.9", "::1", "0.0.0.0", "box")] == [
         *(True, True, True, False, False)
     ]
-
-
-def test_a_scan_is_explained_as_notebooks_draw_it_and_nothing_is_changed(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    how = list[dict[str, Any]]()
-    before = Store.open
-
-    def opened(*given: Any, **named: Any) -> Store:
-        how.append(named)
-        return before(*given, **named)
-
-    with served(uri, explains=True) as made, Store.open(uri) as store:
-        monkeypatch.setattr(Store, "open", opened)
-        status, headers, text = asked(made, "/explain?table=t&filter=id+%3C+10&columns=km")
-        assert (status, headers["content-type"]) == (200, "application/json")
-        assert "content-security-policy" in headers
-        reported, scan = json.loads(text), store.table("t").scan(["km"], "id < 10", page_rows=16_384)
-        assert scan.count() == 10
-        explained = scan.explain()
-        assert reported["pictures"] == json.loads(json_text(explained.pictures()))
-        assert all(svg in explained._repr_html_() for _, svg in reported["pictures"])
-        assert reported["said"] == "t   snapshot 2   filter id < 10"
-        reads = [row[2] for titles, rows in reported["listings"] if titles[0] == "reads" for row in rows]
-        assert sum(reads) == len(scan.slots)
-        assert reported["problem"] is None and reported["read"].startswith("read in ")
-        assert how == [{"read_only": True}]
-
-
-@pytest.mark.parametrize(
-    ("query", "code"),
-    [
-        ("table=nothing", "ES_NOT_FOUND"),
-        ("", "ES_NOT_FOUND"),
-        ("table=t&filter=id+%3C", "ES_INVALID_FILTER"),
-        ("table=t&columns=nothing", "ES_NOT_FOUND"),
-        (f"table=t&filter={'x' * 4_001}", "ES_INVALID_OPTION"),
-    ],
-)
-def test_what_cannot_be_explained_is_reported(uri: str, query: str, code: str) -> None:
-    with served(uri, explains=True) as made:
-        status, _, text = asked(made, f"/explain?{query}")
-    assert status == 200
-    assert json.loads(text)["problem"]["code"] == code and json.loads(text)["problem"]["message"]
-
-
-def test_an_explanation_reads_for_so_long_and_no_longer(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explaining, "PAGE_ROWS", 100)
-    for limit in ("MOST_ROWS", "MOST_SECONDS"):
-        with monkeypatch.context() as patch, served(uri, explains=True) as made:
-            patch.setattr(explaining, limit, 0)
-            reported = json.loads(asked(made, "/explain?table=t&filter=km+%3C+0")[2])
-        assert re.match(r"not read to its end: [\d,]+ of 4,096 slots were left", reported["read"])
-
-
-def test_nobody_is_answered_unless_the_server_was_reported_to_and_one_at_a_time(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served(uri) as made:
-        assert asked(made, "/explain?table=t")[0] == 404
-    asked_for, go_on = threading.Event(), threading.Event()
-
-    def slowly(*_: str) -> dict[str, object]:
-        asked_for.set()
-        assert go_on.wait(20)
-        return {"problem": None}
-
-    monkeypatch.setattr(server, "explained", slowly)
-    with served(uri, explains=True) as made:
-        assert asked(made, "/explain?table=t", sec_fetch_site="cross-site")[0] == 403
-        assert asked(made, "/explain?table=t", "POST")[0] == 405
-        first = threading.Thread(target=asked, args=(made, "/explain?table=t"))
-        first.start()
-        assert asked_for.wait(20)
-        assert asked(made, "/explain?table=t")[0] == 503
-        go_on.set()
-        first.join(20)
-        assert asked(made, "/explain?table=t")[0] == 200
 
 
 class Counting:

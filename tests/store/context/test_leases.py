@@ -10,6 +10,7 @@ import pytest
 from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.store import Store
+from elasticscan.topology import Topology
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -21,6 +22,11 @@ def made(place: Path, clock: ManualClock, retention_seconds: float) -> Store:
     store.create_table("t", SCHEMA, ["id"])
     store.table("t").upsert(rows(0))
     return store
+
+
+def topology_at(store: Store, number: int) -> Topology:
+    with store.context.catalog.reading() as tx:
+        return tx.topology(number)
 
 
 def rows(value: int) -> pa.Table:
@@ -132,7 +138,7 @@ def test_topologies_that_a_key_may_name_stay_and_others_are_forgotten(tmp_path: 
     assert len(store.status()["leases"]) == 1
     clock.advance(0.9 * LEASE_SECONDS)
     store.collect_garbage()
-    assert store.topology_at(first).number == first, "a lease holds it"
+    assert topology_at(store, first).number == first, "a lease holds it"
     clock.advance(LEASE_SECONDS / 10)
     assert 10 + read + sum(page.rows.num_rows for page in pages) == 100
 
@@ -142,7 +148,7 @@ def test_topologies_that_a_key_may_name_stay_and_others_are_forgotten(tmp_path: 
     assert first < history[0].number < first + 140
     assert history[-1] == store.topology.entry
     with Store.open(store.uri, clock=clock) as other, pytest.raises(SnapshotExpired):
-        other.topology_at(first)
+        topology_at(other, first)
     assert store.table("t").scan().count() == 100
     assert list(store.verify()) == []
 
@@ -161,7 +167,7 @@ def test_a_scan_goes_on_after_its_topology_is_forgotten_while_its_snapshot_is_ke
         store.collect_garbage()
     base = store.resume(key).standing.base_topology
     with pytest.raises(SnapshotExpired, match="topology"):
-        store.topology_at(base)
+        topology_at(store, base)
     with Store.open(store.uri, clock=clock) as fresh:
         rest = fresh.resume(key)
         assert rest.standing.base_topology == base

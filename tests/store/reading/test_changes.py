@@ -81,7 +81,7 @@ def test_the_parts_of_a_scan_of_changes_are_the_scan(store: Store, table: Table)
     expected = message(table.changes(1).to_table())
     scan, read = table.changes(1, page_rows=50), list[pa.RecordBatch]()
     for slots in (SlotSet.span(0, 3), SlotSet.of([(3, 7), (9, 16)]), SlotSet.span(7, 9)):
-        part = store.resume_part(store.context.sealer.open(scan.part(slots)), ends_lease=False)
+        part = store.resume_part(store.context.sealer.open(scan.parts([slots])[0]), ends_lease=False)
         read += part.batches()
     assert message(read) == expected
 
@@ -89,11 +89,11 @@ def test_the_parts_of_a_scan_of_changes_are_the_scan(store: Store, table: Table)
 def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
     everything = SlotSet.span(0, 16)
     with pytest.raises(InvalidOption, match="divide one without a limit"):
-        table.scan(limit=5).part(everything)
+        table.scan(limit=5).parts([everything])
     begun = table.changes(1, page_rows=13)
     next(begun)
     with pytest.raises(ScanConsumed, match="only before its first"):
-        begun.part(everything)
+        begun.parts([everything])
     finished, shared, closed = table.scan(), table.scan(), table.changes(1)
     finished.count()
     while next(shared).key is not None:
@@ -101,10 +101,10 @@ def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
     closed.close()
     for scan in (finished, shared, closed):
         with pytest.raises(ScanConsumed):
-            scan.part(everything)
+            scan.parts([everything])
     half = table.scan(page_rows=13)
     read = next(half).rows.num_rows
-    rest = store.resume(half.part(everything)).count()
+    rest = store.resume(half.parts([everything])[0]).count()
     assert read + rest == table.scan().count()
 
 

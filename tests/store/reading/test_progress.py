@@ -92,7 +92,7 @@ def test_slots_that_move_meanwhile_are_reported(store: Store, clock: ManualClock
 
 def test_parts_of_a_scan_are_one_scan(store: Store, clock: ManualClock) -> None:
     whole = store.table("t").scan(page_rows=50)
-    parts = [store.resume(whole.part(SlotSet.span(*of))) for of in ((0, 2_000), (2_000, 4_096))]
+    parts = [*map(store.resume, whole.parts([SlotSet.span(0, 2_000), SlotSet.span(2_000, 4_096)]))]
     rows = 0
     for part in parts:
         clock.advance(progress.REPORT_SECONDS)
