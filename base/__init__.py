@@ -31,7 +31,7 @@ Promises:
 * Nothing here knows of shards, files, catalogs or Spark, and nothing here imports another layer.
 * Errors, hashing, order keys and limits are pure: the same input gives the same output in every
   process, on every machine, in every version that can open the same store. Clock and concurrency are
-  the exceptions; a clock is always handed in by whoever owns it, nobody reaches for it.
+  the exceptions; a clock is always an argument.
 * Hashes and order keys are formats: they are part of stores and of continuation keys that users
   hold. Their bytes are pinned by tests against known values.
 

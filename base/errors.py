@@ -197,8 +197,8 @@ class FilterError(UsageError):
 
 
 class ScanConsumed(UsageError):
-    """A scan that was read to its end, was closed, or is read by another reader or process.
-    Begin a scan for each reader, or continue from a page's key with `Store.resume`."""
+    """A scan that was read to its end, closed, or is read elsewhere; or a write that was begun before a fork.
+    Begin a scan for each reader, continue with `Store.resume`, or fork while the store rests."""
 
     code = "ES_SCAN_CONSUMED"
 
@@ -219,7 +219,7 @@ class StoreNotFound(UsageError):
 
 
 class NotFound(UsageError):
-    """A table, column, index, shard, tablet, snapshot or tag that does not exist (field `kind`).
+    """A table, column, index, shard, tablet, topology, snapshot or tag that does not exist (field `kind`).
     Use the nearest name, which the message suggests; `status` and `history` list what there is."""
 
     code = "ES_NOT_FOUND"

@@ -62,8 +62,7 @@ def in_transaction() -> bool:
 def transaction(engine: Engine, **options: Any) -> Iterator[Connection]:
     """Begin a transaction, with the execution options of its connection.
 
-    Where the very thread forks that is in it, the child must leave it to its parent: it would else
-    end it a second time.
+    If this thread forks inside the block, the child must not end the transaction: the parent does.
     """
     _FORKS.check(engine)
     with ExitStack() as stack:

@@ -4,7 +4,7 @@ A connection ends in the midst of anything: the server is started again, a stand
 network drops it. A transaction here goes on as if nothing had been: it keeps what it asked and what the
 answers were, and begins again on another connection, where it asks all of it again. Where all answers are the
 same, whatever was concluded from them is still true; else the catalog was changed by others meanwhile, and
-callers that can begin again do so (`Interrupted`, `begun_again`). Steps of upkeep
+callers that can begin again do so (`Interrupted`, `retry_interrupted`). Steps of upkeep
 do not: the next round has them.
 
 The answer to a COMMIT may be lost, too. Each transaction that writes therefore enters an id of its own into

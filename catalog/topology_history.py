@@ -112,7 +112,7 @@ class TopologyTx(PlacementTx):
         """
         if not 1 <= number <= self._state("newest_topology"):
             raise NotFound(
-                f"the topology history holds no topology {number}", topology=number, kind="snapshot"
+                f"the topology history holds no topology {number}", topology=number, kind="topology"
             )
         oldest = self.oldest_topology()
         if number < oldest:

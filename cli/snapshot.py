@@ -82,7 +82,8 @@ def restore_table(
     """
     with elasticscan.open(uri) as store:
         handle = store.table(table)
-        number = handle.restore(snapshot_of(to) or "")
+        at = snapshot_of(to)
+        number = handle.restore("" if at is None else at)
         snapshot = next(int(c.user_metadata["restored_to"]) for c in handle.history() if c.number == number)
     value = {"table": table, "restored_to": snapshot, "commit": number}
     answer(json, value, f"{table} is as it was at snapshot {snapshot}, since commit {number}.")

@@ -172,5 +172,8 @@ def _keys_in(files: Sequence[str], fields: pa.Schema) -> pa.Table:
         missing = [name for name in fields.names if name not in batch.schema.names]
         if missing:
             raise InvalidOption(f"a file lacks {missing[0]!r}, a column of the key", option="FILE")
-        parts.append(batch.select(fields.names).cast(fields))
+        try:
+            parts.append(batch.select(fields.names).cast(fields))
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidOption(f"keys of a file have another type: {error}", option="FILE") from error
     return pa.Table.from_batches(parts, fields)

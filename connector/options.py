@@ -1,7 +1,7 @@
 """The options of a read or a write: one table, checked before anything is opened.
 
 Each option is a field of `Options` or `ChangeOptions`, with its name in Spark, its parser, its uses
-and its meaning. A test compares the tables in docs/options.md and the README with them.
+and its meaning. A test compares the table in docs/options.md with them.
 """
 
 from __future__ import annotations

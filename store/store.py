@@ -329,7 +329,7 @@ class Store:
 
         Args:
             revoke: delete the old secrets at once, as after a leak. Old keys and planned Spark reads then end
-                with `ContinuationKeyError`, checkpoints of streams with `ContinuationKeyError`.
+                and checkpoints of streams with `ContinuationKeyError`.
         """
         with self._context.catalog.writing() as tx:
             number = tx.add_secrets(OFFSETS, KEYS)

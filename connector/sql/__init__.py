@@ -6,7 +6,7 @@ tokens       words of a statement, and a reader that cuts it at some of them
 changing     DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes: carried out
 inserting    INSERT that leaves columns out, which rows that are there keep
 creating     CREATE TABLE of a table of the store
-maintaining  statements about a table as a whole, in words of other formats; describing: what it is
+maintaining  statements about a table as a whole; describing: what it is
 parameters   values of a query's parameters, written into its text as literals
 statements   statements about tables of the store that are no query, recognised by their first words
 query        a query's text, tree and references; what cannot be read for certain is left alone

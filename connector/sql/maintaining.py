@@ -113,8 +113,8 @@ def _set_properties(table: Table, reader: StatementReader) -> None:
     for name in properties:
         if name.lower() != COMPRESSION:
             raise NotUnderstoodError(f"property {name} cannot be changed; only compression can")
-    (form,) = properties.values()
-    table.set_compression(form)
+    for form in properties.values():
+        table.set_compression(form)
 
 
 def _spelt(table: Table, name: str) -> str:

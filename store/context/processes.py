@@ -20,7 +20,7 @@ class PerProcess(Generic[Opened]):
         self._reopen, self._opened = reopen, {os.getpid(): opened}
 
     def get(self) -> Opened:
-        """Return the one of this process, which is opened now if need be."""
+        """Return this process's open store; open it first if needed."""
         return self._opened.get(os.getpid()) or self._opened.setdefault(os.getpid(), self._reopen())
 
     def get_if_open(self) -> Opened | None:

@@ -21,7 +21,7 @@ from elasticscan.topology import Topology
 
 
 class LeasedPages:
-    """The pages of one scan, from any state of it.
+    """A reader of the pages of one scan, from any position.
 
     Args:
         key: where the scan begins.

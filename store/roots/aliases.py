@@ -155,8 +155,8 @@ def whole_uri(text: str) -> str:
         return f"file://{text[match.end() :]}"
     if shown(text) != text:
         raise InvalidOption(
-            "this looks like the address of a database; write "
-            "`postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE`, or ./NAME for a directory",
+            "this looks like the address of a database; write `postgresql+psycopg://USER@HOST/DATABASE`, or "
+            "./NAME for a directory",
             option="uri",
         )
     if match is None:

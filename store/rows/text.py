@@ -183,6 +183,10 @@ def _open(
     """Return a reader of a file, and the types that its texts may take."""
     if kind == "csv":
         return _open_csv(system, path, rules, types, block_bytes), TYPES
+    with system.open_input_stream(path) as start:  # Arrow crashes on a file whose only value is null
+        first = start.read(SAMPLE_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    if first and first not in (b"{", b"["):
+        raise pa.ArrowInvalid("a line of JSON has to be one object")
     try:
         names = _open_json(system, path, SAMPLE_BYTES, None, "infer").schema
         check_names(names)
@@ -284,6 +288,8 @@ def _check_rounded(system: fs.FileSystem, path: str, types: Mapping[str, pa.Data
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise pa.ArrowInvalid("large numbers are read if each line has one object") from error
+            if not isinstance(row, dict):
+                raise pa.ArrowInvalid("large numbers are read if each line has one object")
             for name, kind in types.items():
                 if _rounds(row.get(name), kind):
                     raise pa.ArrowInvalid(
@@ -296,4 +302,9 @@ def _rounds(value: Any, kind: pa.DataType) -> bool:
         return any(_rounds(each, kind.value_type) for each in value)
     if isinstance(value, dict) and pa.types.is_struct(kind):
         return any(_rounds(value.get(part.name), part.type) for part in kind)
-    return pa.types.is_floating(kind) and isinstance(value, int) and float(value) != value
+    if not pa.types.is_floating(kind) or not isinstance(value, int):
+        return False
+    try:
+        return float(value) != value
+    except OverflowError:
+        return True

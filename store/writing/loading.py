@@ -82,7 +82,8 @@ class Load:
         chosen = [name for name, is_given in given.items() if is_given]
         if len(chosen) > 1 and not (len(chosen) == 2 and self.mode == INSERT and self.job is not None):
             raise InvalidOption(
-                f"{' and '.join(chosen[:2])} do not go together; give one of them", option=chosen[1]
+                f"{' and '.join(chosen[:2])} do not go together; give one of them",
+                option=chosen[1].partition(" ")[0],
             )
 
 

@@ -139,6 +139,7 @@ def test_json_keeps_its_kinds_and_its_texts_may_be_times(
         ["[18446744073709551615]"],
         ['{"a": [{"b": 18446744073709551615}]}'],
         ["0.5", "6.02e23", "9007199254740993"],
+        ["0.5", "9" * 400],
     ],
 )
 def test_a_whole_number_of_json_is_never_rounded(store: Store, tmp_path: Path, values: list[str]) -> None:
@@ -155,6 +156,12 @@ def test_a_large_whole_number_of_json_is_loaded_as_a_decimal_or_text(store: Stor
     store.table("t").drop()
     pytest.importorskip("duckdb", reason="pip install 'elasticscan[sql]'")
     assert loaded(store, path, types={"v": "string"}) == (pa.string(), ["18446744073709551615"])
+
+
+def test_a_file_whose_only_value_is_null_is_an_error(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("null\n")
+    with pytest.raises(SchemaMismatch, match="has to be one object"):
+        store.load("t", tmp_path / "rows.jsonl", primary_key="id")
 
 
 @pytest.mark.parametrize("value", ["1e400", "[1"])
