@@ -143,7 +143,7 @@ class Options:
         "SQL condition, evaluated at the source with Arrow kernels, three-valued like Spark's")
     index: str = _option("index", index_name, AUTO, (READ,),
         "`auto` (the cheapest access path), `none` (a direct scan), `key` (by primary key) or an index's "
-        "name; another name is an error that tells the nearest")
+        "name; an unknown name is an error")
     explain: bool = _option("explain", flag, False, (READ,),
         "`load()` gives one row for each access path, with its cost and why not, in place of the rows")
     version: int | str | None = _option("versionAsOf", snapshot, None, (READ,),

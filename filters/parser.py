@@ -136,6 +136,8 @@ def _parse(text: str) -> exp.Expr:
         first = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         near = f" near {first['highlight']!r} (line {first['line']}, column {first['col']})" if first else ""
         why = first.get("description") or "not a SQL condition"
+        if why.startswith("Required keyword"):  # it goes on with the name of a class
+            why = "a value or a name is missing"
         raise FilterError(f"cannot read the filter{near}: {why}", filter=text) from None
 
 
