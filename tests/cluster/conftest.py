@@ -72,10 +72,10 @@ def moving(store: Store, seed: int = 1, roots: str | None = None) -> Iterator[No
     assert any(moves)
 
 
-@pytest.fixture(scope="package")
-def cluster(far: FarPlace) -> Cluster:
-    """One cluster for all tests of this folder: its masters and workers take as long as a test."""
-    return far.cluster
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ class FarPlace:
                 yield filled(made_here), roots
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def far(postgres: Server, s3_server: S3Server) -> Iterator[FarPlace]:
     password = "Zq7:of@the/tests"  # without a word by which Spark itself would find it
     user = postgres.checked_user(password)
