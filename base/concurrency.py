@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar, overload
 
+from elasticscan.base.errors import OutOfResources
+
 T = TypeVar("T")
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -24,10 +26,11 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
 
     Raises the first error once nothing runs any more; items that had not begun by then are left out.
     """
-    if len(items) < 2:
+    pool = None if len(items) < 2 else _started(min(threads, len(items)))
+    if pool is None:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(work, items))
+    with pool:
+        return list(_mapped(pool, work, items))
 
 
 @contextmanager
@@ -38,11 +41,49 @@ def completed(
 
     When the block ends, items that have not begun are cancelled, and those under way are awaited.
     """
-    with ThreadPoolExecutor(threads) as pool:
+    pool = _started(threads)
+    if pool is None:
+        yield (_outcome(work, item) for item in items)
+        return
+    with pool:
         try:
             yield as_completed([pool.submit(work, item) for item in items])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _started(threads: int) -> ThreadPoolExecutor | None:
+    """Return a pool with a running thread, or None where no thread can be started.
+
+    That is so where the system has no more threads, and once the main thread has ended. The caller then does
+    the work itself.
+    """
+    pool = ThreadPoolExecutor(threads)
+    try:
+        pool.submit(int)
+    except RuntimeError:
+        pool.shutdown(wait=False, cancel_futures=True)
+        return None
+    return pool
+
+
+def _mapped(pool: ThreadPoolExecutor, work: Callable[[Item], Made], items: Sequence[Item]) -> Iterator[Made]:
+    try:
+        return pool.map(work, items)
+    except RuntimeError as error:  # items that have begun are awaited when the pool is closed
+        raise OutOfResources(
+            "no more threads can be started; allow more (`ulimit -u`), or run less at once", what="threads"
+        ) from error
+
+
+def _outcome(work: Callable[[Item], Made], item: Item) -> Future[Made]:
+    """Return the outcome of work that is done here and now."""
+    outcome = Future[Made]()
+    try:
+        outcome.set_result(work(item))
+    except Exception as error:
+        outcome.set_exception(error)
+    return outcome
 
 
 def renewed_in_child(make: Callable[[], T]) -> Callable[[], T]:

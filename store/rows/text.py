@@ -36,8 +36,8 @@ TIMES = (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
 TYPES = (pa.int64(), pa.bool_(), pa.float64(), *TIMES)
 _OTHER_TYPE = "; name its type, as in types={{{0!r}: 'string'}} or --type {0}=string"
 _MAX_EXACT = 1 << 53  # of whole numbers in a float
-# Whole numbers that a column of floats would change: with a plus, leading zeros, or more than 15 digits.
-_NOT_FLOAT = r"^(?:\+|-0$|-?0[0-9]|-?[0-9]{16,}$)"
+# What a column of floats would change: a plus, leading zeros, more than 15 digits, or codes such as 12e4.
+_NOT_FLOAT = r"^(?:\+|-0$|-?0[0-9]|-?[0-9]{16,}$|-?[0-9]+[eE][0-9]+$)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -40,6 +42,32 @@ def test_results_come_in_the_order_of_their_items() -> None:
 def test_a_single_item_needs_no_thread() -> None:
     assert parallel(lambda _: threading.current_thread(), [0], 8) == [threading.current_thread()]
     assert parallel(lambda _: 1, [], 8) == []
+
+
+def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert parallel(lambda number: (number, threading.get_ident()), range(3), 2) == [
+        (number, threading.get_ident()) for number in range(3)
+    ]
+    with completed(lambda number: 1 // number, [1, 0], 2) as outcomes:
+        one, none = outcomes
+    assert one.result() == 1
+    assert isinstance(none.exception(), ZeroDivisionError)
+
+
+def test_work_after_the_main_thread_ended_is_done() -> None:
+    program = (
+        "import threading, time; from elasticscan.base.concurrency import parallel\n"
+        "def late():\n    threading.main_thread().join(); print(parallel(abs, [-1, -2], 2))\n"
+        "threading.Thread(target=late).start()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert ran.stdout == "[1, 2]\n", ran.stderr
 
 
 def test_an_error_is_raised_once_nothing_runs_any_more() -> None:

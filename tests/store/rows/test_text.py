@@ -55,6 +55,7 @@ def loaded(store: Store, path: Path, **how: Any) -> tuple[pa.DataType, list[Any]
         (["9007199254740993", "0.5"], "string"),
         (["9223372036854775808"], "string"),
         (["1e400"], "string"),
+        (["12e4", "7e1"], "string"),
         (["01234", ""], "string"),
         (["00.5"], "string"),
         (["-0"], "string"),
