@@ -63,7 +63,7 @@ def loaded(store: Store, path: Path, **how: Any) -> tuple[pa.DataType, list[Any]
         (["NA", "3"], "string"),
         (["20240301", "-7"], "int64"),
         (["9223372036854775807"], "int64"),
-        (["0.5", "1e30", "-inf", "nan"], "double"),
+        (["0.5", "1e+30", "-inf", "nan"], "double"),
         (["True", "false"], "bool"),
         (["2024-03-05"], "date32[day]"),
         (["2024-03-05", "2024-03-05 10:00:00.25"], "timestamp[us]"),
