@@ -112,7 +112,7 @@ def _hide_uris(match: re.Match[str]) -> str:
     line, done, parts = match.group(), 0, []
     for found in _URI.finditer(line):
         if found["uri"]:
-            uri = found["uri"].rstrip("'\"`()<>,;.")
+            uri = found["uri"].rstrip("'\"`()<>,;.:")
             parts += [line[done : found.start()], shown(uri)]
             done = found.start() + len(uri)
         elif "@" in line[found.end() :]:

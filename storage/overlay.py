@@ -65,7 +65,7 @@ class Overlay:
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
         primary_key: names of the key's columns.
         bounds: which commits count.
-        before: the same without those of the others that came last; see `newer_than`.
+        before: the same without those of the others that came last.
 
     Attributes:
         fits: the other rows that may belong to a batch are never more than another batch.

@@ -19,7 +19,7 @@ knows some of those above it in this list and none below, which import-linter ho
 
 roots    where a store and its shards are, and whose they are
 context  an open store, as all that work on it share it; leases, tags, keys
-rows     rows and keys that come from outside: typed, in files, in tables of others
+rows     rows and keys that come from outside: typed, and in files
 reading  scans, aggregates, rows by key, changes, exports
 writing  writes: staged, then committed; indexes, conditions, merges, loads
 moves    tablets that move while everything else goes on
@@ -43,7 +43,7 @@ notebooks  what tables and explanations look like in a notebook
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
-from elasticscan.store.arguments import application, file_form, period, user_metadata
+from elasticscan.store.arguments import application, file_form, user_metadata
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.store.context.lookups import SlotPlaces
@@ -146,7 +146,6 @@ __all__ = [
     "look",
     "look_behind",
     "open_file",
-    "period",
     "publish",
     "publish_replacing",
     "read_files",

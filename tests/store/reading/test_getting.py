@@ -132,7 +132,7 @@ def test_a_range_is_read_as_it_is_asked_for_and_bounded(
     monkeypatch.setattr(getting, "MAX_KEYS", 200_000)
     assert trips.get(range(98, 200_098)).num_rows == 2
     assert trips.get(range(99, 96, -2), ["id"]).column("id").to_pylist() == [99, 97]
-    with pytest.raises(LimitExceeded, match="200,000 keys at once, and was given more"):
+    with pytest.raises(LimitExceeded, match="at most 200,000 keys at once"):
         trips.get(range(10**30))  # it is not made first
     endless = pa.RecordBatchReader.from_batches(
         pa.schema([("id", pa.int32())]), (pa.record_batch({"id": pa.array([1], pa.int32())}) for _ in count())
