@@ -30,7 +30,13 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
     if pool is None:
         return [work(item) for item in items]
     with pool:
-        return list(_mapped(pool, work, items))
+        try:
+            results = pool.map(work, items)
+        except RuntimeError as error:  # items that have begun are awaited when the pool is closed
+            raise OutOfResources(
+                "no more threads can be started; allow more (`ulimit -u`), or run less at once", what="threads"
+            ) from error
+        return list(results)
 
 
 @contextmanager
@@ -65,15 +71,6 @@ def _started(threads: int) -> ThreadPoolExecutor | None:
         pool.shutdown(wait=False, cancel_futures=True)
         return None
     return pool
-
-
-def _mapped(pool: ThreadPoolExecutor, work: Callable[[Item], Made], items: Sequence[Item]) -> Iterator[Made]:
-    try:
-        return pool.map(work, items)
-    except RuntimeError as error:  # items that have begun are awaited when the pool is closed
-        raise OutOfResources(
-            "no more threads can be started; allow more (`ulimit -u`), or run less at once", what="threads"
-        ) from error
 
 
 def _outcome(work: Callable[[Item], Made], item: Item) -> Future[Made]:

@@ -58,7 +58,7 @@ def text_that_cannot_be_encoded(patch: Patch) -> None:
 
 
 def range_not_checked(patch: Patch) -> None:
-    patch.setattr(arguments, "number", lambda _, value, *__: value)
+    patch.setattr(arguments, "number", lambda _, value, **__: value)
 
 
 # What is left out, and the test that notices, with the fixture that it takes.
