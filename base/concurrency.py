@@ -34,7 +34,7 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
             results = pool.map(work, items)
         except RuntimeError as error:  # items that have begun are awaited when the pool is closed
             raise OutOfResources(
-                "no more threads can be started; allow more (`ulimit -u`), or run less at once", what="threads"
+                "no more threads can be started; allow more (`ulimit -u`)", what="threads"
             ) from error
         return list(results)
 
