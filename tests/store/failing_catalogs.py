@@ -152,7 +152,7 @@ def main() -> None:
         program: Program | None = None
         try:
             program = Program(place, dict(rows), seed)
-            said: dict[str, object] = {"seed": seed, "message": program.run(), "failures": program.failures}
+            said: dict[str, object] = {"seed": seed, "reported": program.run(), "failures": program.failures}
         except BaseException:
             done = [] if program is None else program.done
             said = {"seed": seed, "failed": f"seed {seed}, after {done}: {traceback.format_exc()}"}
