@@ -367,7 +367,7 @@ def test_a_limit_is_exact_and_resumes_from_every_page(
 
 def test_pages_are_no_longer_than_the_limit(trips: Table) -> None:
     scan = trips.scan(limit=7)
-    assert [page.rows.num_rows <= 7 for page in scan]
+    assert all(page.rows.num_rows <= 7 for page in scan)
     assert scan.stats.scanned <= 2 * 7, "the first page may have ended at a tablet that lies elsewhere"
 
 
