@@ -31,7 +31,7 @@ _COMMAND = re.compile(
 )
 # Places of a machine, which are in the scratch directory here.
 _PLACES = re.compile(r"(?<![\w/.])/(?=(?:data|backups|disk1|srv)/)")
-_VARIES = re.compile(r"^seconds .*$", re.MULTILINE)
+_VARIES = re.compile(r"^seconds .*$|\d+\.\d+ s$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

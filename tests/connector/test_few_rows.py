@@ -386,13 +386,15 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
     assert reads[3:] == [False]
 
 
-def _workers() -> set[int]:
-    """The processes of tasks, which a daemon of PySpark below this process has forked."""
+def _workers() -> dict[int, int]:
+    """The processor time of each process of tasks, which a daemon of PySpark below this process has forked."""
     processes = {}
+    ticks = {}
     for each in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
-            processes[int(each.name)] = (parent, "pyspark.daemon" in (each / "cmdline").read_text())
+            fields = (each / "stat").read_text().rpartition(")")[2].split()
+            ticks[int(each.name)] = int(fields[11]) + int(fields[12])
+            processes[int(each.name)] = (int(fields[1]), "pyspark.daemon" in (each / "cmdline").read_text())
 
     def is_below(process: int) -> bool:
         while process in processes and process != os.getpid():
@@ -400,7 +402,7 @@ def _workers() -> set[int]:
         return process == os.getpid()
 
     daemons = {process for process, (_, is_one) in processes.items() if is_one}
-    return {process for process in daemons if processes[process][0] in daemons and is_below(process)}
+    return {each: ticks[each] for each in daemons if processes[each][0] in daemons and is_below(each)}
 
 
 @pytest.mark.long
@@ -411,13 +413,14 @@ def test_no_worker_is_killed_by_a_limit(
     store.table("t").upsert(conftest.rows(0, 180_000))
     shop = attach(spark, store.uri, "alive_")
     by_tasks(monkeypatch)
-    shop.table("t").load().collect()  # the workers are there
-    before = _workers()
-    assert before
+    idle = _workers()  # of other tests: Spark ends them when they were idle for a minute
+    shop.table("t").load().collect()
+    used = {each for each, ticks in _workers().items() if ticks != idle.get(each)}
+    assert used
     for limit in (700, 15_000):
         assert len(shop.sql(f"SELECT id FROM alive_t LIMIT {limit}").collect()) == limit
         assert len(shop.table("t").select("id").limit(limit).load().collect()) == limit
-    assert before <= _workers()
+    assert used <= _workers().keys()
 
 
 def test_a_limit_of_many_small_rows_is_read_beside_the_driver(
