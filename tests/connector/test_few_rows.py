@@ -387,7 +387,7 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
 
 
 def _workers() -> dict[int, int]:
-    """The processor time of each process of tasks, which a daemon of PySpark below this process has forked."""
+    """The processor time of each process of tasks that a daemon of PySpark below this process has forked."""
     processes = {}
     ticks = {}
     for each in Path("/proc").glob("[0-9]*"):
