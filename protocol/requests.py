@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elasticscan.filters import KeySets
 from elasticscan.protocol.cursors import Cursors
-from elasticscan.topology import Placement
+from elasticscan.topology import Placement, SlotSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,9 @@ class PageRows:
     """The answer: rows in the order of the request, the slot of each, and the cursors that remain.
 
     A shard answers with what is readable at it *while it reads*: rows of a slot that left are
-    silently absent. The scan finds that out by looking at the placement again.
+    silently absent. The scan finds that out by looking at the placement again. A shard of a store that others
+    operate says so itself: `refused` are slots that it did not serve, or not wholly, when it read. They are
+    in no cursor of `after`, and none of their rows are in the page.
 
     `after` are cursors over the slots asked for; slots in none of them have no more rows. `scanned` counts
     what was looked at: versions of rows in a direct scan (not those under others), or entries of an
@@ -157,6 +159,7 @@ class PageRows:
     after: Cursors
     scanned: int = 0
     skipped: int = 0
+    refused: SlotSet = field(default_factory=SlotSet)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from elasticscan.protocol import Cursor, Cursors, merge, restrict, slots_of
+from elasticscan.protocol import Cursor, Cursors, PageRows, merge, restrict, slots_of
 from elasticscan.topology import Placement, SlotSet
+
+_NO_SLOTS = SlotSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,17 @@ class Accepted:
     moved: SlotSet
 
 
-def plan_read(cursors: Cursors, placement: Placement) -> ShardRead | None:
-    """Return the next read of a scan, or None when it is complete.
+def plan_read(cursors: Cursors, placement: Placement, later: SlotSet = _NO_SLOTS) -> ShardRead | None:
+    """Return the next read of a scan, or None where nothing is left to read.
 
     Shards where a slot was left half-read come first, so that few positions are ever open and
     the continuation key stays small; all cursors at the shard are read in one pass.
+
+    `later` are slots that a shard has just refused: they are left out, and asked for again in the next pass,
+    when all others were read.
     """
+    if later:
+        cursors = restrict(cursors, slots_of(cursors) - later)
     if not cursors:
         return None
     begun = SlotSet.of(r for c in cursors if c.position is not None for r in c.slots)
@@ -59,6 +66,18 @@ def plan_lowest(cursors: Cursors, placement: Placement) -> ShardRead | None:
     lowest = min(cursors, key=lambda cursor: cursor.position or b"")
     shard = placement.first_shard(lowest.slots)
     return ShardRead(shard, restrict(cursors, placement.at(shard)), placement)
+
+
+def remaining(read: ShardRead, page: PageRows) -> Cursors:
+    """Return the cursors that a page left over: refused slots stay where they were.
+
+    A slot that was neither refused nor left over would count as finished, so the two must not be confused.
+    """
+    if not page.refused:
+        return page.after
+    assert page.refused <= read.slots, "a shard refused slots that it was not asked for"
+    assert not page.refused & slots_of(page.after), "a shard refused slots that it answered for"
+    return merge((*page.after, *restrict(read.cursors, page.refused)))
 
 
 def accept_page(cursors: Cursors, read: ShardRead, after: Cursors, placement: Placement) -> Accepted:

@@ -22,7 +22,7 @@ from elasticscan.protocol import (
     slots_of,
 )
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read, staying_rows
+from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read, remaining, staying_rows
 from elasticscan.topology import Placement, SlotSet
 
 
@@ -113,10 +113,11 @@ def drive(
     coverage = Coverage(plan.slots, slots_of(cursors))
     ahead: _Step | None = None
     looked: Placement | None = None
+    refused = SlotSet()  # in this pass over the slots that are left
 
     def step(cursors: Cursors, placement: Placement, shard: int | None = None) -> _Step | None:
         """Read the next page; none at another shard, if one is given."""
-        read = plan_read(cursors, placement)
+        read = plan_read(cursors, placement, refused)
         if read is None or shard not in (None, read.shard):
             return None
         return _Step(cursors, read, shards.read_page(plan.request(read, placements.layout_of(placement))))
@@ -135,11 +136,16 @@ def drive(
                 with suppress(Exception):  # the error is raised again if that page is needed
                     ahead = step(now.expected, placements.recent(looked), now.read.shard)
             looked = look.answer()
-        accepted = accept_page(cursors, now.read, now.page.after, looked)
+        accepted = accept_page(cursors, now.read, remaining(now.read, now.page), looked)
         coverage.finish(accepted.finished)
         answer = drop_moved(now.page, accepted.moved)
         stats.count(plan, now.read, accepted, now.page, answer)
         cursors = accepted.cursors
+        if now.page.refused:
+            refused |= now.page.refused
+            ahead = None  # planned when these slots were expected to be done
+        if refused and slots_of(cursors) <= refused:  # a new pass, by a placement that is read for it
+            refused, looked = SlotSet(), None
         yield replace(answer, after=cursors)
     coverage.prove()
 
@@ -155,7 +161,8 @@ class _Step:
     @property
     def expected(self) -> Cursors:
         """The cursors after it if nothing has."""
-        return accept_page(self.cursors, self.read, self.page.after, self.read.placement).cursors
+        left = remaining(self.read, self.page)
+        return accept_page(self.cursors, self.read, left, self.read.placement).cursors
 
 
 def drop_moved(page: PageRows, moved: SlotSet) -> PageRows:

@@ -217,6 +217,11 @@ def moved_slots_advance(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", hasty)
 
 
+@fault("simulation", "slots that a shard refuses keep their position")
+def refused_slots_are_finished(patch: Patch) -> None:
+    patch.setattr(driver, "remaining", lambda _, page: page.after)
+
+
 @fault("simulation", "a slot is finished only when its shard has no more rows of it")
 def half_read_slot_is_finished(patch: Patch) -> None:
     accept = cursor.accept_page

@@ -29,6 +29,7 @@ from elasticscan.protocol import (
     RowAnswer,
     RowRequest,
     merge,
+    restrict,
     slots_of,
 )
 from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, move_tablet, split_tablet
@@ -105,6 +106,7 @@ class MemoryCluster:
     Attributes:
         remembers: tells whether the placement read last is recent enough to plan a page.
         awaits: tells whether a placement is awaited like a server's, so that a page may be read meanwhile.
+        refuses: tells whether the shard refuses a slot that it is asked for.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class MemoryCluster:
         self.during = during
         self.remembers: Callable[[], bool] = lambda: False
         self.awaits: Callable[[], bool] = lambda: False
+        self.refuses: Callable[[], bool] = lambda: False
         self.last_commit = 0
         self._placement = self._looked = placement
         self._order = order
@@ -146,7 +149,9 @@ class MemoryCluster:
 
     def read_page(self, request: PageRequest) -> PageRows:
         found: list[_Found] = []
-        for cursor in request.cursors:
+        refused = SlotSet.of((slot, slot + 1) for slot in _each(slots_of(request.cursors)) if self.refuses())
+        cursors = restrict(request.cursors, slots_of(request.cursors) - refused)
+        for cursor in cursors:
             for slot in _each(cursor.slots):
                 self.during()
                 found += self._beyond(cursor, slot, request)
@@ -158,7 +163,8 @@ class MemoryCluster:
             {"key": [row.key for row in taken], "value": [row.value for row in taken]}, schema=SCHEMA
         )
         slots = pa.array([row.slot for row in taken], pa.uint16())
-        return PageRows(rows.select(list(request.columns)), slots, self._after(request.cursors, taken, left))
+        after = self._after(cursors, taken, left)
+        return PageRows(rows.select(list(request.columns)), slots, after, refused=refused)
 
     def read_rows(self, request: RowRequest) -> RowAnswer:
         """Rows by key; the world may change before each key, and once more at the end."""

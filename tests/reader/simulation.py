@@ -113,12 +113,13 @@ class SimulatedScan:
     def most_pages_left(self) -> int:
         """How many pages the scan may still need when nothing moves any more.
 
-        A page is full, or it finishes all that its shard has; one that was read ahead may still lose rows to
-        the last move; and one step tells that it is over.
+        A page is full, or it finishes all that its shard has in this pass, and slots that were refused wait
+        for another one; a page that was read ahead may still lose rows to the last move; and one step tells
+        that it is over.
         """
         left = sum(self.expected.values()) - len(self.got)
         shards = self.cluster.current().split_by_shard(slots_of(self.cursors))
-        return left // self.plan.page_rows + len(shards) + 2
+        return left // self.plan.page_rows + 2 * len(shards) + 2
 
     def check(self) -> None:
         got = Counter(self.got)
@@ -148,6 +149,10 @@ class Simulation:
         far = random.Random(f"far {seed}")
         awaited = far.choice([0.0, 0.5, 1.0])
         self.cluster.awaits = lambda: far.random() < awaited
+        # Whether shards refuse slots, as those of a store that others operate; not for scans in one order.
+        operated = random.Random(f"operated {seed}")
+        refused = operated.choice([0.0, 0.0, 0.3, 0.9]) if self.order is DIRECT else 0.0
+        self.cluster.refuses = lambda: operated.random() < refused
         self.keys = self.random.randint(1, 60)
         self.values = self.random.choice([2, 1_000])  # few of them: many ties in an index scan
         self.rows: dict[int, int] = {}
@@ -205,7 +210,7 @@ class Simulation:
     def _finish(self) -> None:
         """Nothing moves any more: every scan ends within its bound."""
         self.changes_left = 0
-        self.cluster.remembers = lambda: False
+        self.cluster.remembers = self.cluster.refuses = lambda: False
         for scan in self.scans:
             for _ in range(scan.most_pages_left()):
                 if not scan.done:

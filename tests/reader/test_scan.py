@@ -22,16 +22,16 @@ class ToldCluster(MemoryCluster):
         super().__init__(initial_placement(4, 2, [1, 2]))
         self.awaits = self.remembers = lambda: True
         self.calls: list[str] = []
-        self.refuses: BaseException | None = None  # instead of what comes after the next page
+        self.fails_with: BaseException | None = None  # instead of what comes after the next page
         self._answered = 0
         self.write(ROWS)
 
     def read_page(self, request: PageRequest) -> PageRows:
         self.calls.append("page")
-        if self.refuses is not None:
+        if self.fails_with is not None:
             self._answered += 1
             if self._answered > 1:
-                raise self.refuses
+                raise self.fails_with
         return super().read_page(request)
 
     @contextmanager
@@ -86,7 +86,7 @@ def test_a_page_that_cannot_be_read_ahead_is_reported_when_it_is_asked_for(
     cluster: ToldCluster, scan: SimulatedScan
 ) -> None:
     scan.step()
-    cluster.refuses = OSError("gone")
+    cluster.fails_with = OSError("gone")
     scan.step()
     assert len(scan.got) == 10
     with pytest.raises(OSError, match="gone"):
@@ -97,7 +97,7 @@ def test_an_interruption_while_a_page_is_read_ahead_comes_out(
     cluster: ToldCluster, scan: SimulatedScan
 ) -> None:
     scan.step()
-    cluster.refuses = KeyboardInterrupt()
+    cluster.fails_with = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         scan.step()
 
