@@ -33,10 +33,18 @@ if TYPE_CHECKING:
     from elasticscan.store import Page, Scan, Store, Table
 
     create = Store.create
-    open = Store.open  # noqa: A001 - `elasticscan.open`, as one says `gzip.open`
+    open = Store.open  # noqa: A001 - `elasticscan.open`, as one says `gzip.open`; of a cluster, a ClusterStore
 
 __version__ = "0.1.0"
 __all__ = ["Page", "Scan", "Store", "Table", "__version__", "create", "errors", "open"]
+
+
+def _open(uri: Any, *args: Any, **options: Any) -> Any:
+    """Open a store as `Store.open` does, or a Redis or Valkey cluster as `backends.open_cluster` does."""
+    backends = import_module("elasticscan.backends")
+    if backends.is_cluster(uri):
+        return backends.open_cluster(uri, *args, **options)
+    return import_module("elasticscan.store").Store.open(uri, *args, **options)
 
 
 if not TYPE_CHECKING:  # type checkers would take any name, since this one takes all
@@ -48,7 +56,7 @@ if not TYPE_CHECKING:  # type checkers would take any name, since this one takes
         if name == "errors":
             return import_module("elasticscan.errors")
         store = import_module("elasticscan.store")
-        value = getattr(store.Store if name in ("create", "open") else store, name)
+        value = _open if name == "open" else getattr(store.Store if name == "create" else store, name)
         globals()[name] = value
         return value
 

@@ -79,6 +79,7 @@ __all__ = [
     "LimitExceeded",
     "NotFound",
     "NotReady",
+    "NotSupported",
     "OperatorNeeded",
     "OutOfResources",
     "ReadOnlyStore",
@@ -187,6 +188,13 @@ class UnsupportedStatement(UsageError):
     Use what the message names instead."""
 
     code = "ES_UNSUPPORTED_STATEMENT"
+
+
+class NotSupported(UsageError):
+    """A call that this kind of store does not support: a Redis or Valkey cluster is only read.
+    Copy the rows into an embedded store, or change them with a client of the cluster."""
+
+    code = "ES_NOT_SUPPORTED"
 
 
 class FilterError(UsageError):

@@ -64,7 +64,7 @@ def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
         ContinuationKeyError: it is no partition of ours, or one of another read.
         TableChanged: there is another store at the URI.
     """
-    part = _check(partition)
+    part = checked(partition)
     store = open_store(options.store, part.store_id)
     key = store.context.sealer.open(part.key)
     scan = store.resume_part(key, ends_lease=False)
@@ -117,7 +117,7 @@ def of_another_read() -> ContinuationKeyError:
     return ContinuationKeyError("the partition belongs to another read; load the DataFrame again")
 
 
-def _check(partition: Any) -> ScanPartition:
+def checked(partition: Any) -> ScanPartition:
     """Check the plain fields of a partition that travelled through Spark; its key is sealed."""
     if isinstance(partition, ScanPartition):
         plain = (isinstance(getattr(partition, name, None), str) for name in ("key", "store_id", "kind"))

@@ -16,7 +16,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import InvalidOption, NotSupported
+from elasticscan.connector.clusters import ClusterOptions, ClusterReader, cluster_schema, names_cluster
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import (
     Options,
@@ -48,6 +49,8 @@ class ElasticScanSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's columns; called by `load()` unless the user gave a schema."""
+        if names_cluster(self.options):
+            return cluster_schema(ClusterOptions.parse(self.options))
         options = self._options()
         table = open_store(options.store).table(options.table).definition
         if options.filter is not None:
@@ -56,6 +59,8 @@ class ElasticScanSource(DataSource):
         return offered_schema(table, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if names_cluster(self.options):
+            return ClusterReader(ClusterOptions.parse(self.options), schema)
         options = check_for_batch(self._options())
         if options.changes.feed:
             return ChangeFeedReader(options, schema)
@@ -73,6 +78,8 @@ class ElasticScanSource(DataSource):
         )
 
     def _options(self) -> Options:
+        if names_cluster(self.options):
+            raise NotSupported("a Redis or Valkey cluster is read in batches alone; use spark.read")
         return with_location(parse_options(self.options))
 
 

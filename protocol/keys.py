@@ -56,6 +56,7 @@ class ContinuationKey:
         limit: how many rows are still to be given; None for all.
         by_key: it reads only ranges of primary keys, which follow from its filter.
         definition: the number of the table's definition when it began, which names and types its columns.
+        plan: what the back end needs besides, which it alone understands; nothing at the embedded store.
     """
 
     table: int
@@ -76,6 +77,7 @@ class ContinuationKey:
     limit: int | None = None
     by_key: bool = False
     definition: int = 1
+    plan: bytes = b""
 
     def restrict_to(self, slots: SlotSet) -> ContinuationKey:
         """Return the scan over `slots` alone, as one of the tasks that a scan is divided among reads it."""
@@ -124,6 +126,7 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
         key.limit,
         key.by_key,
         key.definition,
+        key.plan,
     ]
     packed = msgpack.packb(fields)
     assert isinstance(packed, bytes)
@@ -136,7 +139,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
         fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
         expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
         text, rows, size, lease, index, descending, merged, segments, feed, limit, *last = rest
-        by_key, definition = last
+        by_key, definition, plan = last
         key = ContinuationKey(
             table=_whole(table),
             snapshot=_whole(snapshot),
@@ -156,6 +159,7 @@ def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
             limit=None if limit is None else _whole(limit),
             by_key=_flag(by_key),
             definition=_whole(definition),
+            plan=_bytes(plan),
         )
         return key, _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:

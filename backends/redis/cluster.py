@@ -1,0 +1,153 @@
+"""A cluster as a back end: placements by its nodes' views, pages by its masters."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from redis.exceptions import RedisError
+
+from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap
+from elasticscan.backends.redis.connections import Connections
+from elasticscan.backends.redis.errors import stays_refused
+from elasticscan.backends.redis.hash_slots import probe_of
+from elasticscan.backends.redis.pages import Exchange, KeySpace, Progress, Step, read_page
+from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
+from elasticscan.topology import Placement, SlotSet
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_TORN_LOOKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The placement that planned a page: its server has said itself what it refuses."""
+
+    placement: Placement
+    is_awaited: bool = False
+
+    def answer(self) -> Placement:
+        return self.placement
+
+
+class ClusterReader:
+    """The placements and shards of one scan: implements `Placements` and `Shards`."""
+
+    def __init__(self, connections: Connections, space: KeySpace) -> None:
+        self._connections, self._space = connections, space
+        self._map: ClusterMap | None = None
+        self.progress = Progress()
+        self._since: dict[int, float] = {}  # when slots were first refused, of those that still are
+        self._pause = _SHORTEST_PAUSE
+
+    def current(self) -> Placement:
+        self._map = self._connections.read_map()
+        return self._map.placement
+
+    @contextmanager
+    def look(self) -> Iterator[PlacementLook]:
+        assert self._map is not None, "a page was planned"
+        yield _Look(self._map.placement)
+
+    def recent(self, looked: Placement | None) -> Placement:
+        """Read the placement once for each pass over the slots that are left."""
+        if looked is None:
+            if self._since:  # nothing else is left to read
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            return self.current()
+        assert self._map is not None, "a placement was read"
+        return self._map.placement
+
+    def layout_of(self, _: Placement) -> None:
+        return None
+
+    def read_page(self, request: PageRequest) -> PageRows:
+        assert self._map is not None, "a page was planned"
+        node = self._map.nodes.get(request.shard)
+        if request.shard == UNSERVED or node is None:
+            return self._refused(request, "no node serves them")
+        try:
+            page: PageRows = self._run(read_page(request, self._space, self.progress), node.address)
+        except (RedisError, OSError) as error:
+            return self._refused(request, f"{type(error).__name__}: {error}")
+        self._map = self._map.with_hints(self.progress.hints)
+        self.progress.hints.clear()
+        self._check_time()
+        if page.rows.num_rows:
+            self._pause = _SHORTEST_PAUSE
+        return page
+
+    def _run(self, step: Step, address: Address) -> Any:
+        """Run a page's exchanges, those without an address at the page's own server."""
+        try:
+            exchange: Exchange = next(step)
+            while True:
+                exchange = step.send(
+                    self._connections.exchange(exchange.address or address, exchange.commands)
+                )
+        except StopIteration as end:
+            return end.value
+
+    def _refused(self, request: PageRequest, reason: str) -> PageRows:
+        """Answer that nothing was learned of the slots that were asked for."""
+        asked = slots_of(request.cursors)
+        for start, end in asked:
+            for slot in range(start, end):
+                self.progress.names.pop(slot, None)
+                self.progress.reasons[slot] = reason
+        self._check_time()
+        rows = pa.RecordBatch.from_pylist([], schema=self._space.model.schema(request.columns))
+        return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
+
+    def _check_time(self) -> None:
+        """Raise `NotReady` where a slot stays refused for too long."""
+        now, seconds = time.monotonic(), self._connections.options.slot_timeout
+        self._since = {slot: self._since.get(slot, now) for slot in self.progress.reasons}
+        late = [slot for slot, since in self._since.items() if now - since > seconds]
+        if late:
+            slots = SlotSet.of((slot, slot + 1) for slot in late)
+            raise stays_refused(str(slots), seconds, self.progress.reasons[late[0]])
+
+    def torn_slots(self, slots: SlotSet) -> SlotSet:
+        """Return the slots with keys at masters that do not serve them, where no client sees them.
+
+        A failover during a move key by key leaves such keys. Slots that are being moved just now are looked
+        at again; a slot counts as torn when it rests and has such keys several times in a row.
+        """
+        for _ in range(_TORN_LOOKS):
+            slots = self._astray(slots)
+            if not slots:
+                break
+            time.sleep(_LONGEST_PAUSE)
+        return slots
+
+    def _astray(self, slots: SlotSet) -> SlotSet:
+        """Return the slots that rest at their owners, and of which another master has keys."""
+        cluster = self._connections.read_map()
+        astray = set()
+        for shard, node in cluster.nodes.items():
+            elsewhere = [slot for a, b in slots - cluster.placement.at(shard) for slot in range(a, b)]
+            commands = [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in elsewhere]
+            try:
+                counts = self._connections.exchange(node.address, commands) if commands else []
+            except (RedisError, OSError):
+                continue  # a server that is down shows nothing astray
+            astray |= {
+                slot
+                for slot, count in zip(elsewhere, counts, strict=True)
+                if isinstance(count, int) and count
+            }
+        resting = set()
+        for slot in astray:
+            owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
+            if owner is not None:
+                probe = probe_of(self._space.prefix, slot, b":elasticscan:" + os.urandom(6).hex().encode())
+                if self._connections.exchange(owner.address, [(b"EXISTS", probe)]) == [0]:
+                    resting.add(slot)
+        return SlotSet.of((slot, slot + 1) for slot in resting)

@@ -1,0 +1,153 @@
+"""Connections to the nodes of a cluster: commands out, answers in, and placements. All I/O is here.
+
+A connection that fails, or takes longer than `timeout`, is closed, and all that was asked over it counts as
+refused: nothing was learned of these slots. The next pass reads the placement again, and asks whoever serves
+them then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis.connection import Connection, ConnectionPool, SSLConnection
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+
+from elasticscan.backends.redis.cluster_map import Address, ClusterMap, merge_views, read_nodes
+from elasticscan.backends.redis.errors import no_permission, not_a_cluster, refused_login, unreachable
+from elasticscan.backends.redis.options import ClusterOptions
+from elasticscan.base.concurrency import cached_property
+
+_VIEWS = 3  # nodes that are asked for the placement
+_UNREACHABLE = (RedisError, OSError)
+
+
+class Connections:
+    """The nodes of one cluster. Safe to share among threads; a forked child connects again."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self.options = options
+        self._pools: dict[Address, ConnectionPool] = {}
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._shards: dict[str, int] = {}
+        self.map: ClusterMap = self.read_map()
+
+    @cached_property
+    def has_slot_scan(self) -> bool:
+        """Whether SCAN with a slot's number as cursor walks that slot: Redis 7.4, Valkey 8 and newer."""
+        text = self.ask(next(iter(self.map.nodes.values())).address, b"INFO", b"server").decode()
+        said = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
+        if "valkey_version" in said:
+            return _version(said["valkey_version"]) >= (8, 0)
+        return _version(said.get("redis_version", "0")) >= (7, 4)
+
+    def close(self) -> None:
+        """Close all connections; what is asked afterwards opens new ones."""
+        with self._lock:
+            pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.disconnect()
+
+    def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """Send commands to a node and return their answers, errors among them.
+
+        Raises:
+            OSError, RedisError: the node cannot be reached, or did not answer in time.
+        """
+        with self._connected(address) as connection:
+            connection.send_packed_command(connection.pack_commands(commands))
+            return [_answer(connection) for _ in commands]
+
+    def ask(self, address: Address, *command: bytes) -> Any:
+        """Return the answer to one command. Raises as `exchange`, and the error that is the answer."""
+        (answer,) = self.exchange(address, [command])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @contextmanager
+    def _connected(self, address: Address) -> Iterator[Connection]:
+        pool = self._pool(address)
+        connection = pool.get_connection()
+        try:
+            yield connection
+        except BaseException:
+            connection.disconnect()  # answers that were not read must not be taken for others
+            raise
+        finally:
+            pool.release(connection)
+
+    def _pool(self, address: Address) -> ConnectionPool:
+        with self._lock:
+            if os.getpid() != self._process:
+                self._pools, self._process = {}, os.getpid()
+            if address not in self._pools:
+                host, port = self.options.address_map.get(address, address)
+                options = self.options
+                secure: dict[str, Any] = {}
+                if options.tls:
+                    secure = {
+                        "connection_class": SSLConnection,
+                        "ssl_ca_certs": options.tls_ca_file,
+                        "ssl_certfile": options.tls_cert_file,
+                        "ssl_keyfile": options.tls_key_file,
+                    }
+                self._pools[address] = ConnectionPool(
+                    host=host,
+                    port=port,
+                    username=options.user,
+                    password=options.password,
+                    socket_timeout=options.timeout,
+                    socket_connect_timeout=options.timeout,
+                    protocol=2,
+                    **secure,
+                )
+            return self._pools[address]
+
+    def read_map(self) -> ClusterMap:
+        """Read the placement from several nodes.
+
+        Raises:
+            ShardUnavailable: no node answers, or none is in cluster mode.
+        """
+        known = [node.address for node in self.map.nodes.values()] if hasattr(self, "map") else []
+        views, failed = [], None
+        for address in dict.fromkeys((*known, *self.options.seeds)):
+            try:
+                text = self.ask(address, b"CLUSTER", b"NODES").decode()
+                views.append(read_nodes(text, address))
+            except AuthenticationError as error:
+                raise refused_login(error) from None
+            except NoPermissionError as error:
+                raise no_permission(error) from None
+            except (*_UNREACHABLE, ValueError) as error:
+                failed = error
+            if len(views) == _VIEWS:
+                break
+        if not views:
+            assert failed is not None, "there is a seed"
+            if isinstance(failed, ResponseError) and "cluster support disabled" in str(failed):
+                raise not_a_cluster() from None
+            raise unreachable(", ".join(f"{host}:{port}" for host, port in self.options.seeds), failed)
+        self.map = merge_views(views, self._shards)
+        return self.map
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+
+
+def _answer(connection: Connection) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except (ResponseError, BusyLoadingError) as error:
+        return error

@@ -1,0 +1,69 @@
+"""Errors of clusters, as those of the product: what cannot be waited for."""
+
+from __future__ import annotations
+
+from elasticscan.base.errors import (
+    InvalidOption,
+    LimitExceeded,
+    NotReady,
+    SchemaMismatch,
+    ShardUnavailable,
+)
+
+ACL = (
+    "+get +strlen +hgetall +hmget +hlen +scan +type +exists +pttl +multi +exec +discard +asking +readonly "
+    "+ping +command +info +cluster|getkeysinslot +cluster|countkeysinslot +cluster|nodes"
+)
+
+
+def no_permission(error: Exception) -> ShardUnavailable:
+    return ShardUnavailable(
+        f"the user lacks a permission ({error}); grant it: ACL SETUSER name {ACL} %R~<table>:*", acl=ACL
+    )
+
+
+def unexpected(error: Exception) -> ShardUnavailable:
+    return ShardUnavailable(f"a server of the cluster answered {error!s:.200}; look at its log")
+
+
+def slot_too_large(slot: int, count: int, most: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"slot {slot} holds {count:,} keys and maxSlotKeys is {most:,}; raise it, or spread the keys",
+        slot=slot,
+        most=most,
+    )
+
+
+def wrong_type(name: bytes, kind: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"key {name.decode(errors='replace')!r} is no {kind}; choose another model or a narrower keysPattern"
+    )
+
+
+def stays_refused(slots: str, seconds: float, reason: str) -> NotReady:
+    return NotReady(
+        f"slots {slots} could not be read for {seconds:,.0f} s ({reason}); run redis-cli --cluster check",
+        kind="slots",
+    )
+
+
+def unreachable(place: str, error: Exception) -> ShardUnavailable:
+    return ShardUnavailable(f"no node of the cluster answers at {place}: {error}; check url and addressMap")
+
+
+def refused_login(error: Exception) -> ShardUnavailable:
+    return ShardUnavailable(
+        f"the cluster refuses the login: {error!s:.200}; check user and password of the URL"
+    )
+
+
+def not_a_cluster() -> InvalidOption:
+    return InvalidOption("the server is not in cluster mode; start it with cluster-enabled yes", option="url")
+
+
+def torn_slots(slots: str) -> ShardUnavailable:
+    return ShardUnavailable(
+        f"slots {slots} have keys at masters that do not serve them; run redis-cli --cluster fix, or read "
+        "with failOnTornSlots=false",
+        slots=slots,
+    )

@@ -1,0 +1,269 @@
+"""A cluster as a store: its tables are groups of keys, and nothing of it can be changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+
+from elasticscan.backends.redis.cluster_map import ClusterMap
+from elasticscan.backends.redis.connections import Connections
+from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
+from elasticscan.backends.redis.history import TopologyHistory
+from elasticscan.backends.redis.inference import infer_fields
+from elasticscan.backends.redis.keys import ClusterSealer
+from elasticscan.backends.redis.options import ClusterOptions, TableOptions
+from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.patterns import expression_of, prefix_of, slots_of_prefix
+from elasticscan.backends.redis.scan import ClusterScan, key_condition
+from elasticscan.backends.redis.values import Model
+from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotSupported, TableChanged
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.filters import Predicate, decode_key, single_values, value_set
+from elasticscan.metadata import no_such_column
+from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.topology import Placement, SlotSet
+
+_MOST_KEYS = 10_000  # that a condition names
+_KEY_BYTES = 1_000  # about what a value takes, to weigh slots
+
+Weights = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class ClusterStore:
+    """A Redis or Valkey cluster. It can be read, and nothing of it can be changed.
+
+    Args:
+        options: how to reach it.
+        key_secret: what seals continuation keys, or `env:` and the name of a variable; None for keys that
+            anyone who holds them can read.
+    """
+
+    def __init__(self, options: ClusterOptions, key_secret: str | None = None) -> None:
+        self.connections = Connections(options)
+        self.sealer = ClusterSealer(key_secret)
+
+    def __repr__(self) -> str:
+        return f"<elasticscan.ClusterStore of {len(self.connections.map.nodes)} masters>"
+
+    def __enter__(self) -> ClusterStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.connections.close()
+
+    def table(self, name: str, schema: pa.Schema | None = None, **options: Any) -> ClusterTable:
+        """Return the keys `name:*` as a table.
+
+        Args:
+            name: what the keys begin with.
+            schema: the columns of values, and the key's if it is not text; read from some keys by default.
+            options: fields of `TableOptions`: `model`, `keys_pattern`, `key_column`, `ttl_column`, …
+
+        Raises:
+            InvalidOption: an option does not exist, or no key was found to read columns from.
+        """
+        try:
+            chosen = TableOptions(**{"keys_pattern": f"{name}:*"} | options)
+        except TypeError as error:
+            raise InvalidOption(
+                f"table(): {error}; docs/redis.md lists the options", option="options"
+            ) from None
+        return ClusterTable(self, name, chosen, schema)
+
+    def resume(self, key: str) -> ClusterScan:
+        """Return the scan that a page's key stands for, from after that page.
+
+        Raises:
+            ContinuationKeyError: it is no key of such a scan.
+            TableChanged: the cluster is another one.
+        """
+        return self.resume_state(self.sealer.open(key))
+
+    def resume_state(self, state: ContinuationKey) -> ClusterScan:
+        try:
+            name, options, schema, members = msgpack.unpackb(state.plan)
+            columns = pa.ipc.read_schema(pa.py_buffer(schema))
+            table = ClusterTable(self, name, TableOptions(**options), columns)
+        except (ValueError, TypeError, pa.ArrowInvalid, msgpack.UnpackException):
+            raise ContinuationKeyError("this is no key of a scan of a cluster; start a new scan") from None
+        if not self.connections.map.members.intersection(members):
+            raise TableChanged(
+                "the cluster was replaced by another one since the scan began; begin another scan"
+            )
+        return ClusterScan(table, state)
+
+    def placement(self) -> tuple[Placement, dict[int, str]]:
+        """Return where slots are now, and the addresses of shards."""
+        cluster = self.connections.read_map()
+        return cluster.placement, {s: "{}:{}".format(*node.address) for s, node in cluster.nodes.items()}
+
+    def record_topology(self, history: str | None) -> tuple[ClusterMap, Placement]:
+        """Return where slots are now, and the newest topology that the history had before this one.
+
+        `history` is a SQLite file; None for the memory of this process.
+        """
+        cluster = self.connections.read_map()
+        return cluster, TopologyHistory.at(history).record(cluster)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise not_supported(name)
+
+
+class ClusterTable:
+    """Keys of a cluster that share a pattern, as rows."""
+
+    def __init__(
+        self, store: ClusterStore, name: str, options: TableOptions, schema: pa.Schema | None
+    ) -> None:
+        self.store, self.name, self.options = store, name, options
+        self.connections = store.connections
+        self._pattern = options.keys_pattern.encode()
+        self._prefix = prefix_of(self._pattern)
+        self._all_slots = slots_of_prefix(self._prefix)
+        self._schema = pa.schema([pa.field(options.key_column, pa.string())])  # until the others are known
+        fields = infer_fields(self) if schema is None else list(schema)
+        self._schema = _with_key(fields, options)
+
+    def __repr__(self) -> str:
+        return f"<elasticscan.ClusterTable {self.name!r} of keys {self.options.keys_pattern}>"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns: the key's, the values', and the time to live if it was asked for."""
+        return self._schema
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the word users know
+        limit: int | None = None,
+        page_rows: int = DEFAULT_PAGE_ROWS,
+        page_bytes: int = DEFAULT_PAGE_BYTES,
+    ) -> ClusterScan:
+        """Return a scan of each key that exists from now to its end, exactly once.
+
+        Raises:
+            FilterError, NotFound: the filter or a column is wrong.
+        """
+        names = tuple(self._schema.names if columns is None else columns)
+        for name in names:
+            if name not in self._schema.names:
+                raise no_such_column(self.name, name, self._schema.names)
+        if not names or len(set(names)) < len(names):
+            raise InvalidOption(
+                f"columns={columns!r} must name at least one column, each once", option="columns"
+            )
+        slots = self._all_slots
+        if filter is not None:
+            slots &= self._slots_of(Predicate.parse(filter, self._schema))
+        plan = (
+            self.name,
+            asdict(self.options),
+            self._schema.serialize().to_pybytes(),
+            sorted(self.connections.map.members),
+        )
+        state = ContinuationKey(
+            table=0,
+            snapshot=0,
+            base_topology=0,
+            slots=slots,
+            cursors=(Cursor(slots),) if slots and limit != 0 else (),
+            columns=names,
+            filter=filter,
+            page_rows=page_rows,
+            page_bytes=page_bytes,
+            lease="",
+            limit=limit,
+            plan=msgpack.packb(plan),
+        )
+        return ClusterScan(self, state)
+
+    def _slots_of(self, predicate: Predicate) -> SlotSet:
+        """Return the slots of the keys that a filter names one by one; all where it does not."""
+        field = self._schema.field(0)
+        if not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
+            return self._all_slots  # a number can be written in several ways
+        keys = value_set(predicate.condition, field).keys
+        named = single_values(keys, field.type, _MOST_KEYS)
+        if named is None or self.key_start is None:
+            return self._all_slots
+        values = [decode_key(each.key, field.type).as_py() for each in named.intervals]
+        texts = [value.encode() if isinstance(value, str) else value for value in values if value is not None]
+        slots = {slot_of(self._prefix[: self.key_start] + text) for text in texts}
+        return SlotSet.of((slot, slot + 1) for slot in slots)
+
+    @property
+    def key_start(self) -> int:
+        """How many bytes of a key's name are not part of its column."""
+        start = self.name.encode() + b":"
+        return len(start) if self._prefix.startswith(start) else 0
+
+    def space(self, predicate: Predicate | None) -> KeySpace:
+        """Return the keys to read, and how; names that a filter rules out need no values."""
+        options = self.options
+        model = Model(options.model, self._schema, self.key_start, options.ttl_column, options.fail_fast)
+        return KeySpace(
+            self._prefix,
+            expression_of(self._pattern),
+            model,
+            options.max_slot_keys,
+            self.connections.has_slot_scan,
+            None if predicate is None else key_condition(predicate, model.key),
+        )
+
+    def slot_bytes(self) -> Weights:
+        """Return about how much each slot holds: its keys, of all tables."""
+        weights: Weights = np.zeros(SLOTS)
+        cluster = self.connections.map
+        for shard, node in cluster.nodes.items():
+            slots = [slot for start, end in cluster.placement.at(shard) for slot in range(start, end)]
+            commands = [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in slots]
+            counts = self.connections.exchange(node.address, commands) if slots else []
+            for slot, count in zip(slots, counts, strict=True):
+                weights[slot] = count * _KEY_BYTES if isinstance(count, int) else 0
+        return weights
+
+    def seal(self, state: ContinuationKey) -> str:
+        return self.store.sealer.seal(state)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pa.Table:
+        return self.scan().to_table()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise not_supported(name)
+
+
+def _with_key(fields: list[pa.Field], options: TableOptions) -> pa.Schema:
+    """Return the columns with the key's first, and the time to live last."""
+    named = {field.name: field for field in fields}
+    key = named.pop(options.key_column, pa.field(options.key_column, pa.string()))
+    if options.ttl_column is not None:
+        named.pop(options.ttl_column, None)
+        named[options.ttl_column] = pa.field(options.ttl_column, pa.int64())
+    values = [field for name, field in named.items() if name != options.ttl_column]
+    if options.model == "string" and len(values) != 1:
+        raise InvalidOption(
+            f"a table of strings has one column beside its key, not {len(values)}; name it in the schema",
+            option="schema",
+        )
+    return pa.schema([key.with_nullable(False), *(field.with_nullable(True) for field in named.values())])
+
+
+def not_supported(name: str) -> Exception:
+    """Return the error for what a cluster cannot do; private names are Python's own questions."""
+    if name.startswith("_"):
+        return AttributeError(name)
+    return NotSupported(
+        f"{name}() is not supported for a Redis or Valkey cluster, which is only read", name=name
+    )

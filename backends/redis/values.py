@@ -1,0 +1,165 @@
+"""Values of keys as rows: hashes, strings, and strings that hold JSON. Pure.
+
+The answers for many keys become one Arrow column per field. A text that does not fit its column's type is
+null in the mode PERMISSIVE, and an error in FAILFAST.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.showing import brief
+
+Kind = Literal["hash", "string", "json"]
+_FAR = (1 << 31) - 1
+_GONE = -2  # what PTTL answers where there is no key
+KINDS: tuple[Kind, ...] = ("hash", "string", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The form of a table's values.
+
+    Attributes:
+        kind: a hash (one column for each field), a string (one column), or a string that holds a JSON object.
+        fields: the columns of all values, the key's first.
+        key_start: how many bytes of a name precede the key's column.
+        ttl: the column of the milliseconds that a key has left, null for none; None without such a column.
+        fail_fast: whether a text that does not fit its type is an error.
+    """
+
+    kind: Kind
+    fields: pa.Schema
+    key_start: int
+    ttl: str | None = None
+    fail_fast: bool = False
+
+    @property
+    def key(self) -> str:
+        return str(self.fields.names[0])
+
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.fields.field(name) for name in columns])
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns that the value itself holds."""
+        return [name for name in columns if name not in (self.key, self.ttl)]
+
+    def commands(self, names: Sequence[bytes], columns: Sequence[str]) -> list[tuple[bytes, ...]]:
+        """Return the commands that read some keys, one each."""
+        stored = [name.encode() for name in self._stored(columns)]
+        if not stored:
+            return [(b"EXISTS", name) for name in names]
+        if self.kind == "hash":
+            return [(b"HMGET", name, *stored) for name in names]
+        return [(b"GET", name) for name in names]
+
+    def read(
+        self, names: pa.Array, values: Sequence[Any], left: Sequence[Any] | None, columns: Sequence[str]
+    ) -> tuple[pa.RecordBatch, NDArray[np.bool_], list[int]]:
+        """Return a row for each key, which keys were there, and the numbers of those that are in doubt.
+
+        In doubt is a hash without any of the fields: there may be no such key. The row of a key that was not
+        there means nothing.
+        """
+        stored = self._stored(columns)
+        arrays: dict[str, pa.Array] = {}
+        unsure: list[int] = []
+        if not stored:
+            there = np.fromiter((value == 1 for value in values), np.bool_, len(values))
+        elif self.kind == "hash":
+            nothing = [None] * len(stored)
+            parts = list(zip(*[value or nothing for value in values], strict=True)) or [()] * len(stored)
+            texts = [pa.array(part, pa.binary()) for part in parts]
+            there = ~np.logical_and.reduce([text.is_null().to_numpy(zero_copy_only=False) for text in texts])
+            unsure = [int(at) for at in np.flatnonzero(~there) if values[at] is not None]
+            arrays = {name: self._cast(name, text) for name, text in zip(stored, texts, strict=True)}
+        else:
+            text = pa.array(values, pa.binary())
+            there = text.is_valid().to_numpy(zero_copy_only=False)
+            if self.kind == "string":
+                arrays[stored[0]] = self._cast(stored[0], text)
+            else:
+                arrays = dict(zip(stored, self._objects(self.schema(stored), text).columns, strict=True))
+        if self.key in columns:
+            arrays[self.key] = self.keys(names)
+        if left is not None:
+            times = pa.array(left, pa.int64())
+            there &= pc.fill_null(pc.not_equal(times, _GONE), False).to_numpy(zero_copy_only=False)
+            arrays[str(self.ttl)] = pc.if_else(pc.greater_equal(times, 0), times, None)
+        rows = pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=self.schema(columns))
+        return rows, there, unsure
+
+    def keys(self, names: pa.Array) -> pa.Array:
+        """Return the key's column. Raises `SchemaMismatch` where a name does not fit its type."""
+        kind = self.fields.field(self.key).type
+        keys = pc.binary_slice(names, self.key_start, _FAR)  # without an end, Arrow 26 fails
+        try:
+            return keys.cast(kind) if pa.types.is_binary(kind) else keys.cast(pa.string()).cast(kind)
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatch(
+                f"a key does not fit column {self.key!r} of type {kind}: {error!s:.200}; declare it binary",
+                column=self.key,
+            ) from None
+
+    def _cast(self, column: str, texts: pa.Array) -> pa.Array:
+        kind = self.fields.field(column).type
+
+        def read(part: pa.Array) -> pa.Array:
+            return part.cast(kind) if pa.types.is_binary(kind) else part.cast(pa.string()).cast(kind)
+
+        return pa.concat_arrays(self._read(column, texts, read, lambda count: pa.nulls(count, kind)))
+
+    def _objects(self, schema: pa.Schema, texts: pa.Array) -> pa.RecordBatch:
+        """Read a JSON object from each text."""
+        options = pa.json.ParseOptions(schema, newlines_in_values=True, unexpected_field_behavior="ignore")
+
+        def read(part: pa.Array) -> pa.RecordBatch:
+            text = b"\\n".join(part.to_pylist())
+            limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+            table = pa.json.read_json(io.BytesIO(text), limits, options).combine_chunks()
+            if table.num_rows != len(part):
+                raise pa.ArrowInvalid("a value holds no object, or several")
+            return table.to_batches()[0].select(schema.names)
+
+        def nothing(count: int) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays(
+                [pa.nulls(count, field.type) for field in schema], schema=schema
+            )
+
+        there = pc.is_valid(texts)
+        found = self._read("value", texts.drop_null(), read, nothing)
+        batch = pa.concat_batches(found) if found else nothing(0)
+        places = pc.if_else(there, pc.subtract(pc.cumulative_sum(there.cast(pa.int64())), 1), None)
+        return batch.take(places)
+
+    def _read(
+        self, column: str, texts: pa.Array, read: Callable[[pa.Array], Any], nothing: Callable[[int], Any]
+    ) -> list[Any]:
+        """Read texts in as few parts as possible; a single one that cannot be read is null, or an error."""
+        try:
+            return [read(texts)] if len(texts) else [nothing(0)]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if len(texts) > 1:
+                half = len(texts) // 2
+                parts = (texts[:half], texts[half:])
+                return [found for part in parts for found in self._read(column, part, read, nothing)]
+            if self.fail_fast:
+                raise SchemaMismatch(
+                    f"column {column!r}: {brief(texts[0].as_py())} is no {self.fields.field(column).type}; "
+                    "read with mode PERMISSIVE, or correct it"
+                    if column in self.fields.names
+                    else f"a value is no JSON object of these columns: {error!s:.200}; correct it",
+                    column=column,
+                ) from None
+            return [nothing(1)]

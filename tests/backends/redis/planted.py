@@ -1,0 +1,98 @@
+"""Faults planted into the reading of clusters: the simulation must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticscan.backends.redis import cluster, pages
+from elasticscan.protocol import PageRows
+from elasticscan.reader import scan
+from elasticscan.topology import SlotSet
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+FAULTS: list[Plant] = []
+
+
+def fault(plant: Plant) -> Plant:
+    FAULTS.append(plant)
+    return plant
+
+
+@fault
+def no_guard(patch: pytest.MonkeyPatch) -> None:
+    """The names at a server are believed although it does not serve the slot."""
+    patch.setattr(pages, "guarded", lambda _, *commands: [(b"PING",), (b"PING",), *commands, (b"PING",)])
+    patch.setattr(pages, "result_of", lambda answers: answers[2:4])
+
+
+@fault
+def names_before_the_guard(patch: pytest.MonkeyPatch) -> None:
+    """Names and guard are two steps: the slot may leave in between."""
+    patch.setattr(
+        pages, "guarded", lambda probe, *commands: [(b"PING",), *commands, (b"EXISTS", probe), (b"PING",)]
+    )
+    result = pages.result_of
+    patch.setattr(pages, "result_of", lambda answers: result([answers[0], answers[3], [0, *answers[1:3]]]))
+
+
+@fault
+def ask_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
+    """A key that was moved while its value was read counts as one that does not exist."""
+
+    def read_each(self: Any, commands: Any, _: Any) -> Any:
+        answers = yield pages.Exchange(None, commands)
+        return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+    patch.setattr(pages._Page, "_read_each", read_each)
+
+
+@fault
+def nil_at_the_target_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
+    """A key that is not at the target of an open slot counts as deleted, although it may be back at the source."""
+    patch.setattr(pages, "_NOT_THERE", ())
+
+
+@fault
+def hints_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """A slot that a server says to be elsewhere counts as read."""
+    read_page = cluster.ClusterReader.read_page
+
+    def hasty(self: cluster.ClusterReader, request: Any) -> PageRows:
+        page = read_page(self, request)
+        return PageRows(page.rows, page.slots, page.after)
+
+    patch.setattr(cluster.ClusterReader, "read_page", hasty)
+
+
+@fault
+def refused_slots_advance(patch: pytest.MonkeyPatch) -> None:
+    """A refused slot is finished."""
+    patch.setattr(scan, "remaining", lambda _, page: page.after)
+
+
+@fault
+def rows_of_refused_slots_stay(patch: pytest.MonkeyPatch) -> None:
+    """Rows that were read before their slot was refused leave with the page, and are read again."""
+    slot_set = pages._slot_set
+
+    class Blind(SlotSet):
+        def mask(self, slots: Any) -> Any:
+            return np.zeros(len(slots), dtype=bool)
+
+    patch.setattr(pages, "_slot_set", lambda slots: Blind(slot_set(slots).ranges))
+
+
+@fault
+def open_slots_are_read_at_their_source_alone(patch: pytest.MonkeyPatch) -> None:
+    """What was moved to the target already is not looked for there."""
+    patch.setattr(pages, "_in_either", lambda here, _: here)
+
+
+@fault
+def a_turned_move_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """An open slot is read without a third list, although its keys may have come back to the source."""
+    patch.setattr(pages, "_came_back", lambda before, after: False)

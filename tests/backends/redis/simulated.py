@@ -1,0 +1,216 @@
+"""A Redis cluster in memory, driven by one seed: what its masters answer while slots move between them.
+
+It answers the commands that a page sends as a server does: a key is refused with MOVED where its slot is not
+served, with ASK where the slot is being moved away and the key is not there (any more), and COUNTKEYSINSLOT and
+GETKEYSINSLOT answer for any slot from whatever lies at the server. Between two commands anything may happen,
+and within a transaction nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from redis.exceptions import AskError, MovedError, ResponseError
+
+from elasticscan.backends.redis.cluster import ClusterReader
+from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views
+from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
+from elasticscan.backends.redis.options import ClusterOptions
+from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.values import Model
+from elasticscan.protocol import Cursor, Cursors
+from elasticscan.reader import ScanPlan, ScanStats, drive
+from elasticscan.topology import SlotSet
+
+MODEL = Model("string", pa.schema([("key", pa.string()), ("value", pa.string())]), 2)
+SPACE = KeySpace(b"t:", None, MODEL, 1_000, slot_scan=False)
+
+
+@dataclass(slots=True, eq=False)
+class Master:
+    """A master: the keys that lie at it, and what it says of slots."""
+
+    address: Address
+    keys: dict[int, dict[bytes, bytes]] = field(default_factory=dict)  # by slot
+    migrating: dict[int, Master] = field(default_factory=dict)
+    importing: dict[int, Master] = field(default_factory=dict)
+
+
+class SimulatedCluster:
+    """Stands in the place of `Connections`."""
+
+    def __init__(self, chance: random.Random, slots: Sequence[int], masters: int) -> None:
+        self.random, self.slots = chance, list(slots)
+        self.masters = [Master(("node", number)) for number in range(1, masters + 1)]
+        self.owners = np.arange(SLOTS) * masters // SLOTS  # by slot, the place of its master in the list
+        self.options = ClusterOptions(seeds=(), slot_timeout=1e9)
+        self.changes_left = 0
+        self.map = self.read_map()
+
+    # What a scan asks
+
+    def read_map(self) -> ClusterMap:
+        ends = [*np.flatnonzero(np.diff(self.owners)) + 1, SLOTS]
+        ranges = [(int(self.owners[start]), (int(start), int(end))) for start, end in pairwise([0, *ends])]
+        nodes = [
+            Node(f"id{m.address[1]}", m.address, True, 1, tuple(r for owner, r in ranges if owner == number))
+            for number, m in enumerate(self.masters)
+        ]
+        self.map = merge_views([nodes], {f"id{m.address[1]}": m.address[1] for m in self.masters})
+        return self.map
+
+    def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        master = next(m for m in self.masters if m.address == address)
+        answers: list[Any] = []
+        queued: list[tuple[bytes, ...]] | None = None
+        asking = False
+        for command in commands:
+            if queued is None or command[0] == b"EXEC":
+                self.happen()
+            if command[0] == b"PING":
+                answer = b"PONG"
+            elif command[0] == b"MULTI":
+                queued, answer = [], b"OK"
+            elif command[0] == b"EXEC":
+                assert queued is not None
+                answer, queued = self._execute(master, queued), None
+            elif queued is not None:
+                queued.append(command)
+                answer = b"QUEUED"
+            elif command[0] == b"ASKING":
+                asking, answer = True, b"OK"
+            else:
+                answer, asking = self._answer(master, command, asking), False
+            answers.append(answer)
+        return answers
+
+    def _execute(self, master: Master, queued: list[tuple[bytes, ...]]) -> Any:
+        answers = [self._answer(master, command, False) for command in queued]
+        refused = next((answer for answer in answers if isinstance(answer, ResponseError)), None)
+        return answers if refused is None else refused
+
+    def _answer(self, master: Master, command: tuple[bytes, ...], asking: bool) -> Any:
+        if command[0] == b"CLUSTER":
+            here = master.keys.get(int(command[2]), {})
+            return len(here) if command[1] == b"COUNTKEYSINSLOT" else list(here)[: int(command[3])]
+        slot = slot_of(command[1])
+        here = master.keys.get(slot, {})
+        owner = self.owner_of(slot)
+        if owner is master:
+            if slot in master.migrating and command[1] not in here:
+                return AskError("{} {}:{}".format(slot, *master.migrating[slot].address))
+        elif not (asking and slot in master.importing):
+            return MovedError("{} {}:{}".format(slot, *owner.address))
+        value = here.get(command[1])
+        return value if command[0] == b"GET" else int(value is not None)
+
+    # What happens to a cluster
+
+    def happen(self) -> None:
+        """Perhaps one change: a key or a whole slot moves, a move begins, ends or is turned back, a write."""
+        if self.changes_left <= 0 or self.random.random() < 0.5:
+            return
+        self.changes_left -= 1
+        slot = self.random.choice(self.slots)
+        owner = self.owner_of(slot)
+        target = owner.migrating.get(slot)
+        if target is None:
+            other = self.random.choice([m for m in self.masters if m is not owner])
+            if self.random.random() < 0.3:  # at once, as Valkey 9 does
+                self._hand_over(slot, owner, other)
+            else:
+                owner.migrating[slot], other.importing[slot] = other, owner
+            return
+        here = owner.keys.get(slot, {})
+        if here and self.random.random() < 0.7:
+            key = self.random.choice(list(here))
+            target.keys.setdefault(slot, {})[key] = here.pop(key)
+        elif not here:
+            self._hand_over(slot, owner, target)
+        elif self.random.random() < 0.3:  # the move is turned back, key by key
+            for key in list(target.keys.get(slot, {})):
+                here[key] = target.keys[slot].pop(key)
+            self._close(slot, owner, target)
+
+    def _hand_over(self, slot: int, owner: Master, target: Master) -> None:
+        target.keys.setdefault(slot, {}).update(owner.keys.pop(slot, {}))
+        self._close(slot, owner, target)
+        self.owners[slot] = self.masters.index(target)
+
+    def _close(self, slot: int, owner: Master, target: Master) -> None:
+        owner.migrating.pop(slot, None)
+        target.importing.pop(slot, None)
+
+    def settle(self) -> None:
+        """End all moves; nothing happens any more."""
+        self.changes_left = 0
+        for owner in self.masters:
+            for slot, target in list(owner.migrating.items()):
+                self._hand_over(slot, owner, target)
+
+    def owner_of(self, slot: int) -> Master:
+        return self.masters[self.owners[slot]]
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """Write or delete a key, as a client that follows redirects does."""
+        slot = slot_of(key)
+        owner = self.owner_of(slot)
+        target = owner.migrating.get(slot)
+        here = owner if target is None or key in owner.keys.get(slot, {}) else target
+        if value is None:
+            here.keys.get(slot, {}).pop(key, None)
+        else:
+            here.keys.setdefault(slot, {})[key] = value
+
+
+class Program:
+    """One scan of a simulated cluster: keys that stay must come once, others at most once."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, chance = seed, random.Random(seed)
+        self.random = chance
+        tags = [str(number).encode() for number in range(chance.randint(1, 12))]
+        self.cluster = SimulatedCluster(chance, [slot_of(tag) for tag in tags], chance.randint(2, 4))
+        self.stays = {
+            b"t:{%b}%d" % (tag, number): b"v" for tag in tags for number in range(chance.randint(0, 9))
+        }
+        for key, value in self.stays.items():
+            self.cluster.write(key, value)
+        self.tags = tags
+        self.got: Counter[str] = Counter()
+
+    def run(self) -> None:
+        chance, cluster = self.random, self.cluster
+        reader = ClusterReader(cluster, SPACE)  # type: ignore[arg-type]
+        slots = SlotSet.of((slot, slot + 1) for slot in cluster.slots)
+        cursors: Cursors = (Cursor(slots),)
+        cluster.changes_left = chance.randint(0, 150)
+        page_rows = chance.choice([1, 2, 5, 1_000])
+        while cursors:
+            plan = ScanPlan(0, 0, ("key", "value"), page_rows, 1 << 20, reader.current(), slots)
+            for pages, page in enumerate(drive(plan, cursors, reader, reader, ScanStats())):
+                self.got.update(page.rows.column("key").to_pylist())
+                cursors = page.after
+                self._write()
+                assert pages < 2_000, f"seed {self.seed}: the scan does not end"
+                if chance.random() < 0.1:  # resumed elsewhere
+                    reader = ClusterReader(cluster, SPACE)  # type: ignore[arg-type]
+                    break
+            if chance.random() < 0.2 or not cluster.changes_left:
+                cluster.settle()
+        expected = {key[2:].decode() for key in self.stays}
+        lost, twice = expected - self.got.keys(), {key for key, times in self.got.items() if times > 1}
+        assert not lost and not twice, f"seed {self.seed}: lost {lost}, repeated {twice}"
+
+    def _write(self) -> None:
+        """Other keys come and go."""
+        for _ in range(self.random.randint(0, 2)):
+            key = b"t:{%b}x%d" % (self.random.choice(self.tags), self.random.randrange(5))
+            self.cluster.write(key, self.random.choice([None, b"w"]))
