@@ -94,7 +94,6 @@ from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs
 from elasticscan.storage.ingest import (
     SMALL_FRAGMENT_BYTES,
-    Hashing,
     Ingest,
     check_keys_filled,
     discard,
@@ -140,7 +139,6 @@ __all__ = [
     "Disk",
     "FileDamage",
     "FragmentReader",
-    "Hashing",
     "IndexSource",
     "Ingest",
     "Keep",

@@ -40,7 +40,7 @@ from elasticscan.storage.conform import conform
 from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import DELETED, SYSTEM_COLUMNS, fragment_schema
-from elasticscan.storage.ingest import Hashing, Ingest, staged_source
+from elasticscan.storage.ingest import Ingest, staged_source
 from elasticscan.topology import Placement, SlotSet, initial_placement
 
 RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS, SHARD_COLUMN))
@@ -240,7 +240,7 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
 # ----------------------------------------------------------------------------------------- trial
 
 
-def check_works(table: TableInfo, hashing: Hashing) -> None:
+def check_works(table: TableInfo, slots: int) -> None:
     """Raise `SchemaMismatch` unless rows of a table, as it is stored, go in, out and from file to file.
 
     The definition is read back from its own bytes. Then a row with a value in each column is written, copied
@@ -251,7 +251,7 @@ def check_works(table: TableInfo, hashing: Hashing) -> None:
         if not again.equals(table.schema, check_metadata=True):
             raise pa.ArrowInvalid("the definition changes when it is read back")
         row = conform(sample_row(table.schema), table.schema)
-        trial = _Trial(table, hashing)
+        trial = _Trial(table, slots)
         if trial.copies(trial.stage(row)) != 1:
             raise pa.ArrowInvalid("a row that was written is not read")
         trial.copies(trial.stage(_deletion(row, table)))
@@ -275,21 +275,21 @@ def _deletion(row: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
 class _Trial:
     """A shard in memory."""
 
-    def __init__(self, table: TableInfo, hashing: Hashing) -> None:
-        self._table, self._hashing, self._disk = table, hashing, MemoryDisk()
-        self._placement: Placement = initial_placement(hashing.slots, 1, [1])
+    def __init__(self, table: TableInfo, slots: int) -> None:
+        self._table, self._slots, self._disk = table, slots, MemoryDisk()
+        self._placement: Placement = initial_placement(slots, 1, [1])
         nothing, epochs = "0" * 32, self._placement.epochs
-        self._origin = Origin(nothing, hashing.slots, hashing.hash, "write", nothing, 0, 0.0, epochs)
+        self._origin = Origin(nothing, slots, "spark", "write", nothing, 0, 0.0, epochs)
 
     def stage(self, rows: pa.RecordBatch) -> list[StagedFragment]:
-        ingest = Ingest(self._table, self._hashing, self._placement, lambda _: self._disk, self._origin)
+        ingest = Ingest(self._table, self._placement, lambda _: self._disk, self._origin)
         ingest.add(rows)
         return ingest.finish()
 
     def copies(self, staged: list[StagedFragment]) -> int:
         """Copy the staged rows, as a move does; returns their number."""
         source = staged_source(self._table, staged, lambda _: self._disk)
-        slots = SlotSet.span(0, self._hashing.slots)
+        slots = SlotSet.span(0, self._slots)
         copies = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(self._disk, 1, self._origin))
         return sum(copied.staged.rows for copied in copies)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel
@@ -45,18 +44,6 @@ MOST_GROUPS = 8
 Range = tuple[int, int]  # [start, end)
 
 
-@dataclass(frozen=True, slots=True)
-class Hashing:
-    """A store's map from rows to slots."""
-
-    slots: int
-    hash: str
-
-    def slots_of(self, rows: pa.RecordBatch, table: TableInfo) -> npt.NDArray[np.uint16]:
-        """Return the slot of each row, by its shard key."""
-        return slots_of([rows.column(name) for name in table.shard_key], self.slots, self.hash)
-
-
 def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
     """Raise `InvalidKey` when a column of the primary key has nulls."""
     for name in table.primary_key:
@@ -67,7 +54,7 @@ def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
             )
 
 
-def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.RecordBatch:
+def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
     """Return the rows by (slot, primary key), with their `_slot` column.
 
     Raises:
@@ -76,7 +63,7 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.Re
     check_keys_filled(rows, table)
     check_key_bytes(rows, table.primary_key)
     keys = [rows.column(name) for name in table.primary_key]
-    slots = hashing.slots_of(rows, table)
+    slots = slots_of(rows.select(table.shard_key).columns, slot_count)
     codes = [sort_codes(column) for column in keys]
     order = np.lexsort((*reversed(codes), slots))
     first = first_of_keys(order, (slots, *codes))
@@ -97,13 +84,12 @@ class Ingest:
     def __init__(
         self,
         table: TableInfo,
-        hashing: Hashing,
         placement: Placement,
         disk_of: Callable[[int], Disk],
         origin: Origin,
         buffer_bytes: int = WRITE_BUFFER_BYTES,
     ) -> None:
-        self._table, self._hashing, self._placement, self._disk_of = table, hashing, placement, disk_of
+        self._table, self._placement, self._disk_of = table, placement, disk_of
         self._origin = origin
         self._buffer_bytes = buffer_bytes
         self._pending: list[pa.RecordBatch] = []
@@ -149,7 +135,7 @@ class Ingest:
             return
         rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
         self._pending, self._pending_bytes = [], 0
-        ordered = sort_rows(rows, self._table, self._hashing)
+        ordered = sort_rows(rows, self._table, self._origin.slots)
         del rows
         schema = fragment_schema(
             self._table.schema, versioned=False, tombstones=DELETED in ordered.schema.names

@@ -46,7 +46,7 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     if new:
         # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
         keys = [table.schema.field(key) for key in table.primary_key]
-        check_works(_alone(table, pa.schema([*keys, *new])), context.hashing)
+        check_works(_alone(table, pa.schema([*keys, *new])), context.info.slots)
     with context.catalog.writing() as tx:
         table, new = _check_fields(find(tx)[0], new_fields)
         return _redefine(tx, table, _with_added(table, new)) if new else table
