@@ -219,9 +219,11 @@ def _has_required_parts(kind: pa.DataType) -> bool:
 def _lacks_required_part(column: pa.Array) -> bool:
     """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
     kind = column.type
-    if pa.types.is_map(kind):
-        column = column.cast(pa.list_(kind.field(0)))
-        kind = column.type
+    if pa.types.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
+        kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
+        column = pa.Array.from_buffers(
+            kind, len(column), buffers, offset=column.offset, children=[column.values]
+        )
     if pa.types.is_struct(kind):
         present = column.is_valid() if column.null_count else None
         children = [column.field(index) for index in range(kind.num_fields)]
