@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.errors import InvalidKey, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.showing import a_type
+from elasticscan.metadata import TableInfo
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
@@ -181,6 +182,16 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
             column=field.name,
         )
     return column
+
+
+def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
+    """Raise `InvalidKey` when a column of the primary key has nulls."""
+    for name in table.primary_key:
+        nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
+        if nulls:
+            raise InvalidKey(
+                f"primary key column {name!r} is null in {nulls} rows; fill or drop them", column=name
+            )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

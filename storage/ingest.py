@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel
-from elasticscan.base.errors import ElasticScanError, InvalidKey, ScanConsumed
+from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.conform import check_keys_filled
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
@@ -42,16 +43,6 @@ GATHERED_BYTES = 256 << 20
 MOST_GROUPS = 8
 
 Range = tuple[int, int]  # [start, end)
-
-
-def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
-    """Raise `InvalidKey` when a column of the primary key has nulls."""
-    for name in table.primary_key:
-        nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
-        if nulls:
-            raise InvalidKey(
-                f"primary key column {name!r} is null in {nulls} rows; fill or drop them", column=name
-            )
 
 
 def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:

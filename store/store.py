@@ -221,7 +221,7 @@ class Store:
         """
         rows = None if isinstance(schema, pa.Schema) else first_rows(schema)
         if rows is None:
-            info = define_table(self._context, name, schema, primary_key, shard_key, compression)
+            info = define_table(name, schema, primary_key, shard_key, compression)
             return Table(self._context, enter_table(self._context, info))
         table = reserve_table(self._context, name, rows.schema, primary_key, shard_key, compression)
         write(self._context, table, rows)
