@@ -27,7 +27,7 @@ from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
-from elasticscan.storage import check_definition, check_works, stored_schema
+from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
 
@@ -41,12 +41,6 @@ _WIDENINGS = (
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; columns that exist are skipped."""
     new_fields = _fields(fields)
-    with context.catalog.reading() as tx:
-        table, new = _check_fields(find(tx)[0], new_fields)
-    if new:
-        # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
-        keys = [table.schema.field(key) for key in table.primary_key]
-        check_works(_alone(table, pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
         table, new = _check_fields(find(tx)[0], new_fields)
         return _redefine(tx, table, _with_added(table, new)) if new else table
@@ -141,11 +135,6 @@ def _changed(
     by_name = table.by_name()
     stored = {by_name[name].stored for name in names}
     return tuple(change(column) if column.stored in stored else column for column in table.all_columns)
-
-
-def _alone(table: TableInfo, schema: pa.Schema) -> TableInfo:
-    """Return the table as if it had been made with a schema."""
-    return replace(table, schema=schema, definition=1, columns=())
 
 
 def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> TableColumn:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.hashing import HASHES
+from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import (
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
@@ -94,7 +94,7 @@ class Store:
         tablets: int = DEFAULT_TABLETS,
         slots: int = DEFAULT_SLOTS,
         *,
-        hash: str = "spark",  # noqa: A002 - the word users know
+        hash: str = HASH,  # noqa: A002 - the word users know
         retention_seconds: float = RETENTION_SECONDS,
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
@@ -108,7 +108,7 @@ class Store:
                 directory or a `pyarrow.fs` URI; needed when `uri` is a database).
             tablets: how many tablets to cut the slots into at the start.
             slots: hash buckets, 1 to 65,536; they cannot be changed later.
-            hash: "spark" (Murmur3 as in Spark's `hash()`) or "java" (`hashCode`).
+            hash: "spark", the one that there is: Murmur3 as in Spark's `hash()`.
             retention_seconds: how long snapshots stay readable without a lease.
             clock, disks: the time, and the disk for a root; for tests and simulations.
             upkeep: as in `open`.
@@ -125,7 +125,7 @@ class Store:
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
         retention = arguments.number("retention_seconds", retention_seconds)
-        hash = arguments.choice("hash", hash, HASHES)  # noqa: A001
+        hash = arguments.choice("hash", hash, (HASH,))  # noqa: A001
         upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, shard_roots.get(name))) for name in names)
@@ -212,7 +212,6 @@ class Store:
                 table is made, or not at all.
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
-                In a store with hash "java", one column of type bool, integer or string.
             compression: None, "lz4" or "zstd".
 
         Raises:
@@ -222,7 +221,7 @@ class Store:
         """
         rows = None if isinstance(schema, pa.Schema) else first_rows(schema)
         if rows is None:
-            info = define_table(self._context, name, schema, primary_key, shard_key, compression)
+            info = define_table(name, schema, primary_key, shard_key, compression)
             return Table(self._context, enter_table(self._context, info))
         table = reserve_table(self._context, name, rows.schema, primary_key, shard_key, compression)
         write(self._context, table, rows)
