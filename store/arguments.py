@@ -59,7 +59,6 @@ class Reading(TypedDict, total=False):
     order_by: Names | None
     limit: int | None
     snapshot: Snapshot
-    timestamp: str | datetime | None
     page_rows: int
     page_bytes: int
 
@@ -111,16 +110,6 @@ def past(option: str, value: Any) -> int | str | datetime:
         with suppress(ValueError):
             return zoned(option, datetime.fromisoformat(value))
     return value
-
-
-def snapshot_or_time(value: Any, timestamp: Any) -> int | str | datetime | None:
-    """Return a snapshot as it was named, or the time whose newest commit is meant."""
-    if timestamp is None:
-        return or_none(past, "snapshot", value)
-    if value is not None:
-        raise InvalidOption("snapshot and timestamp both say when; give one of them", option="timestamp")
-    moment = timestamp if isinstance(timestamp, datetime) else datetime.fromisoformat(timestamp)
-    return zoned("timestamp", moment)
 
 
 def choice(option: str, value: Any, allowed: Collection[str]) -> str:

@@ -60,8 +60,8 @@ class Table:
     - `user_metadata`: a small dict of texts that `history` shows with the commit.
     - `filter`, `where`: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`.
     - `parameters`: values of the condition's `:name`: "city IN :cities", {"cities": ["Oslo", "Lima"]}.
-    - `snapshot`: a commit number, a tag, or a time with its zone; numbers and times also as text; the newest
-      by default. Else `NotFound` or `SnapshotExpired` is raised.
+    - `snapshot`: a commit number, a tag, or a time with its zone, for which the newest commit until then is
+      read; numbers and times also as text. The newest by default. Raises `NotFound` or `SnapshotExpired`.
 
     Example:
         >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
@@ -295,7 +295,6 @@ class Table:
         order_by: Names | None = None,
         limit: int | None = None,
         snapshot: Snapshot = None,
-        timestamp: str | datetime | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> Scan:
@@ -309,7 +308,6 @@ class Table:
                 prefix of a sorted index, or any order with a limit of up to 10,000 rows, which are returned
                 as one page. Nulls come first, NaN above all numbers, as in Spark.
             limit: maximum number of rows.
-            timestamp: instead of `snapshot` a time, for which the newest commit until then is read.
             page_rows: maximum rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: maximum bytes of a page, up to 1 TiB, unless a single row is larger.
         """
@@ -318,7 +316,7 @@ class Table:
             self._find,
             arguments.or_none(arguments.names, "columns", columns),
             arguments.condition("filter", filter, parameters, lambda: self.schema),
-            arguments.snapshot_or_time(snapshot, timestamp),
+            arguments.or_none(arguments.past, "snapshot", snapshot),
             arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
             order_by=order_by,

@@ -116,7 +116,6 @@ READ = {
     "order_by": NO_COLUMNS | one_of("id", ["s", "id DESC"], "s NULLS LAST", []),
     "limit": NO_NUMBER,
     "snapshot": NO_SNAPSHOT,
-    "timestamp": NO_SNAPSHOT | st.integers(),
 }
 FILTERED = {"filter": "id = :a", "parameters": {"a": 1}}
 PLACES = {"uri": NO_PATH, "shards": NO_SHARDS}
