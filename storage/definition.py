@@ -183,10 +183,10 @@ def _check_type(path: str, kind: pa.DataType) -> None:
 
 
 def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    if not primary_key:
-        raise InvalidOption("primary_key must name at least one column", option="primary_key")
-    if len(set(primary_key)) < len(primary_key):
-        raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
+    if not primary_key or len(set(primary_key)) < len(primary_key):
+        raise InvalidOption(
+            f"primary_key {primary_key} must name at least one column, and each once", option="primary_key"
+        )
     for name in primary_key:
         if name not in schema.names:
             hint = suggest(name, schema.names) or f"; it has {', '.join(schema.names)}"

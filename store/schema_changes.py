@@ -30,6 +30,7 @@ from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening,
 from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
+from elasticscan.store.reading.beginning import columns_of
 
 _WIDENINGS = (
     "int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64, and a decimal "
@@ -49,11 +50,9 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
 @retry_interrupted
 def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInfo:
     """Drop columns of a table, all or none."""
-    if not names:
-        raise InvalidOption("names=[] must name at least one column", option="names")
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
-        for name in names:
+        for name in columns_of(table, list(names), "names"):
             _check_free(table, indexes, name, "dropped")
         last, until = tx.versions()[1], table.definition + 1
 
@@ -180,11 +179,10 @@ def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, 
 
 
 def _fields(value: Any) -> list[pa.Field]:
-    if isinstance(value, Mapping) and value:
-        return [pa.field(name, kind) for name, kind in arguments.types("fields", value).items()]
-    listed = isinstance(value, pa.Schema | Sequence) and not isinstance(value, str)
-    fields = list(islice(value, MAX_COLUMNS + 1)) if listed else []  # no more: a range may be without end
-    if not fields or not all(isinstance(field, pa.Field) for field in fields):
+    named = isinstance(value, Mapping)
+    given = arguments.types("fields", value) if named else islice(value, MAX_COLUMNS + 1)  # maybe endless
+    fields = list(pa.schema(given))
+    if not fields:
         raise InvalidOption(
             f"fields={brief(value)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
             "dict of names and types, at least one",

@@ -23,7 +23,6 @@ from elasticscan.base.limits import (
     MAX_SLOTS,
     RETENTION_SECONDS,
     TRASH_SECONDS,
-    check_name,
 )
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import KEYS, OFFSETS, NewStore, retry_interrupted
@@ -120,8 +119,6 @@ class Store:
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
         names, shard_roots = arguments.shards(shards)
-        for name in names:
-            check_name("shard", name)
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
         retention = arguments.number("retention_seconds", retention_seconds)
@@ -287,8 +284,8 @@ class Store:
         asked = Load(
             arguments.text("table", table),
             arguments.sources("source", source),
-            arguments.or_none(arguments.columns, "primary_key", primary_key),
-            arguments.or_none(arguments.columns, "shard_key", shard_key),
+            arguments.or_none(arguments.names, "primary_key", primary_key),
+            arguments.or_none(arguments.names, "shard_key", shard_key),
             compression,
             arguments.choice("mode", mode, MODES),
             None if format is None else arguments.choice("format", format, FORMATS),
@@ -357,8 +354,6 @@ class Store:
             how: an `elasticity(...)`; one without bounds by default.
         """
         names, roots = arguments.shards(shards)
-        for name in names:
-            check_name("shard", name)
         self._context.catalog.check_writable()
         with new_roots(self._context, self._disks, names, roots) as new:
             return (how or self.elasticity()).expand(new)
@@ -530,7 +525,7 @@ class Store:
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
-        own = arguments.roots("roots", roots)
+        own = arguments.or_none(arguments.roots, "roots", roots) or {}
         name = arguments.or_none(arguments.text, "name", name)
         restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
         return cls.open(place, clock, disks)

@@ -37,8 +37,8 @@ def define_table(
             f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: {rows_instead_of(schema)}",
             option="schema",
         )
-    keys = arguments.columns("primary_key", primary_key)
-    shard_keys = keys if shard_key is None else arguments.columns("shard_key", shard_key)
+    keys = arguments.names("primary_key", primary_key)
+    shard_keys = keys if shard_key is None else arguments.names("shard_key", shard_key)
     check_definition(schema, keys, shard_keys)
     stored = stored_schema(schema, keys)
     return TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), form, 0, 0)

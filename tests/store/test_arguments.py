@@ -32,8 +32,7 @@ def test_a_time_without_a_zone_is_refused_with_both_ways_to_write_it(store: Stor
     table = store.table("t")
     for call, option in (
         (table.scan, "snapshot"),
-        (table.scan, "timestamp"),
-        (table.to_arrow, "timestamp"),
+        (table.to_arrow, "snapshot"),
         (partial(table.get, [1]), "snapshot"),
         (partial(table.aggregate, "count(*)"), "snapshot"),
         (partial(table.tag, "then"), "snapshot"),
