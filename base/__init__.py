@@ -6,7 +6,7 @@ rows without noticing:
 errors      Every error, sorted by what the caller should do about it: correct the call, try
             again, start again, or call an operator. Each carries a code, its details as
             fields, and survives the trip from a worker process to the driver.
-hashing     The way from a row to its slot. By default it is Spark's own hash, so a DataFrame
+hashing     The way from a row to its slot. It is Spark's own hash, so a DataFrame
             repartitioned by the shard key and the store that receives it agree on where each row
             belongs. It can never change for a store that exists: its rows are filed by it.
 order_keys  Values as bytes whose plain comparison is the order of the values. A scan's position

@@ -1,4 +1,4 @@
-"""Slots of rows: Spark's Murmur3, and Java's `hashCode`, over whole Arrow columns.
+"""Slots of rows: Spark's Murmur3 over whole Arrow columns.
 
 `spark_hash` gives what Spark's SQL function `hash(a, b, ...)` gives, so that Spark's own
 `repartition(n, key)` and the store send a row to the same place. It is Murmur3 (x86, 32 bits) with
@@ -10,8 +10,7 @@ three habits of Spark's `Murmur3_x86_32` and `HashExpression`:
 - Types of up to 32 bits hash as one word, longer ones as two, timestamps as microseconds, decimals of
   up to 18 digits as their unscaled long, longer ones as the fewest big-endian bytes that hold the value.
 
-`java_hash` serves data that was bucketed by `hashCode`. All work is done in blocks small enough to
-stay in a core's cache: that alone doubles the speed.
+All work is done in blocks small enough to stay in a core's cache: that alone doubles the speed.
 
 Arrow keeps its values in the machine's byte order, which is taken to be little-endian.
 """
@@ -19,7 +18,7 @@ Arrow keeps its values in the machine's byte order, which is taken to be little-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,11 +33,12 @@ Words = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
+HASH = "spark"  # its name in a store's catalog and in the footers of files
+
 SPARK_SEED = 42
 
 _BLOCK_ROWS = 16_384
 _FEW_ROWS = 32  # fewer rows than this are hashed one by one
-_BLOCK_BYTES = 1 << 17
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
@@ -46,9 +46,6 @@ _ADDED = np.uint32(0xE6546B64)
 _FIVE = np.uint32(5)
 _FINAL_1 = np.uint32(0x85EBCA6B)
 _FINAL_2 = np.uint32(0xC2B2AE35)
-
-# 31 has an inverse modulo 2**32: that makes Java's polynomial a difference of running sums.
-_INVERSE_OF_31 = pow(31, -1, 2**32)
 
 
 # ------------------------------------------------------------------------------------ the surface
@@ -79,48 +76,11 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
     return running.view(np.int32)
 
 
-def java_hash(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int32]:
-    """Compute `java.util.Objects.hashCode` of a single column of strings, integers or booleans; null is 0.
-
-    Raises `SchemaMismatch` for several columns and for other types: Java has no one rule for them.
-    """
-    _equal_length(columns)
-    if len(columns) > 1:
-        raise SchemaMismatch(
-            f"hash='java' takes a single shard key column, not {len(columns)}. Use hash='spark'.",
-            columns=len(columns),
-        )
-    column = columns[0]
-    kind = column.type
-    if not (_is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind)):
-        raise SchemaMismatch(
-            f"hash='java' takes a string, an integer or a boolean, not {kind}. Use hash='spark'.",
-            type=str(kind),
-        )
-    hashes = np.empty(len(column), dtype=np.int32)
-    for start, block in _blocks(column):
-        part = hashes[start : start + len(block)]
-        part[:] = _java_texts(block) if _is_text(kind) else _java_values(block)
-        if block.null_count:
-            part[_is_null(block)] = 0
-    return hashes
-
-
-def slots_of(
-    columns: Sequence[pa.Array | pa.ChunkedArray],
-    slots: int,
-    hash: str = "spark",  # noqa: A002
-) -> NDArray[np.uint16]:
-    """Return the slot of every row, `pmod(hash, slots)`.
-
-    `hash` is "spark" (any shard key) or "java" (see `java_hash`). Hadoop's `HashPartitioner` clears the
-    sign bit instead of taking `pmod`: where `slots` is a power of two that comes to the same.
-    """
-    if hash not in HASHES:
-        raise InvalidOption(f"There is no hash {hash!r}. Use one of: {', '.join(HASHES)}.", hash=hash)
+def slots_of(columns: Sequence[pa.Array | pa.ChunkedArray], slots: int) -> NDArray[np.uint16]:
+    """Return the slot of every row, `pmod(hash, slots)`; raises as `spark_hash`."""
     if not 1 <= slots <= MAX_SLOTS:
         raise InvalidOption(f"A hash can be cut into 1 to {MAX_SLOTS} slots, not {slots}.", slots=slots)
-    hashes = HASHES[hash](columns)
+    hashes = spark_hash(columns)
     if slots & (slots - 1) == 0:
         hashes &= np.int32(slots - 1)
     else:
@@ -128,12 +88,6 @@ def slots_of(
         # wrap around; so does the subtraction, back to the right remainder.
         hashes -= hashes // np.int32(slots) * np.int32(slots)
     return hashes.astype(np.uint16)
-
-
-HASHES: dict[str, Callable[[Sequence[pa.Array | pa.ChunkedArray]], NDArray[np.int32]]] = {
-    "spark": spark_hash,
-    "java": java_hash,
-}
 
 
 # ------------------------------------------------------------------------------- columns to blocks
@@ -158,10 +112,6 @@ def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]
 def _is_null(block: pa.Array) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = pc.is_null(block).to_numpy(zero_copy_only=False)
     return mask
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _raw(block: pa.Array, dtype: Any, width: int = 1) -> NDArray[Any]:
@@ -408,76 +358,3 @@ def _fold_of(kind: pa.DataType) -> Fold:
             type=str(kind),
         )
     return _FOLDS[kind.id]
-
-
-# ------------------------------------------------------------------------------- Java's hashCode
-
-
-def _java_values(block: pa.Array) -> NDArray[np.int32]:
-    if pa.types.is_boolean(block.type):
-        return np.where(_bool_words(block)[0] == 1, np.int32(1231), np.int32(1237))
-    if block.type.bit_width < 64:
-        return _narrow_words(block)[0].view(np.int32)
-    low, high = _long_words(block)
-    return (low ^ high).view(np.int32)
-
-
-def _java_texts(block: pa.Array) -> NDArray[np.int32]:
-    """Compute Java's `String.hashCode`: `s[0] * 31**(n-1) + ... + s[n-1]` over UTF-16 code units."""
-    hashes = np.empty(len(block), dtype=np.uint32)
-    # The bytes below a null need not be text.
-    offsets, data = _offsets_and_data(block.fill_null("") if block.null_count else block)
-    for first, last in _by_bytes(offsets):
-        lo, hi = int(offsets[first]), int(offsets[last])
-        hashes[first:last] = _java_polynomial(*_code_units(data[lo:hi], offsets[first : last + 1] - lo))
-    return hashes.view(np.int32)
-
-
-def _by_bytes(offsets: Longs) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows of about `_BLOCK_BYTES`; a longer row is a range of its own."""
-    first, rows = 0, len(offsets) - 1
-    while first < rows:
-        last = int(np.searchsorted(offsets, offsets[first] + _BLOCK_BYTES, "right")) - 1
-        last = min(max(last, first + 1), rows)
-        yield first, last
-        first = last
-
-
-def _code_units(data: Bytes, ends: Longs) -> tuple[NDArray[Any], Longs]:
-    """Return UTF-8 as UTF-16 code units, and where each row ends among them; ASCII is not converted."""
-    if not len(data) or int(data.max()) < 0x80:
-        return data, ends
-    try:
-        units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), dtype=np.uint16)
-    except UnicodeDecodeError as error:
-        raise InvalidKey(f"A string is not valid UTF-8: {error}. Store it as binary.") from error
-    # The first byte of a character stands for one unit, or for two from four bytes on; the others for none.
-    counts = np.zeros(len(data) + 1, dtype=np.int64)
-    np.cumsum(((data & 0xC0) != 0x80).astype(np.uint8) + (data >= 0xF0), out=counts[1:])
-    return units, counts[ends]
-
-
-def _java_polynomial(units: NDArray[Any], ends: Longs) -> Words:
-    """Compute Java's hashes of rows of code units, from one running sum over all of them.
-
-    With s[i] the sum of units[j] * 31**-j for j < i, modulo 2**32, the row [a, b) hashes to
-    (s[b] - s[a]) * 31**(b-1): for "ab" at 0 that is (97 + 98/31) * 31 = 97 * 31 + 98.
-    """
-    powers, inverses = _tables(_BLOCK_BYTES) if len(units) <= _BLOCK_BYTES else _make_tables(len(units))
-    sums = np.zeros(len(units) + 1, dtype=np.uint32)
-    np.multiply(units, inverses[: len(units)], out=sums[1:])
-    np.cumsum(sums, out=sums)
-    at_ends = sums[ends]
-    # An empty row that ends at 0 takes the last power by index -1, times a difference of 0.
-    hashes: Words = (at_ends[1:] - at_ends[:-1]) * powers[ends[1:] - 1]
-    return hashes
-
-
-def _make_tables(size: int) -> tuple[Words, Words]:
-    factors = np.full((2, size), [[31], [_INVERSE_OF_31]], dtype=np.uint32)
-    factors[:, 0] = 1
-    powers, inverses = np.cumprod(factors, axis=1, dtype=np.uint32)
-    return powers, inverses
-
-
-_tables = lru_cache(maxsize=1)(_make_tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,11 +20,7 @@ def brief(value: Any, most: int = 80) -> str:
 
 def is_whole(text: str) -> bool:
     """Return whether a text has no lone surrogate, which no file or database accepts."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 def printable(text: str) -> str:

@@ -58,11 +58,6 @@ def make_engine(url: str | Path, read_only: bool = False) -> Engine:
     try:
         parsed = _parse(url)
         sqlite = parsed.get_backend_name() == "sqlite"
-        if "@" in (parsed.host or ""):  # a driver would tell it as the name of the host
-            raise InvalidOption(
-                f"it has more than one '@'; in a user or a password it is written as %40: {shown(url)}",
-                option="uri",
-            )
         if not isinstance(url, Path) and hides(url, parsed.host):
             raise InvalidOption(
                 "it is not certain where its host begins; write '/', ':', '@' and '?' in a password as "

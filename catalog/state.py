@@ -13,7 +13,7 @@ import xxhash
 from sqlalchemy import select
 
 from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreTooNew, TableChanged
-from elasticscan.base.hashing import HASHES
+from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.catalog.failures import damaged, decoding
@@ -260,5 +260,5 @@ class StateTx:
 def _check_info(info: StoreInfo) -> None:
     if not 1 <= info.slots <= MAX_SLOTS:
         raise damaged(f"{info.slots!r} is no number of slots")
-    if info.hash not in HASHES:
+    if info.hash != HASH:
         raise damaged(f"there is no hash {info.hash!r}")

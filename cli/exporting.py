@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import elasticscan
-from elasticscan.cli.options import Columns, Filter, Json, Snapshot, Table, Uri, names_of, snapshot_of
+from elasticscan.cli.options import Columns, Filter, Json, Snapshot, Table, Uri, names_of
 from elasticscan.cli.output import answer, counted, progress
 
 
@@ -38,7 +38,7 @@ def export(
             names_of(columns),
             filter,
             compression=compression,
-            snapshot=snapshot_of(snapshot),
+            snapshot=snapshot,
             on_progress=lambda rows: bar.update(task, note=f"{rows:,} rows"),
         )
     files = f"{done.files:,} file{'s' if done.files > 1 else ''}"

@@ -18,7 +18,7 @@ from elasticscan.base.clock import seconds_of
 from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.cli.options import AnyTable, Json, Speed, Uri, bytes_of
+from elasticscan.cli.options import AnyTable, Json, Speed, Uri
 from elasticscan.cli.output import answer, print_json_line, say, size, warn
 
 DAMAGE_FOUND = PROBLEMS_MET = 5
@@ -37,11 +37,13 @@ def keep(
 
     Example: elasticscan keep trips.store --once
     """
-    pause, speed = seconds_of("--every", every), bytes_of(bytes_per_second, "--bytes-per-second")
+    pause = seconds_of("--every", every)
     with elasticscan.open(uri, upkeep="off") as store, until_stopped():
         while True:
             try:
-                kept = store.keep(bytes_per_second=speed, on_step=(lambda _: None) if json else say)
+                kept = store.keep(
+                    bytes_per_second=bytes_per_second, on_step=(lambda _: None) if json else say
+                )
             except TryAgain as error:  # a catalog that is out of reach may be back in the next round
                 if once:
                     raise

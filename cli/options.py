@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import MAX_NUMBER
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -54,18 +53,35 @@ UserMetadata = Annotated[
     list[str] | None,
     typer.Option("--user-metadata", metavar="KEY=TEXT", help="Kept with the commit in the history."),
 ]
+
+
+def bytes_of(text: str) -> float:
+    """Parse `50M` as 50,000,000."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
+    if match is None:
+        option = "--bytes-per-second"
+        raise InvalidOption(f"{option} {text[:40]!r} must be a number of bytes, as in 50M", option=option)
+    return float(match[1]) * _BYTES[match[2]]
+
+
 Speed = Annotated[
-    str | None,
-    typer.Option("--bytes-per-second", metavar="SIZE", help="Upper bound of a move's copying, as in 50M."),
+    float | None,
+    typer.Option(
+        "--bytes-per-second",
+        metavar="SIZE",
+        parser=bytes_of,
+        help="Upper bound of a move's copying, as in 50M.",
+    ),
 ]
 
 
 def pairs_of(items: Sequence[str] | None, option: str) -> dict[str, str]:
     """Parse `NAME=TEXT` items."""
-    for item in items or ():
-        if not item.partition("=")[1]:
-            raise InvalidOption(f"{option} {item[:40]!r} must be NAME=TEXT", option=option)
-    return {name.strip(): text for name, _, text in (item.partition("=") for item in items or ())}
+    given = items or ()
+    pairs = {name.strip(): text for name, equals, text in (item.partition("=") for item in given) if equals}
+    if len(pairs) < len(given):
+        raise InvalidOption(f"{option} takes NAME=TEXT, and each name once", option=option)
+    return pairs
 
 
 def names_of(texts: Sequence[str] | None) -> list[str] | None:
@@ -73,28 +89,6 @@ def names_of(texts: Sequence[str] | None) -> list[str] | None:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()] if texts else None
 
 
-def snapshot_of(text: str | None) -> int | str | None:
-    """Parse `17` as a commit number; leave the name of a tag, a time, or None as it is."""
-    if text is None or not (text.isascii() and text.isdecimal()):
-        return text
-    return int(text) if len(text) < len(str(MAX_NUMBER)) else MAX_NUMBER
-
-
 def shards_of(items: Sequence[str]) -> list[str] | dict[str, str]:
     """Parse `s1` or `s1=/root` items: names, or roots by name."""
-    if not any("=" in item for item in items):
-        return list(items)
-    roots = {name: root for name, _, root in (item.partition("=") for item in items) if root}
-    if len(roots) < len(items):
-        raise InvalidOption("write NAME=ROOT for every shard, or NAME for all of them", option="--shard")
-    return roots
-
-
-def bytes_of(text: str | None, option: str) -> float | None:
-    """Parse `50M` as 50,000,000; None stays None."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kmg]?)", text.lower(), re.ASCII)
-    if match is None:
-        raise InvalidOption(f"{option} {text[:40]!r} must be a number of bytes, as in 50M", option=option)
-    return float(match[1]) * _BYTES[match[2]]
+    return pairs_of(items, "--shard") if any("=" in item for item in items) else list(items)

@@ -23,7 +23,6 @@ from elasticscan.cli.options import (
     Table,
     Uri,
     names_of,
-    snapshot_of,
 )
 from elasticscan.cli.output import answer, counted, listing, print_json_lines, say, show_rows
 from elasticscan.cli.scan import SHOWN_ROWS
@@ -52,7 +51,7 @@ def aggregate(
     """
     groups = names_of(by) or []
     with elasticscan.open(uri) as store:
-        rows = store.table(table).aggregate(values, groups, filter, snapshot_of(snapshot))
+        rows = store.table(table).aggregate(values, groups, filter, snapshot)
     if groups:
         rows = rows.sort_by([(name, "ascending") for name in groups])
     if json:
@@ -81,7 +80,7 @@ def sql(
     except ModuleNotFoundError:
         raise InvalidOption("sql needs the package 'duckdb': pip install 'elasticscan[sql]'") from None
     with elasticscan.open(uri) as store, duckdb.connect() as database:
-        for name, table in _tables_at(store, snapshot_of(snapshot)).items():
+        for name, table in _tables_at(store, snapshot).items():
             database.register(name, table)
         try:
             if [each.type for each in duckdb.extract_statements(query)] != [duckdb.StatementType.SELECT]:
@@ -141,11 +140,11 @@ def explain(
 
     Example: elasticscan explain trips.store trips --filter 'id < 10' --analyze
     """
-    asked, at = index or "auto", snapshot_of(snapshot)
+    asked = index or "auto"
     with (
         elasticscan.open(uri) as store,
         store.table(table).scan(
-            names_of(columns), filter, index=asked, order_by=order_by, snapshot=at
+            names_of(columns), filter, index=asked, order_by=order_by, snapshot=snapshot
         ) as begun,
     ):
         explained = begun.explain()

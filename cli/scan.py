@@ -30,7 +30,6 @@ from elasticscan.cli.options import (
     Table,
     Uri,
     names_of,
-    snapshot_of,
 )
 from elasticscan.cli.output import (
     answer,
@@ -84,7 +83,7 @@ def scan(
     settings: dict[str, Any] = {
         "columns": names_of(columns),
         "filter": filter,
-        "snapshot": snapshot_of(snapshot),
+        "snapshot": snapshot,
         "index": index,
         "order_by": order_by,
         "limit": limit,
@@ -136,9 +135,7 @@ def changes(
     form = "json" if json else format_
     is_preview = output is None and form is None and pages is None
     with elasticscan.open(uri) as store:
-        begun = store.table(table).changes(
-            snapshot_of(after), snapshot_of(upto), names_of(columns), filter, page_rows=page_rows
-        )
+        begun = store.table(table).changes(after, upto, names_of(columns), filter, page_rows=page_rows)
         of = f"of changes up to commit {begun.snapshot}"
         _give(begun, islice(begun, pages), f"elasticscan scan {shown(uri)}", of, output, form, is_preview)
 
@@ -155,7 +152,7 @@ def count(
     Example: elasticscan count trips.store trips --filter "city = 'Oslo'"
     """
     with elasticscan.open(uri) as store:
-        begun = store.table(table).scan(filter=filter, snapshot=snapshot_of(snapshot))
+        begun = store.table(table).scan(filter=filter, snapshot=snapshot)
         rows = begun.count()
     value = {"table": table, "rows": rows, "snapshot": begun.snapshot}
     answer(json, value, f"{counted(rows, 'row')} of snapshot {begun.snapshot}.")
@@ -183,7 +180,7 @@ def get(
     with elasticscan.open(uri) as store:
         opened = store.table(table)
         asked = keys_of(keys, pa.schema([opened.schema.field(name) for name in opened.primary_key]))
-        rows = opened.get(asked, names_of(columns), snapshot_of(snapshot))
+        rows = opened.get(asked, names_of(columns), snapshot)
     found = f"{rows.num_rows:,} of {counted(asked.num_rows, 'key')} found"
     if output is not None:
         with open_writer(output, rows.schema) as writer:

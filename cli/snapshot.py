@@ -10,7 +10,7 @@ import typer
 import elasticscan
 from elasticscan.base.clock import seconds_of
 from elasticscan.base.showing import utc
-from elasticscan.cli.options import Json, Limit, Snapshot, Table, Uri, snapshot_of
+from elasticscan.cli.options import Json, Limit, Snapshot, Table, Uri
 from elasticscan.cli.output import answer, listing, size
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
@@ -25,7 +25,7 @@ def create_tag(uri: Uri, table: Table, name: Name, snapshot: Snapshot = None, js
     Example: elasticscan tag create trips.store trips june --snapshot 5
     """
     with elasticscan.open(uri) as store:
-        tag = store.table(table).tag(name, snapshot_of(snapshot))
+        tag = store.table(table).tag(name, snapshot)
     answer(json, asdict(tag), f"Tag {tag.name} keeps snapshot {tag.snapshot} of {table}.")
 
 
@@ -82,8 +82,7 @@ def restore_table(
     """
     with elasticscan.open(uri) as store:
         handle = store.table(table)
-        at = snapshot_of(to)
-        number = handle.restore("" if at is None else at)
+        number = handle.restore(to)
         snapshot = next(int(c.user_metadata["restored_to"]) for c in handle.history() if c.number == number)
     value = {"table": table, "restored_to": snapshot, "commit": number}
     answer(json, value, f"{table} is as it was at snapshot {snapshot}, since commit {number}.")

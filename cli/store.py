@@ -29,7 +29,7 @@ def create(
     ],
     tablets: Annotated[int, typer.Option(help="Tablets to start with.")] = DEFAULT_TABLETS,
     slots: Annotated[int, typer.Option(help="Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
-    hash: Annotated[str, typer.Option(help="spark (Murmur3) or java (hashCode).")] = "spark",  # noqa: A002
+    hash: Annotated[str, typer.Option(help="spark (Murmur3), the one that there is.")] = "spark",  # noqa: A002
     retention: Annotated[
         str, typer.Option(metavar="TIME", help="How long snapshots stay readable, as in 7d, 12h or 30m.")
     ] = "7d",

@@ -15,7 +15,7 @@ import elasticscan
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, bytes_of, shards_of
+from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, shards_of
 from elasticscan.cli.output import answer, listing, progress
 from elasticscan.cli.picture import shard_lines
 
@@ -146,7 +146,7 @@ def topologies(
 
 
 @contextmanager
-def _moving(store: elasticscan.Store, title: str, bytes_per_second: str | None) -> Iterator[Any]:
+def _moving(store: elasticscan.Store, title: str, bytes_per_second: float | None) -> Iterator[Any]:
     """Change the topology with a bound on copying and a progress bar."""
     with progress() as bar:
         task = bar.add_task(title, total=None, note="")
@@ -154,7 +154,7 @@ def _moving(store: elasticscan.Store, title: str, bytes_per_second: str | None) 
         def moved(done: int, planned: int) -> None:
             bar.update(task, completed=done, total=planned, note=f"{done} of {planned}")
 
-        yield store.elasticity(bytes_of(bytes_per_second, "--bytes-per-second"), moved)
+        yield store.elasticity(bytes_per_second, moved)
 
 
 def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int = 0) -> None:

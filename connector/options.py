@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
-from elasticscan.base.showing import brief, is_whole
+from elasticscan.base.showing import brief
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.option_values import (
     LATEST,
     PartialAggregates,
-    application_name,
     bad_value,
     byte_count,
     column_list,
@@ -33,7 +33,7 @@ from elasticscan.connector.option_values import (
     whole,
 )
 from elasticscan.metadata import AUTO
-from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, file_form, resolve
+from elasticscan.store import FROM_ENVIRONMENT, IdempotencyKey, Location, application, file_form, resolve
 
 # Spark adds these to what the user gave; all keys reach us in lower case from SQL.
 _FROM_SPARK = frozenset(
@@ -168,7 +168,7 @@ class Options:
         "aggregates and groups")
     metadata: bool = _option("includeMetadata", flag, False, (READ,),
         "adds `_shard` and `_slot`")
-    app_id: str | None = _option("txnAppId", application_name, None, _WRITES,
+    app_id: str | None = _option("txnAppId", application, None, _WRITES,
         "with `txnVersion`: a write that was committed under this pair is not done again; a stream counts "
         "its batches itself")
     txn_version: int | None = _option("txnVersion", whole(0, MAX_NUMBER), None, (WRITE,),
@@ -240,9 +240,6 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
             value, or contradicts another option.
     """
     texts = _by_name(spark_options)
-    for name, text in texts.items():
-        if not is_whole(text):
-            raise bad_value(name, text, "text without a lone surrogate")
     texts["store"], texts["table"] = _where(texts)
     options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
     chosen = {option.name for option in _chosen_options(options)}
@@ -345,12 +342,9 @@ def check_for_write(options: Options) -> Options:
 
 
 def _only_path(text: str) -> str:
-    try:
-        paths = json.loads(text)
-    except ValueError:
-        paths = None
-    if isinstance(paths, list) and len(paths) == 1 and isinstance(paths[0], str):
-        return paths[0]
+    with suppress(ValueError, TypeError):
+        (path,) = json.loads(text)
+        return str(path)
     raise InvalidOption(f"load() takes one 'uri/table', not {text}; load each table alone", option="path")
 
 

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import NotFound
+from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
@@ -176,7 +177,7 @@ def check_snapshot(options: Options) -> None:
 def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:
     """Return the rows with their slots, and the shards where these are at this moment."""
     context = store.context
-    slots = context.hashing.slots_of(rows, table)
+    slots = slots_of(rows.select(table.shard_key).columns, context.info.slots)
     placement = context.placement()
     names = context.shard_names()
     starts = np.array([tablet.start for tablet in placement.tablets])

@@ -274,7 +274,6 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
             keys = spell(options.primary_key, rows)
-            _check_not_void(rows)
             return reserve_table(store.context, options.table, rows, keys, shard_key, options.compression)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made the table meanwhile
@@ -289,21 +288,6 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
                 option=name,
             )
     return table
-
-
-def _check_not_void(columns: Iterable[pa.Field]) -> None:
-    """Raise `SchemaMismatch` for new columns that could only hold nulls, or have such parts."""
-    for field in columns:
-        if _is_void(field.type):
-            raise SchemaMismatch(
-                f"column {field.name!r} is void, or has void parts; cast it to the type of the new column",
-                column=field.name,
-            )
-
-
-def _is_void(kind: pa.DataType) -> bool:
-    parts = [kind.field(at).type for at in range(kind.num_fields)]  # of a map its pairs, which are structs
-    return bool(pa.types.is_null(kind)) or any(map(_is_void, parts))
 
 
 def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Options) -> TableInfo:
@@ -329,7 +313,6 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
                 unknown=[field.name for field in unknown],
             )
     new = [field.with_nullable(True) for field in unknown]
-    _check_not_void(new)
     empty = [pa.array([], field.type) for field in rows]
     widened = pa.schema([*table.schema, *new])
     FromSpark(widened, lacking)(pa.RecordBatch.from_arrays(empty, schema=rows))

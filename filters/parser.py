@@ -87,8 +87,6 @@ def parse_value(text: str, schema: pa.Schema) -> Expression:
 
 
 def _read(text: str, build: Callable[[exp.Expr], Expression]) -> Expression:
-    if not isinstance(text, str):
-        raise FilterError(f"a filter is SQL text, not {type(text).__name__}")
     if not is_whole(text):
         raise FilterError("the filter has a lone surrogate; give it valid text")
     size = len(text.encode())

@@ -46,7 +46,7 @@ class KeyCondition:
     residual: Expression | None = None
 
 
-def bind_key(condition: Expression | None, table: TableInfo, slots: int, hash: str) -> KeyCondition:  # noqa: A002
+def bind_key(condition: Expression | None, table: TableInfo, slots: int) -> KeyCondition:
     """Return the slots and keys of all rows for which a condition is true, of a store with so many slots."""
     conjuncts = Conjuncts(condition, table.schema)
     columns = [_without_null(conjuncts.keys(name)) for name in table.primary_key]
@@ -61,7 +61,7 @@ def bind_key(condition: Expression | None, table: TableInfo, slots: int, hash: s
         return _condition(conjuncts, table, columns, used, KeyRanges(anywhere), SlotSet.span(0, slots))
     types = [table.schema.field(name).type for name in table.primary_key]
     shards = combinations(values, types[: len(values)])
-    hashed = slots_of(shards, slots, hash)
+    hashed = slots_of(shards, slots)
     here = SlotSet.of((slot, slot + 1) for slot in hashed.tolist())
     behind = take_columns(columns[len(values) :], MAX_RANGES // len(hashed))
     # Taken value by value, the sets of the shard key are what they were.

@@ -39,7 +39,8 @@ SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology"),
     *("tests/filters/test_predicate.py", "tests/protocol/test_keys.py", "tests/optimizer/test_binding.py"),
-    *("tests/storage/test_conform.py", "tests/storage/test_disk.py", "tests/store/test_scenarios.py"),
+    *("tests/storage/test_conform.py", "tests/storage/test_definition.py", "tests/storage/test_disk.py"),
+    "tests/store/test_scenarios.py",
     "tests/storage/objects",
     *("tests/cli/test_app.py", "tests/cli/test_loading.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),

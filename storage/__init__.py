@@ -68,7 +68,7 @@ indexes      index files and their pages; changes: what commits did to rows
 copying      rows of some slots as a new fragment: moves and compaction
 shared_keys  keys that a staged write has in common with commits
 conform      rows of users as the table's schema has them; row_limits: how large they may be
-ingest       rows on their way in; definition: what a table may be, and a trial that it works
+ingest       rows on their way in; definition: what a table may be
 
 Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured
 tablet servers such as KDI; pages limited by rows and by bytes are ScyllaDB's.
@@ -78,10 +78,16 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.storage.changes.pages import read_changes
-from elasticscan.storage.conform import batches_of, conform, hint_of_case, rows_instead_of
+from elasticscan.storage.conform import (
+    batches_of,
+    check_keys_filled,
+    conform,
+    hint_of_case,
+    rows_instead_of,
+)
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import most_rows, slot_counts
-from elasticscan.storage.definition import check_definition, check_works, stored_schema
+from elasticscan.storage.definition import check_definition, stored_schema
 from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, flush_directory, keep_from_group
 from elasticscan.storage.fragment import (
     DELETED,
@@ -94,9 +100,7 @@ from elasticscan.storage.indexes.pages import IndexSource, read_index_page
 from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs
 from elasticscan.storage.ingest import (
     SMALL_FRAGMENT_BYTES,
-    Hashing,
     Ingest,
-    check_keys_filled,
     discard,
     gather,
     reroute,
@@ -140,7 +144,6 @@ __all__ = [
     "Disk",
     "FileDamage",
     "FragmentReader",
-    "Hashing",
     "IndexSource",
     "Ingest",
     "Keep",
@@ -157,7 +160,6 @@ __all__ = [
     "check_definition",
     "check_keys_differ",
     "check_keys_filled",
-    "check_works",
     "conform",
     "copy_slots",
     "described_columns",

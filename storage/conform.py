@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.errors import InvalidKey, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.showing import a_type
+from elasticscan.metadata import TableInfo
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
@@ -183,6 +184,16 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
+def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
+    """Raise `InvalidKey` when a column of the primary key has nulls."""
+    for name in table.primary_key:
+        nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
+        if nulls:
+            raise InvalidKey(
+                f"primary key column {name!r} is null in {nulls} rows; fill or drop them", column=name
+            )
+
+
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(column.type):  # Arrow has no cast for one of views, as of Polars' categories
         return pc.cast(column.dictionary, kind).take(column.indices)
@@ -219,9 +230,11 @@ def _has_required_parts(kind: pa.DataType) -> bool:
 def _lacks_required_part(column: pa.Array) -> bool:
     """Return whether a nested value has a null where its type allows none; Arrow itself never looks."""
     kind = column.type
-    if pa.types.is_map(kind):
-        column = column.cast(pa.list_(kind.field(0)))
-        kind = column.type
+    if pa.types.is_map(kind):  # a list of pairs; Arrow's own cast to it refuses some values
+        kind, buffers = pa.list_(kind.field(0)), column.buffers()[:2]
+        column = pa.Array.from_buffers(
+            kind, len(column), buffers, offset=column.offset, children=[column.values]
+        )
     if pa.types.is_struct(kind):
         present = column.is_valid() if column.null_count else None
         children = [column.field(index) for index in range(kind.num_fields)]

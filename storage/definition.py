@@ -1,15 +1,14 @@
-"""Definitions of tables: what may be a column and a key, within which limits, and that it works.
+"""Definitions of tables: what may be a column and a key, and within which limits.
 
 Nothing is entered into a catalog that could not be read back, written to, moved, compacted or dropped
-later. So a definition passes three gates: limits on what it is made of, looked at without recursion and
-before anything else touches it; the rules for names, types and keys; and a trial, in which a row goes
-through memory as it will go through the shards.
+later. So a definition passes two gates: limits on what it is made of, looked at without recursion and
+before anything else touches it; and the rules for names, types and keys. The tests prove that rows of every
+type that passes go in, out and from file to file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,35 +26,33 @@ from elasticscan.base.limits import (
 )
 from elasticscan.base.order_keys import check_key_type
 from elasticscan.base.suggestions import suggest
-from elasticscan.metadata import (
-    CHANGE_COLUMNS,
-    QUERY_PREFIX,
-    SHARD_COLUMN,
-    Bounds,
-    Origin,
-    StagedFragment,
-    TableInfo,
-)
-from elasticscan.storage.conform import conform
-from elasticscan.storage.copying import Destination, Keep, copy_slots
-from elasticscan.storage.disk import MemoryDisk
-from elasticscan.storage.fragment import DELETED, SYSTEM_COLUMNS, fragment_schema
-from elasticscan.storage.ingest import Hashing, Ingest, staged_source
-from elasticscan.topology import Placement, SlotSet, initial_placement
+from elasticscan.metadata import CHANGE_COLUMNS, QUERY_PREFIX, SHARD_COLUMN
+from elasticscan.storage.fragment import SYSTEM_COLUMNS
 
 RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS, SHARD_COLUMN))
 
-# The errors that Arrow raises for operations that it cannot do, and their subclasses.
-_FAILURES = (pa.ArrowException, ValueError, TypeError, KeyError, NotImplementedError, OverflowError)
-
 _t = pa.types
-_UNSUPPORTED = (
-    _t.is_union,
-    _t.is_dictionary,
-    _t.is_run_end_encoded,
-    _t.is_string_view,  # Arrow cannot reorder columns of views
-    _t.is_binary_view,
-    lambda kind: isinstance(kind, pa.BaseExtensionType),
+# Left out: extension types, dictionaries, unions and run-end encoded columns; views of texts and binaries,
+# which Arrow cannot reorder; and nulls: as a part of a type that is cast, Arrow makes too few of them.
+_SUPPORTED = (
+    _t.is_boolean,
+    _t.is_integer,
+    _t.is_floating,
+    _t.is_temporal,
+    _t.is_string,
+    _t.is_large_string,
+    _t.is_binary,
+    _t.is_large_binary,
+    _t.is_fixed_size_binary,
+    # Arrow prints and parses no decimals of larger scales.
+    lambda kind: _t.is_decimal(kind) and abs(kind.scale) <= kind.precision,
+    _t.is_struct,
+    _t.is_map,
+    _t.is_list,
+    _t.is_large_list,
+    _t.is_fixed_size_list,
+    _t.is_list_view,
+    _t.is_large_list_view,
 )
 
 
@@ -177,7 +174,7 @@ def _check_names(schema: pa.Schema) -> None:
 
 
 def _check_type(path: str, kind: pa.DataType) -> None:
-    if any(is_such(kind) for is_such in _UNSUPPORTED):
+    if not any(is_such(kind) for is_such in _SUPPORTED):
         raise SchemaMismatch(
             f"column {path!r} has type {str(kind)[:200]}, which a table cannot hold; "
             "cast it to a plain type first",
@@ -186,10 +183,10 @@ def _check_type(path: str, kind: pa.DataType) -> None:
 
 
 def _check_key(schema: pa.Schema, primary_key: list[str], shard_key: list[str]) -> None:
-    if not primary_key:
-        raise InvalidOption("primary_key must name at least one column", option="primary_key")
-    if len(set(primary_key)) < len(primary_key):
-        raise InvalidOption(f"primary_key {primary_key} names a column twice", option="primary_key")
+    if not primary_key or len(set(primary_key)) < len(primary_key):
+        raise InvalidOption(
+            f"primary_key {primary_key} must name at least one column, and each once", option="primary_key"
+        )
     for name in primary_key:
         if name not in schema.names:
             hint = suggest(name, schema.names) or f"; it has {', '.join(schema.names)}"
@@ -235,86 +232,3 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
         (_t.is_large_list_view, pa.large_list_view),
     ]
     return next((make for is_such, make in makers if is_such(kind)), pa.list_)(parts[0])
-
-
-# ----------------------------------------------------------------------------------------- trial
-
-
-def check_works(table: TableInfo, hashing: Hashing) -> None:
-    """Raise `SchemaMismatch` unless rows of a table, as it is stored, go in, out and from file to file.
-
-    The definition is read back from its own bytes. Then a row with a value in each column is written, copied
-    as moves and compactions copy, deleted, and copied together with its tombstone; all in memory.
-    """
-    try:
-        again = pa.ipc.read_schema(pa.py_buffer(table.schema.serialize().to_pybytes()))
-        if not again.equals(table.schema, check_metadata=True):
-            raise pa.ArrowInvalid("the definition changes when it is read back")
-        row = conform(sample_row(table.schema), table.schema)
-        trial = _Trial(table, hashing)
-        if trial.copies(trial.stage(row)) != 1:
-            raise pa.ArrowInvalid("a row that was written is not read")
-        trial.copies(trial.stage(_deletion(row, table)))
-    except _FAILURES as error:
-        raise SchemaMismatch(
-            f"table {table.name!r} cannot have these columns: a row of them does not come back as it was "
-            f"written ({error}); change their types",
-            table=table.name,
-        ) from error
-
-
-def _deletion(row: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
-    schema = fragment_schema(table.schema, versioned=False, tombstones=True)
-    columns = [
-        row.column(f.name) if f.name in table.primary_key else pa.nulls(1, f.type) for f in table.schema
-    ]
-    fields = [schema.field(name) for name in (*table.schema.names, DELETED)]
-    return pa.RecordBatch.from_arrays([*columns, pa.array([True])], schema=pa.schema(fields))
-
-
-class _Trial:
-    """A shard in memory."""
-
-    def __init__(self, table: TableInfo, hashing: Hashing) -> None:
-        self._table, self._hashing, self._disk = table, hashing, MemoryDisk()
-        self._placement: Placement = initial_placement(hashing.slots, 1, [1])
-        nothing, epochs = "0" * 32, self._placement.epochs
-        self._origin = Origin(nothing, hashing.slots, hashing.hash, "write", nothing, 0, 0.0, epochs)
-
-    def stage(self, rows: pa.RecordBatch) -> list[StagedFragment]:
-        ingest = Ingest(self._table, self._hashing, self._placement, lambda _: self._disk, self._origin)
-        ingest.add(rows)
-        return ingest.finish()
-
-    def copies(self, staged: list[StagedFragment]) -> int:
-        """Copy the staged rows, as a move does; returns their number."""
-        source = staged_source(self._table, staged, lambda _: self._disk)
-        slots = SlotSet.span(0, self._hashing.slots)
-        copies = copy_slots(source, slots, Bounds(0, 1), Keep(), Destination(self._disk, 1, self._origin))
-        return sum(copied.staged.rows for copied in copies)
-
-
-def sample_row(schema: pa.Schema) -> pa.RecordBatch:
-    """One row with a value in every column, down to the leaves: zero, empty text, one element."""
-    columns = [pa.array([_sample(field.type)], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _sample(kind: pa.DataType) -> Any:
-    if _t.is_map(kind):
-        return [(_sample(kind.key_type), _sample(kind.item_type))]
-    if _t.is_struct(kind):
-        return tuple(_sample(kind.field(index).type) for index in range(kind.num_fields))
-    if kind.num_fields:
-        return [_sample(kind.value_type)] * (kind.list_size if _t.is_fixed_size_list(kind) else 1)
-    if _t.is_null(kind):
-        return None
-    if _t.is_boolean(kind):
-        return False
-    if _t.is_string(kind) or _t.is_large_string(kind):
-        return ""
-    if _t.is_fixed_size_binary(kind):
-        return bytes(kind.byte_width)
-    if _t.is_binary(kind) or _t.is_large_binary(kind):
-        return b""
-    return (0, 0, 0) if _t.is_interval(kind) else 0

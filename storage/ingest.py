@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel
-from elasticscan.base.errors import ElasticScanError, InvalidKey, ScanConsumed
+from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
+from elasticscan.storage.conform import check_keys_filled
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
@@ -45,29 +45,7 @@ MOST_GROUPS = 8
 Range = tuple[int, int]  # [start, end)
 
 
-@dataclass(frozen=True, slots=True)
-class Hashing:
-    """A store's map from rows to slots."""
-
-    slots: int
-    hash: str
-
-    def slots_of(self, rows: pa.RecordBatch, table: TableInfo) -> npt.NDArray[np.uint16]:
-        """Return the slot of each row, by its shard key."""
-        return slots_of([rows.column(name) for name in table.shard_key], self.slots, self.hash)
-
-
-def check_keys_filled(rows: pa.RecordBatch, table: TableInfo) -> None:
-    """Raise `InvalidKey` when a column of the primary key has nulls."""
-    for name in table.primary_key:
-        nulls = rows.column(name).null_count if rows.schema.names.count(name) == 1 else 0
-        if nulls:
-            raise InvalidKey(
-                f"primary key column {name!r} is null in {nulls} rows; fill or drop them", column=name
-            )
-
-
-def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.RecordBatch:
+def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.RecordBatch:
     """Return the rows by (slot, primary key), with their `_slot` column.
 
     Raises:
@@ -76,7 +54,7 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, hashing: Hashing) -> pa.Re
     check_keys_filled(rows, table)
     check_key_bytes(rows, table.primary_key)
     keys = [rows.column(name) for name in table.primary_key]
-    slots = hashing.slots_of(rows, table)
+    slots = slots_of(rows.select(table.shard_key).columns, slot_count)
     codes = [sort_codes(column) for column in keys]
     order = np.lexsort((*reversed(codes), slots))
     first = first_of_keys(order, (slots, *codes))
@@ -97,13 +75,12 @@ class Ingest:
     def __init__(
         self,
         table: TableInfo,
-        hashing: Hashing,
         placement: Placement,
         disk_of: Callable[[int], Disk],
         origin: Origin,
         buffer_bytes: int = WRITE_BUFFER_BYTES,
     ) -> None:
-        self._table, self._hashing, self._placement, self._disk_of = table, hashing, placement, disk_of
+        self._table, self._placement, self._disk_of = table, placement, disk_of
         self._origin = origin
         self._buffer_bytes = buffer_bytes
         self._pending: list[pa.RecordBatch] = []
@@ -149,7 +126,7 @@ class Ingest:
             return
         rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
         self._pending, self._pending_bytes = [], 0
-        ordered = sort_rows(rows, self._table, self._hashing)
+        ordered = sort_rows(rows, self._table, self._origin.slots)
         del rows
         schema = fragment_schema(
             self._table.schema, versioned=False, tombstones=DELETED in ordered.schema.names

@@ -43,7 +43,7 @@ notebooks  what tables and explanations look like in a notebook
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
-from elasticscan.store.arguments import application, file_form, user_metadata
+from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.store.context.lookups import SlotPlaces
@@ -167,6 +167,7 @@ __all__ = [
     "unchanged",
     "update_rows",
     "user_metadata",
+    "whole_number",
     "with_tombstones",
     "write",
 ]

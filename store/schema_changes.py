@@ -27,9 +27,10 @@ from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
-from elasticscan.storage import check_definition, check_works, stored_schema
+from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
+from elasticscan.store.reading.beginning import columns_of
 
 _WIDENINGS = (
     "int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64, and a decimal "
@@ -41,12 +42,6 @@ _WIDENINGS = (
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; columns that exist are skipped."""
     new_fields = _fields(fields)
-    with context.catalog.reading() as tx:
-        table, new = _check_fields(find(tx)[0], new_fields)
-    if new:
-        # Outside the write lock; a row with all new columns, whichever of them others add meanwhile.
-        keys = [table.schema.field(key) for key in table.primary_key]
-        check_works(_alone(table, pa.schema([*keys, *new])), context.hashing)
     with context.catalog.writing() as tx:
         table, new = _check_fields(find(tx)[0], new_fields)
         return _redefine(tx, table, _with_added(table, new)) if new else table
@@ -55,11 +50,9 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
 @retry_interrupted
 def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInfo:
     """Drop columns of a table, all or none."""
-    if not names:
-        raise InvalidOption("names=[] must name at least one column", option="names")
     with context.catalog.writing() as tx:
         table, indexes = find(tx)
-        for name in names:
+        for name in columns_of(table, list(names), "names"):
             _check_free(table, indexes, name, "dropped")
         last, until = tx.versions()[1], table.definition + 1
 
@@ -143,11 +136,6 @@ def _changed(
     return tuple(change(column) if column.stored in stored else column for column in table.all_columns)
 
 
-def _alone(table: TableInfo, schema: pa.Schema) -> TableInfo:
-    """Return the table as if it had been made with a schema."""
-    return replace(table, schema=schema, definition=1, columns=())
-
-
 def _check_free(table: TableInfo, indexes: Sequence[IndexInfo], name: str, change: str) -> TableColumn:
     """Return the column of a name; raise unless it exists, and no key and no index is made of it."""
     if name not in table.schema.names:
@@ -191,11 +179,10 @@ def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, 
 
 
 def _fields(value: Any) -> list[pa.Field]:
-    if isinstance(value, Mapping) and value:
-        return [pa.field(name, kind) for name, kind in arguments.types("fields", value).items()]
-    listed = isinstance(value, pa.Schema | Sequence) and not isinstance(value, str)
-    fields = list(islice(value, MAX_COLUMNS + 1)) if listed else []  # no more: a range may be without end
-    if not fields or not all(isinstance(field, pa.Field) for field in fields):
+    named = isinstance(value, Mapping)
+    given = arguments.types("fields", value) if named else islice(value, MAX_COLUMNS + 1)  # maybe endless
+    fields = list(pa.schema(given))
+    if not fields:
         raise InvalidOption(
             f"fields={brief(value)} must be a pyarrow.Schema, a list of pyarrow.field(name, type) or a "
             "dict of names and types, at least one",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from elasticscan.base.clock import Clock, SystemClock
 from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.hashing import HASHES
+from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import (
     DEFAULT_SLOTS,
     DEFAULT_TABLETS,
@@ -23,7 +23,6 @@ from elasticscan.base.limits import (
     MAX_SLOTS,
     RETENTION_SECONDS,
     TRASH_SECONDS,
-    check_name,
 )
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import KEYS, OFFSETS, NewStore, retry_interrupted
@@ -94,7 +93,7 @@ class Store:
         tablets: int = DEFAULT_TABLETS,
         slots: int = DEFAULT_SLOTS,
         *,
-        hash: str = "spark",  # noqa: A002 - the word users know
+        hash: str = HASH,  # noqa: A002 - the word users know
         retention_seconds: float = RETENTION_SECONDS,
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
@@ -108,7 +107,7 @@ class Store:
                 directory or a `pyarrow.fs` URI; needed when `uri` is a database).
             tablets: how many tablets to cut the slots into at the start.
             slots: hash buckets, 1 to 65,536; they cannot be changed later.
-            hash: "spark" (Murmur3 as in Spark's `hash()`) or "java" (`hashCode`).
+            hash: "spark", the one that there is: Murmur3 as in Spark's `hash()`.
             retention_seconds: how long snapshots stay readable without a lease.
             clock, disks: the time, and the disk for a root; for tests and simulations.
             upkeep: as in `open`.
@@ -120,12 +119,10 @@ class Store:
         clock = clock or SystemClock()
         location = Location.of(arguments.place("uri", uri))
         names, shard_roots = arguments.shards(shards)
-        for name in names:
-            check_name("shard", name)
         slots = arguments.whole_number("slots", slots, 1, MAX_SLOTS)
         tablets = arguments.whole_number("tablets", tablets, 1, MAX_SLOTS)
         retention = arguments.number("retention_seconds", retention_seconds)
-        hash = arguments.choice("hash", hash, HASHES)  # noqa: A001
+        hash = arguments.choice("hash", hash, (HASH,))  # noqa: A001
         upkeep = arguments.choice("upkeep", upkeep, UPKEEP)
         placement = initial_placement(slots, tablets, range(1, len(names) + 1))
         roots = tuple((name, location.stored_root(name, shard_roots.get(name))) for name in names)
@@ -212,7 +209,6 @@ class Store:
                 table is made, or not at all.
             primary_key: columns of type bool, integer, decimal, date, timestamp, string or binary.
             shard_key: the prefix of the primary key that decides a row's slot; all of it by default.
-                In a store with hash "java", one column of type bool, integer or string.
             compression: None, "lz4" or "zstd".
 
         Raises:
@@ -222,7 +218,7 @@ class Store:
         """
         rows = None if isinstance(schema, pa.Schema) else first_rows(schema)
         if rows is None:
-            info = define_table(self._context, name, schema, primary_key, shard_key, compression)
+            info = define_table(name, schema, primary_key, shard_key, compression)
             return Table(self._context, enter_table(self._context, info))
         table = reserve_table(self._context, name, rows.schema, primary_key, shard_key, compression)
         write(self._context, table, rows)
@@ -288,8 +284,8 @@ class Store:
         asked = Load(
             arguments.text("table", table),
             arguments.sources("source", source),
-            arguments.or_none(arguments.columns, "primary_key", primary_key),
-            arguments.or_none(arguments.columns, "shard_key", shard_key),
+            arguments.or_none(arguments.names, "primary_key", primary_key),
+            arguments.or_none(arguments.names, "shard_key", shard_key),
             compression,
             arguments.choice("mode", mode, MODES),
             None if format is None else arguments.choice("format", format, FORMATS),
@@ -358,8 +354,6 @@ class Store:
             how: an `elasticity(...)`; one without bounds by default.
         """
         names, roots = arguments.shards(shards)
-        for name in names:
-            check_name("shard", name)
         self._context.catalog.check_writable()
         with new_roots(self._context, self._disks, names, roots) as new:
             return (how or self.elasticity()).expand(new)
@@ -531,7 +525,7 @@ class Store:
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
-        own = arguments.roots("roots", roots)
+        own = arguments.or_none(arguments.roots, "roots", roots) or {}
         name = arguments.or_none(arguments.text, "name", name)
         restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
         return cls.open(place, clock, disks)

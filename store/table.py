@@ -60,8 +60,8 @@ class Table:
     - `user_metadata`: a small dict of texts that `history` shows with the commit.
     - `filter`, `where`: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`.
     - `parameters`: values of the condition's `:name`: "city IN :cities", {"cities": ["Oslo", "Lima"]}.
-    - `snapshot`: a commit number, a tag, or a time with its zone, also as text; the newest by default. Else
-      `NotFound` or `SnapshotExpired` is raised.
+    - `snapshot`: a commit number, a tag, or a time with its zone, for which the newest commit until then is
+      read; numbers and times also as text. The newest by default. Raises `NotFound` or `SnapshotExpired`.
 
     Example:
         >>> trips.upsert(pa.table({"id": [1, 2], "km": [0.5, 0.25]}))
@@ -261,7 +261,7 @@ class Table:
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         matched = arguments.choice("when_matched", when_matched, merging.WHEN_MATCHED)
         not_matched = arguments.choice("when_not_matched", when_not_matched, merging.WHEN_NOT_MATCHED)
-        clauses = Clauses(matched, not_matched, arguments.or_none(arguments.columns, "columns", columns))
+        clauses = Clauses(matched, not_matched, arguments.or_none(arguments.names, "columns", columns))
         table = self.definition
         clauses.check(table)
         if clauses.is_upsert(table) and columns is None:
@@ -295,7 +295,6 @@ class Table:
         order_by: Names | None = None,
         limit: int | None = None,
         snapshot: Snapshot = None,
-        timestamp: str | datetime | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
     ) -> Scan:
@@ -309,16 +308,15 @@ class Table:
                 prefix of a sorted index, or any order with a limit of up to 10,000 rows, which are returned
                 as one page. Nulls come first, NaN above all numbers, as in Spark.
             limit: maximum number of rows.
-            timestamp: instead of `snapshot` a time, for which the newest commit until then is read.
             page_rows: maximum rows of a page, 1 to 16,777,216 (before the filter).
             page_bytes: maximum bytes of a page, up to 1 TiB, unless a single row is larger.
         """
         return begin_scan(
             self._context,
             self._find,
-            arguments.or_none(arguments.columns, "columns", columns),
+            arguments.or_none(arguments.names, "columns", columns),
             arguments.condition("filter", filter, parameters, lambda: self.schema),
-            arguments.snapshot_or_time(snapshot, timestamp),
+            arguments.or_none(arguments.past, "snapshot", snapshot),
             arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
             order_by=order_by,
@@ -395,10 +393,10 @@ class Table:
         return aggregate_rows(
             self._context,
             self._find,
-            arguments.columns("values", values),
-            arguments.columns("group_by", group_by),
+            arguments.names("values", values),
+            arguments.names("group_by", group_by),
             arguments.condition("filter", filter, parameters, lambda: self.schema),
-            arguments.snapshot(snapshot),
+            arguments.or_none(arguments.past, "snapshot", snapshot),
         )
 
     def get(
@@ -413,8 +411,8 @@ class Table:
 
         With `keep_missing` there is a row of nulls for a key that does not exist, so row i is that of key i.
         """
-        asked = arguments.snapshot(snapshot)
-        names = arguments.or_none(arguments.columns, "columns", columns)
+        asked = arguments.or_none(arguments.past, "snapshot", snapshot)
+        names = arguments.or_none(arguments.names, "columns", columns)
         if asked is None:
             self._context.check_newest()
         return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
@@ -447,7 +445,7 @@ class Table:
             self._context,
             self._find,
             (arguments.or_none(past, "after", after), arguments.or_none(past, "upto", upto)),
-            arguments.or_none(arguments.columns, "columns", columns),
+            arguments.or_none(arguments.names, "columns", columns),
             arguments.condition("filter", filter, parameters, lambda: self.schema),
             feed,
             arguments.page_limits(page_rows, page_bytes),
@@ -473,8 +471,8 @@ class Table:
         """
         table = self.definition
         arguments.callback("on_progress", on_progress)
-        columns = arguments.columns("columns", columns)
-        include = [] if include is None else arguments.columns("include", include)
+        columns = arguments.names("columns", columns)
+        include = [] if include is None else arguments.names("include", include)
         asked = define_index(table, index, columns, kind, include)
         return create_index(self._context, table, asked, on_progress)
 
@@ -507,7 +505,7 @@ class Table:
         Scans that have begun keep them. Merges remove their values when no older snapshot is kept. Raises
         `InvalidOption` if a key or an index is made of one; drop the index first.
         """
-        asked = arguments.columns("names", names)
+        asked = arguments.names("names", names)
         return schema_changes.drop_columns(self._context, self._find, asked).schema
 
     def rename_column(self, old: str, new: str) -> pa.Schema:
@@ -541,7 +539,9 @@ class Table:
 
         The name is 1 to 64 of a-z, 0-9 and _, not digits alone; `AlreadyExists`: it has another snapshot.
         """
-        return add_tag(self._context, self._find, name, arguments.snapshot(snapshot))
+        return add_tag(
+            self._context, self._find, name, arguments.or_none(arguments.past, "snapshot", snapshot)
+        )
 
     @retry_interrupted
     def tags(self) -> tuple[Tag, ...]:

@@ -5,6 +5,7 @@ shop.table("flights").where("dep_delay > 60").select("origin", "dest").load()
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -15,14 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.clock import zoned
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.option_values import is_iso_time
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql.few_rows import ending_by_itself, few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
 from elasticscan.filters import Predicate
 from elasticscan.metadata import no_such_column
+from elasticscan.store import whole_number
 
 _SNAPSHOTS = ("versionasof", "timestampasof")
 
@@ -84,8 +86,8 @@ class TableRead:
         if isinstance(snapshot, datetime):
             zoned("snapshot", snapshot)
         kept = {name: text for name, text in self.options.items() if name.lower() not in _SNAPSHOTS}
-        is_time = isinstance(snapshot, date) or is_iso_time(str(snapshot))
         text = snapshot.isoformat() if isinstance(snapshot, date) else str(snapshot)
+        is_time = not isinstance(snapshot, int) and not re.fullmatch(NAME_PATTERN, text.strip())
         return replace(self, options=kept).option("timestampAsOf" if is_time else "versionAsOf", text)
 
     def option(self, name: str, value: Any) -> TableRead:
@@ -110,9 +112,8 @@ class TableRead:
 
     def limit(self, rows: int) -> TableRead:
         """Read at most so many rows, in no particular order; the smallest limit counts."""
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
-            raise InvalidOption(f"limit({rows!r}) must be a whole number of rows, 0 or more", option="limit")
-        return replace(self, _most=rows if self._most is None else min(rows, self._most))
+        most = whole_number("limit", rows, 0, MAX_NUMBER)
+        return replace(self, _most=most if self._most is None else min(most, self._most))
 
     def load(self) -> DataFrame:
         """Return the DataFrame of a snapshot: the newest at this moment unless `as_of` chose one."""

@@ -31,7 +31,7 @@ from elasticscan.catalog import (
 )
 from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
-from elasticscan.storage import Disk, Hashing
+from elasticscan.storage import Disk
 from elasticscan.store.context.following import NoUpkeep, Upkeep
 from elasticscan.store.context.lookups import (
     NO_STATISTICS,
@@ -80,7 +80,6 @@ class Context:
             self.info: StoreInfo = tx.info()
             self._identity = tx.identity()
         self._sealer = StoreSealer(catalog, clock, self.info.store_id)
-        self.hashing = Hashing(self.info.slots, self.info.hash)
         self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
         self._active = Lasting[None, tuple[tuple[int, ...], tuple[int, ...]]]()  # at directories, and others
         # The versions at the last check: enough for what a later transaction compares with its own.

@@ -118,7 +118,7 @@ def choose_access(
 def bind_to_key(context: Context, table: TableInfo, predicate: Predicate | None) -> KeyCondition:
     """Return the slots and ranges of primary keys that have all rows for which a filter is true."""
     condition = None if predicate is None else predicate.condition
-    return bind_key(condition, table, context.info.slots, context.info.hash)
+    return bind_key(condition, table, context.info.slots)
 
 
 def slots_of_filter(context: Context, table: TableInfo, filter: str | None) -> SlotSet:  # noqa: A002

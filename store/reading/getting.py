@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import LimitExceeded, SnapshotExpired, TableChanged
+from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import MAX_KEYS
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
@@ -49,10 +50,10 @@ def get_rows(
 
     `look` is one of just now.
     """
-    table, hashing = look.state.table, context.hashing
+    table = look.state.table
     names = columns_of(table, columns)
     asked = pa.concat_batches(_bounded(conform_keys(arrow_keys(keys, table), table)))
-    slots = hashing.slots_of(asked, table)
+    slots = slots_of(asked.select(table.shard_key).columns, context.info.slots)
     order = np.argsort(slots, kind="stable")
     request = RowRequest(
         table=table.id,

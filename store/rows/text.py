@@ -59,10 +59,10 @@ class TextRules:
     @classmethod
     def of(cls, nulls: Any, types: Any, delimiter: Any, column_names: Any) -> TextRules:
         """Check the rules that a caller gave."""
-        columns = None if column_names is None else tuple(arguments.columns("column_names", column_names))
+        columns = None if column_names is None else tuple(arguments.names("column_names", column_names))
         return cls(
             tuple(arguments.names("nulls", nulls)),
-            arguments.types("types", types),
+            arguments.or_none(arguments.types, "types", types) or {},
             arguments.delimiter("delimiter", delimiter),
             columns,
         )

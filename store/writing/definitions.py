@@ -1,4 +1,4 @@
-"""Tables as they come to be: checked, tried, and entered alone or with their first rows.
+"""Tables as they come to be: checked, and entered alone or with their first rows.
 
 A table that a write makes is *reserved* first: it has an id, so that files can be staged for it, and nobody
 sees it. The transaction that commits the first rows enters it. A write that fails, or whose process is
@@ -13,18 +13,16 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import check_name
 from elasticscan.base.showing import a_type
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import check_definition, check_works, rows_instead_of, stored_schema
+from elasticscan.storage import check_definition, rows_instead_of, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 
 
 def define_table(
-    context: Context,
     name: Any,
     schema: Any,
     primary_key: Any,
@@ -39,16 +37,11 @@ def define_table(
             f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: {rows_instead_of(schema)}",
             option="schema",
         )
-    keys = arguments.columns("primary_key", primary_key)
-    shard_keys = keys if shard_key is None else arguments.columns("shard_key", shard_key)
+    keys = arguments.names("primary_key", primary_key)
+    shard_keys = keys if shard_key is None else arguments.names("shard_key", shard_key)
     check_definition(schema, keys, shard_keys)
     stored = stored_schema(schema, keys)
-    # A key that the store's hash does not take would make every later write fail.
-    nothing = [pa.array([], stored.field(key).type) for key in shard_keys]
-    slots_of(nothing, context.info.slots, context.info.hash)
-    table = TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), form, 0, 0)
-    check_works(table, context.hashing)
-    return table
+    return TableInfo(0, name, stored, tuple(keys), tuple(shard_keys), form, 0, 0)
 
 
 @retry_interrupted
@@ -72,6 +65,6 @@ def reserve_table(
     Raises:
         AlreadyExists: there is one of this name.
     """
-    table = define_table(context, name, schema, primary_key, shard_key, compression)
+    table = define_table(name, schema, primary_key, shard_key, compression)
     with context.catalog.writing() as tx:
         return tx.reserve_table(table)

@@ -22,7 +22,6 @@ from elasticscan.base.errors import (
     LimitExceeded,
 )
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE, check_name
-from elasticscan.base.showing import brief
 from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import (
@@ -38,10 +37,11 @@ from elasticscan.metadata import (
     StagedFragment,
     StagedRun,
     TableInfo,
-    no_such_column,
 )
 from elasticscan.storage import RUN_COLUMNS, Disk, Together, build_runs
+from elasticscan.store import arguments
 from elasticscan.store.context import Context
+from elasticscan.store.reading.beginning import columns_of
 
 # Called with (rows of fragments that have their runs, rows of all fragments).
 OnIndexed = Callable[[int, int], None]
@@ -119,23 +119,17 @@ def define_index(
 ) -> IndexInfo:
     """Return a checked definition, not entered yet."""
     check_name("index", name)
-    if kind not in INDEX_KINDS:
-        raise InvalidOption(f"kind={brief(kind)} must be one of {', '.join(INDEX_KINDS)}", option="kind")
-    for option, names in (("columns", columns), ("include", include)):
-        if len(set(names)) < len(names):
-            raise InvalidOption(f"{option}={list(names)!r} names a column twice", option=option)
-        for column in names:
-            if column not in table.schema.names:
-                raise no_such_column(table.name, column, table.schema.names)
-        if len(names) > MAX_KEY_COLUMNS and option == "columns":
-            raise LimitExceeded(
-                f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(names)}; name the first of them, "
-                "and include the others",
-                limit="columns of an index",
-                most=MAX_KEY_COLUMNS,
-            )
-    if not columns:
-        raise InvalidOption("columns must name at least one column to index", option="columns")
+    arguments.choice("kind", kind, INDEX_KINDS)
+    columns_of(table, list(columns), "columns")
+    if include:
+        columns_of(table, list(include), "include")
+    if len(columns) > MAX_KEY_COLUMNS:
+        raise LimitExceeded(
+            f"an index has {MAX_KEY_COLUMNS} columns at most, not {len(columns)}; name the first of them, "
+            "and include the others",
+            limit="columns of an index",
+            most=MAX_KEY_COLUMNS,
+        )
     if name in (AUTO, NONE, DIRECT, KEY):
         raise InvalidOption(
             f"an index cannot be named {name!r}, because index={name!r} means something else in a scan; "

@@ -21,6 +21,7 @@ from elasticscan.base.errors import (
     InvalidOption,
     TableChanged,
 )
+from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
@@ -144,7 +145,7 @@ def _without(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the keys that no staged row has."""
     for keys in batches:
-        slots = context.hashing.slots_of(keys, table)
+        slots = slots_of(keys.select(table.shard_key).columns, context.info.slots)
         order = np.argsort(slots, kind="stable")
         ordered = keys.take(pa.array(order))
         # What was staged is, as its source has it, commit 1.

@@ -39,7 +39,7 @@ def stage(
     """
     versions = versions or context.versions()
     origin, placement = context.origin(kind, versions=versions), context.placement(versions[0])
-    ingest = Ingest(table, context.hashing, placement, context.staging_disk, origin, buffer_bytes)
+    ingest = Ingest(table, placement, context.staging_disk, origin, buffer_bytes)
     try:
         with context.noticing_collection():
             for batch in batches:

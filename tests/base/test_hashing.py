@@ -1,4 +1,4 @@
-"""Hashes are those of Spark and of Java, whatever the types, chunks and offsets of the columns."""
+"""Hashes are those of Spark, whatever the types, chunks and offsets of the columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from elasticscan.base import hashing
 from elasticscan.base.errors import InvalidKey, InvalidOption, SchemaMismatch
-from elasticscan.base.hashing import java_hash, slots_of, spark_hash
+from elasticscan.base.hashing import slots_of, spark_hash
+from elasticscan.base.order_keys import ENCODERS
 from tests.base.examples import examples
 
 NAN = float("nan")
@@ -109,19 +110,6 @@ SPARK_SAYS: dict[str, tuple[pa.DataType, list[Any], list[int]]] = {
     ),
 }
 
-# What Java 17 answered to `Objects.hashCode`.
-JAVA_SAYS = {
-    "": 0,
-    "a": 97,
-    "hello": 99162322,
-    "é": 233,
-    "日本語": 25921943,
-    "😀": 1772899,
-    "a😀b\0c": -241018815,
-    "\n\r\\": 10105,
-    LONG_TEXT: -2058718600,
-}
-
 TEXTS = st.one_of(
     st.none(), st.text(max_size=30), st.text("ab\0é日😀", max_size=12), st.sampled_from(["", LONG_TEXT])
 )
@@ -130,14 +118,6 @@ LONGS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 WIDE_DECIMALS = st.one_of(
     st.none(), st.integers(0, 126).flatmap(lambda bits: st.integers(-(2**bits), 2**bits))
 )
-
-
-def java_reference(text: str | None) -> int:
-    units = np.frombuffer((text or "").encode("utf-16-le"), dtype="<u2").tolist()
-    total = 0
-    for unit in units:
-        total = (31 * total + unit) & 0xFFFFFFFF
-    return total - (total >> 31 << 32)
 
 
 def murmur_reference(data: bytes | None, seed: int = 42) -> int:
@@ -163,10 +143,9 @@ def murmur_reference(data: bytes | None, seed: int = 42) -> int:
     return h - (h >> 31 << 32)
 
 
-def shrink_blocks(patch: pytest.MonkeyPatch, rows: int = 4, size: int = 16) -> None:
+def shrink_blocks(patch: pytest.MonkeyPatch) -> None:
     """Blocks so small that a handful of rows crosses several of their seams."""
-    patch.setattr(hashing, "_BLOCK_ROWS", rows)
-    patch.setattr(hashing, "_BLOCK_BYTES", size)
+    patch.setattr(hashing, "_BLOCK_ROWS", 4)
 
 
 # ------------------------------------------------------------------------------------ known values
@@ -241,11 +220,14 @@ def test_other_types_are_refused_even_without_rows(kind: pa.DataType, rows: int)
         spark_hash([pa.nulls(rows, kind)])
 
 
+def test_every_type_that_a_key_may_have_has_a_hash() -> None:
+    like_others = {pa.large_string().id, pa.large_binary().id, pa.binary(1).id}
+    assert set(ENCODERS) <= {kind.id for kind, _, _ in SPARK_SAYS.values()} | like_others
+
+
 def test_columns_without_rows_have_no_hashes() -> None:
     for kind, _, _ in SPARK_SAYS.values():
         assert spark_hash([pa.chunked_array([], kind), pa.array([], kind)]).tolist() == []
-    assert java_hash([pa.chunked_array([], pa.string())]).tolist() == []
-    assert java_hash([pa.array([], pa.int64())]).tolist() == []
 
 
 # -------------------------------------------------------------------------------------- properties
@@ -300,67 +282,12 @@ def test_wide_decimals_hash_as_their_fewest_bytes(values: list[int | None]) -> N
     assert spark_hash([column]).tolist() == expected
 
 
-@settings(deadline=None, max_examples=examples(100))
-@given(st.lists(TEXTS, max_size=25), st.integers(0, 5), st.booleans())
-def test_java_strings_hash_as_the_reference(texts: list[str | None], start: int, large: bool) -> None:
-    column = pa.array(texts, pa.large_string() if large else pa.string())
-    with pytest.MonkeyPatch.context() as patch:
-        shrink_blocks(patch)
-        assert java_hash([column[start:]]).tolist() == [java_reference(text) for text in texts[start:]]
-
-
-# ------------------------------------------------------------------------------------------- Java
-
-
-def test_strings_hash_as_in_java_and_null_is_zero() -> None:
-    column = pa.array([*JAVA_SAYS, None])
-    hashes = java_hash([column])
-    assert hashes.dtype == np.int32
-    assert hashes.tolist() == [*JAVA_SAYS.values(), 0]
-    assert java_hash([pa.chunked_array([column[:3], column[3:]])]).tolist() == [*JAVA_SAYS.values(), 0]
-
-
-def test_a_string_longer_than_a_block_hashes_as_in_java() -> None:
-    text = "elastic é " * 20_000
-    assert java_hash([pa.array(["a", text, "b"])]).tolist() == [97, java_reference(text), 98]
-
-
-def test_numbers_and_booleans_hash_as_their_java_boxes_do() -> None:
-    assert java_hash([pa.array([True, False, None])]).tolist() == [1231, 1237, 0]
-    for kind in (pa.int8(), pa.int16(), pa.int32()):
-        assert java_hash([pa.array([9, -128, 127, None], kind)[1:]]).tolist() == [-128, 127, 0]
-    longs = pa.array([0, -1, 2**32, 2**63 - 1, -(2**63), 123456789012, None], pa.int64())
-    assert java_hash([longs]).tolist() == [0, 0, 1, -(2**31), -(2**31), -1097262584, 0]
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.binary(), pa.date32(), pa.float64(), pa.uint8(), pa.decimal128(9, 2)], ids=str
-)
-def test_java_refuses_types_it_has_no_one_rule_for(kind: pa.DataType) -> None:
-    with pytest.raises(SchemaMismatch, match="hash='java' takes"):
-        java_hash([pa.array([], kind)])
-
-
-def test_java_refuses_several_columns() -> None:
-    with pytest.raises(SchemaMismatch, match="single shard key column, not 2"):
-        java_hash([pa.array(["a"]), pa.array(["b"])])
-
-
-def test_java_refuses_strings_that_are_not_text() -> None:
-    broken = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xc3(")]
-    )
-    with pytest.raises(InvalidKey, match="not valid UTF-8"):
-        java_hash([broken])
-
-
 def test_what_lies_below_a_null_is_never_looked_at() -> None:
     # The second of three rows is null and holds the byte 0xff, which is no text.
     validity, ends = pa.py_buffer(b"\x05"), pa.py_buffer(np.array([0, 2, 3, 5], np.int32))
     column = pa.Array.from_buffers(
         pa.string(), 3, [validity, ends, pa.py_buffer("éé".encode()[:2] + b"\xffab")]
     )
-    assert java_hash([column]).tolist() == [java_reference("é"), 0, java_reference("ab")]
     assert spark_hash([column]).tolist() == [murmur_reference("é".encode()), 42, murmur_reference(b"ab")]
 
 
@@ -377,34 +304,25 @@ def test_the_slot_is_the_positive_remainder_of_the_hash(values: list[int | None]
 
 
 def test_extreme_hashes_have_slots_too() -> None:
-    column = pa.array([-(2**31), 2**31 - 1, -1, 0], pa.int32())
+    extremes = [-(2**31), 2**31 - 1, -1, 0]
+    column = pa.array([-1206686999, 2131931348, -1703619863, -1693959553], pa.int32())
+    assert spark_hash([column]).tolist() == extremes
     for slots in (1, 3, 1000, 4096, 65_535, 65_536):
-        found = slots_of([column], slots, "java")
-        assert found.tolist() == [h % slots for h in column.to_pylist()]
+        found = slots_of([column], slots)
+        assert found.tolist() == [h % slots for h in extremes]
         assert found.dtype == np.uint16
 
 
-def test_slots_by_either_hash_are_those_of_known_rows() -> None:
+def test_slots_are_those_of_known_rows() -> None:
     columns = [pa.array([1, 1, None, None], pa.int64()), pa.array(["x", None, "x", None])]
     assert slots_of(columns, 4096).tolist() == [248, 1181, 2850, 42]
     assert slots_of(columns, 1000).tolist() == [360, 669, 810, 42]
-    assert slots_of([pa.array(["hello", "a😀b\0c"])], 4096, hash="java").tolist() == [2258, 2113]
 
 
-@pytest.mark.parametrize(
-    ("slots", "hash_name", "message"),
-    [
-        (0, "spark", "slots"),
-        (-1, "java", "slots"),
-        (65_537, "spark", "slots"),
-        (16, "md5", "Use one of: spark, java"),
-    ],
-)
-def test_an_unknown_hash_or_an_impossible_number_of_slots_is_refused(
-    slots: int, hash_name: str, message: str
-) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        slots_of([pa.array([1])], slots, hash=hash_name)
+@pytest.mark.parametrize("slots", [0, -1, 65_537])
+def test_an_impossible_number_of_slots_is_refused(slots: int) -> None:
+    with pytest.raises(InvalidOption, match="slots"):
+        slots_of([pa.array([1])], slots)
 
 
 # ------------------------------------------------------------------------------------ Spark itself
@@ -488,20 +406,3 @@ def test_random_rows_have_the_hashes_and_slots_that_spark_gives_them(spark: Spar
         np.testing.assert_array_equal(spark_hash(columns), answers[f"h{number}"].to_numpy(), str(names))
         np.testing.assert_array_equal(slots_of(columns, 4096), answers[f"p{number}"].to_numpy(), str(names))
         np.testing.assert_array_equal(slots_of(columns, 60_001), answers[f"q{number}"].to_numpy(), str(names))
-
-
-@pytest.mark.spark
-def test_random_strings_and_numbers_have_the_hashes_that_java_gives_them(spark: SparkSession) -> None:
-    assert spark._jvm is not None
-    objects = spark._jvm.java.util.Objects
-    rng = random.Random(21)
-    texts = [*JAVA_SAYS, *(random_text(rng) for _ in range(200))]
-    assert java_hash([pa.array(texts)]).tolist() == [objects.hashCode(text) for text in texts]
-    flags = [True, False, None]
-    assert java_hash([pa.array(flags)]).tolist() == [objects.hashCode(flag) for flag in flags]
-    # Py4J hands over a number as a Long only where it does not fit an Integer.
-    longs = [number for number in (random_integer(64)(rng) for _ in range(300)) if abs(number) > 2**31]
-    assert len(longs) > 50
-    assert java_hash([pa.array(longs)]).tolist() == [objects.hashCode(number) for number in longs]
-    integers = [random_integer(32)(rng) for _ in range(50)]
-    assert java_hash([pa.array(integers, pa.int32())]).tolist() == [objects.hashCode(n) for n in integers]

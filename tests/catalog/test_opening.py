@@ -222,6 +222,13 @@ def test_of_processes_that_create_one_store_at_once_one_succeeds(tmp_path: Path)
 # --------------------------------------------------------------------------------------------- damage
 
 
+def test_a_store_of_another_hash_is_damaged(tmp_path: Path) -> None:
+    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "java", 100.0)
+    Catalog.create(tmp_path / "catalog.db", CLOCK, "here", new)
+    with pytest.raises(StoreDamaged, match="no hash 'java'"):
+        use(tmp_path / "catalog.db")
+
+
 def test_a_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_bytes(b"these are not the bytes of a database" * 500)
     for attempt in (create, use):

@@ -101,7 +101,7 @@ def test_rows_that_delete_may_bring_new_columns_and_lack_others(store: Store) ->
 @pytest.mark.parametrize(
     ("schema", "error", "text"),
     [
-        (pa.schema([*WIDER, pa.field("x", pa.null())]), SchemaMismatch, "is void"),
+        (pa.schema([*WIDER, pa.field("x", pa.null())]), SchemaMismatch, "has type null"),
         (pa.schema([*WIDER.remove(2), pa.field("v", pa.string())]), SchemaMismatch, "cast it first"),
         (WIDER.remove(0), SchemaMismatch, "missing: id"),
         (pa.schema([*WIDER, pa.field("_slot", pa.int32())]), SchemaMismatch, "taken by the store"),

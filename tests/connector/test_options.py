@@ -271,7 +271,7 @@ def test_a_time_after_the_year_9999_is_refused(name: str) -> None:
         ({"txnVersion": "1"}, "option 'txnVersion' needs 'txnAppId'"),
         ({"shardKey": "id"}, "'primaryKey'"),
         ({"compression": "zstd"}, "'primaryKey'"),
-        ({"primaryKey": "id", "compression": "snappy"}, "must be 'none' (or None), 'lz4' or 'zstd'"),
+        ({"primaryKey": "id", "compression": "snappy"}, "must be one of none, lz4, zstd"),
     ],
 )
 def test_what_does_not_go_together_or_is_no_option_is_refused(given: dict[str, str], message: str) -> None:

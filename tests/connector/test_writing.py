@@ -418,10 +418,10 @@ def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (NullType(), "is void, or has void parts"),
-        (ArrayType(NullType()), "is void, or has void parts"),
+        (NullType(), "has type null"),
+        (ArrayType(NullType()), "has type null"),
         (ArrayType(NullType(), containsNull=False), "cast it or drop it"),  # what array() is in Spark
-        (MapType(StringType(), NullType()), "is void, or has void parts"),
+        (MapType(StringType(), NullType()), "has type null"),
         (VarcharType(3), "make it STRING, since a table checks no lengths, or drop it"),
     ],
     ids=lambda given: given.simpleString() if isinstance(given, DataType) else "",

@@ -840,7 +840,7 @@ def filters_deny_a_key_that_is_there(patch: Patch) -> None:
 @fault("programs", "the slots of a condition are the ones that its values hash to", style="by key")
 def slots_of_conditions_are_hashed_otherwise(patch: Patch) -> None:
     honest = binding_of_keys.slots_of
-    patch.setattr(binding_of_keys, "slots_of", lambda columns, slots, _: (honest(columns, slots) + 1) % slots)
+    patch.setattr(binding_of_keys, "slots_of", lambda columns, slots: (honest(columns, slots) + 1) % slots)
 
 
 @fault("programs", "a descending position is an inverted key")

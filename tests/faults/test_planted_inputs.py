@@ -12,7 +12,7 @@ import pytest
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.connector import writing as connector_writing
 from elasticscan.storage import definition, ingest
-from elasticscan.store import Store, arguments, schema_changes
+from elasticscan.store import Store, arguments
 from elasticscan.store.context import Context
 from elasticscan.store.writing import definitions as store_definitions
 from tests.connector import test_writing
@@ -31,14 +31,13 @@ def key_length_not_checked(patch: Patch) -> None:
     patch.setattr(ingest, "check_key_bytes", lambda *_: None)
 
 
-def depth_not_checked_and_not_tried(patch: Patch) -> None:
+def depth_not_checked(patch: Patch) -> None:
     patch.setattr(definition, "_check_limits", lambda _: None)
-    patch.setattr(schema_changes, "check_works", lambda *_: None)
 
 
 def table_made_before_its_rows(patch: Patch) -> None:
     def at_once(context: object, name: str, schema: pa.Schema, keys: list[str], *_: object) -> object:
-        info = store_definitions.define_table(context, name, schema, keys)  # type: ignore[arg-type]
+        info = store_definitions.define_table(name, schema, keys)
         with context.catalog.writing() as tx:  # type: ignore[attr-defined]
             return tx.create_table(name, info)
 
@@ -69,7 +68,7 @@ FAULTS: list[tuple[Callable[[Patch], None], str, Callable[[Store], None]]] = [
         test_limits.test_a_key_that_no_continuation_key_takes_is_refused_before_it_is_staged,
     ),
     (
-        depth_not_checked_and_not_tried,
+        depth_not_checked,
         "limits_store",
         partial(
             test_limits.test_a_type_that_is_nested_too_deep_is_refused_and_all_else_goes_on,

@@ -468,7 +468,7 @@ def by_key(text: str, option: str = "auto") -> Choice:
         {1: statistics, 2: statistics},
         [],
         option,
-        key=bind_key(condition(text), table, 100, "spark"),
+        key=bind_key(condition(text), table, 100),
     )
 
 

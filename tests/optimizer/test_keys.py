@@ -33,8 +33,8 @@ def table(primary_key: tuple[str, ...], shard_columns: int = 1, schema: pa.Schem
 EVENTS = table(("user", "at", "s"))
 
 
-def bound(text: str | None, info: TableInfo = EVENTS, hash: str = "spark") -> KeyCondition:  # noqa: A002
-    return bind_key(None if text is None else parse_condition(text, info.schema), info, SLOTS, hash)
+def bound(text: str | None, info: TableInfo = EVENTS) -> KeyCondition:
+    return bind_key(None if text is None else parse_condition(text, info.schema), info, SLOTS)
 
 
 def slots_with(*users: int) -> SlotSet:
@@ -140,12 +140,6 @@ def test_a_text_is_equal_to_no_bytes_that_are_no_text() -> None:
     assert len(bound("CAST(s AS BINARY) = X'61'", info).slots) == 1
 
 
-@pytest.mark.parametrize("hash_name", ["spark", "java"])
-def test_slots_are_those_of_the_hash_of_the_store(hash_name: str) -> None:
-    slots = slots_of([pa.array([5, 9], pa.int32())], SLOTS, hash_name).tolist()
-    assert bound("user IN (5, 9)", hash=hash_name).slots == SlotSet.of((s, s + 1) for s in slots)
-
-
 KEY_COLUMNS = [name for name in COLUMNS if name not in ("f", "d", "u", "named", "seen")]
 
 
@@ -174,7 +168,7 @@ def test_rows_in_the_ranges_that_meet_the_residual_are_just_those_of_the_conditi
         kept = predicate.mask(batch.select(sorted(predicate.columns) or key)).to_pylist()
     except FilterError:
         return
-    found = bind_key(predicate.condition, info, SLOTS, "spark")
+    found = bind_key(predicate.condition, info, SLOTS)
     slots = slots_of([columns[name] for name in info.shard_key], SLOTS).tolist()
     keys = [encode_row([columns[name] for name in key], row) for row in range(batch.num_rows)]
     inside = [reads(found, slot, encoded) for slot, encoded in zip(slots, keys, strict=True)]

@@ -114,7 +114,7 @@ class Indexed:
 
     def _slot_of(self, key: Key) -> int:
         column = pa.array([key[0]], self.table.schema.field(self.table.shard_key[0]).type)
-        return int(slots_of([column], self.slot_count, "spark")[0])
+        return int(slots_of([column], self.slot_count)[0])
 
     # ------------------------------------------------------------------------------- its life
 

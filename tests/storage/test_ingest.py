@@ -20,7 +20,7 @@ from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import Disk, MemoryDisk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.ingest import Hashing, Ingest, discard, reroute, sort_rows
+from elasticscan.storage.ingest import Ingest, discard, reroute, sort_rows
 from elasticscan.store import Store
 from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.base.examples import examples
@@ -29,7 +29,6 @@ from tests.storage.versions import KEY_KINDS, ORIGIN, KeyKind, keys_of, table_of
 
 SEEDS = st.integers(0, 1 << 32)
 SLOTS = 16
-HASHING = Hashing(SLOTS, "spark")
 
 Row = tuple[Any, ...]
 
@@ -96,7 +95,7 @@ def test_rows_are_sorted_by_slot_and_then_by_key(seed: int, name: str) -> None:
     rng, kind = random.Random(seed), KEY_KINDS[name]
     table = table_of(kind)
     keys = some_keys(rng, kind, 40)
-    ordered = sort_rows(batch_of(keys, table, [str(n) for n in range(len(keys))]), table, HASHING)
+    ordered = sort_rows(batch_of(keys, table, [str(n) for n in range(len(keys))]), table, SLOTS)
     rows = list(zip(ordered.column(SLOT).to_pylist(), keys_of(ordered, table), strict=True))
     assert rows == sorted(rows)
     assert Counter(key for _, key in rows) == Counter(keys)
@@ -111,7 +110,7 @@ def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard(
     rng, kind = random.Random(seed), KEY_KINDS[name]
     table, shards, where = table_of(kind), Shards(1, 2), placement(1, 2, 2, 1)
     keys = some_keys(rng, kind, 60)
-    ingest = Ingest(table, HASHING, where, shards.of, ORIGIN, buffer_bytes)
+    ingest = Ingest(table, where, shards.of, ORIGIN, buffer_bytes)
     start = 0
     while start < len(keys):
         end = min(len(keys), start + rng.choice((1, 7, 100)))
@@ -137,7 +136,7 @@ def test_a_write_of_any_size_becomes_one_sorted_fragment_a_shard(
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_repeated_key_is_refused_by_name_and_nothing_stays(buffer_bytes: int, apart: bool) -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN, buffer_bytes)
+    ingest = Ingest(table, placement(1, 1, 1, 1), shards.of, ORIGIN, buffer_bytes)
     keys = [(n,) for n in range(20)] + [(7,)]
 
     def write() -> None:
@@ -156,7 +155,7 @@ def test_a_repeated_key_of_any_kind_is_refused(name: str) -> None:
     kind = KEY_KINDS[name]
     table, keys = table_of(kind), some_keys(random.Random(1), kind, 20)
     with pytest.raises(InvalidKey, match="more than once"):
-        sort_rows(batch_of([*keys, keys[3]], table, [None] * (len(keys) + 1)), table, HASHING)
+        sort_rows(batch_of([*keys, keys[3]], table, [None] * (len(keys) + 1)), table, SLOTS)
 
 
 def test_a_key_that_is_null_is_refused_by_column() -> None:
@@ -165,18 +164,18 @@ def test_a_key_that_is_null_is_refused_by_column() -> None:
     columns = [pa.array(["a", "b"]), pa.array([1, None], pa.int32()), pa.nulls(2, pa.string())]
     rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(2, pa.int32())], schema=nullable)
     with pytest.raises(InvalidKey, match="column 'i' is null in 1 rows"):
-        sort_rows(rows, table, HASHING)
+        sort_rows(rows, table, SLOTS)
 
 
 def test_equal_first_columns_are_not_a_repeated_key() -> None:
     table = table_of(KEY_KINDS["string and int"])
-    ordered = sort_rows(batch_of([("a", 2), ("a", 1), ("b", 1)], table, ["x", "y", "z"]), table, HASHING)
+    ordered = sort_rows(batch_of([("a", 2), ("a", 1), ("b", 1)], table, ["x", "y", "z"]), table, SLOTS)
     assert sorted(keys_of(ordered, table)) == [("a", 1), ("a", 2), ("b", 1)]
 
 
 def test_a_write_without_rows_stages_nothing() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN)
+    ingest = Ingest(table, placement(1, 1, 1, 1), shards.of, ORIGIN)
     ingest.add(batch_of([], table, []))
     assert ingest.finish() == []
     assert shards.files() == 0
@@ -185,7 +184,7 @@ def test_a_write_without_rows_stages_nothing() -> None:
 @pytest.mark.parametrize("buffer_bytes", [50, 1 << 30])
 def test_tombstones_are_counted_and_marked(buffer_bytes: int) -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2)
-    ingest = Ingest(table, HASHING, placement(1, 2, 1, 2), shards.of, ORIGIN, buffer_bytes)
+    ingest = Ingest(table, placement(1, 2, 1, 2), shards.of, ORIGIN, buffer_bytes)
     rows = batch_of([(n,) for n in range(30)], table, [None] * 30)
     marks = pa.array([n % 3 == 0 for n in range(30)])
     ingest.add(rows.append_column(DELETED, marks))
@@ -205,7 +204,7 @@ def test_rows_that_are_staged_again_lie_where_their_slots_live(seed: int) -> Non
     rng = random.Random(seed)
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2, 3)
     keys = [(n,) for n in range(60)]
-    ingest = Ingest(table, HASHING, placement(1, 1, 2, 2), shards.of, ORIGIN, rng.choice((200, 1 << 30)))
+    ingest = Ingest(table, placement(1, 1, 2, 2), shards.of, ORIGIN, rng.choice((200, 1 << 30)))
     ingest.add(batch_of(keys, table, [str(n) for n in range(60)]))
     staged = ingest.finish()
     for _ in range(3):
@@ -219,7 +218,7 @@ def test_rows_that_are_staged_again_lie_where_their_slots_live(seed: int) -> Non
 
 def test_rows_that_lie_right_are_not_staged_again() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2)
-    ingest = Ingest(table, HASHING, placement(1, 1, 2, 2), shards.of, ORIGIN)
+    ingest = Ingest(table, placement(1, 1, 2, 2), shards.of, ORIGIN)
     ingest.add(batch_of([(n,) for n in range(60)], table, [None] * 60))
     staged = ingest.finish()
     assert reroute(table, staged, placement(1, 1, 2, 2), shards.of, ORIGIN) == staged
@@ -231,7 +230,7 @@ def test_rows_that_lie_right_are_not_staged_again() -> None:
 def test_a_disk_that_is_full_while_parts_are_merged_leaves_nothing_behind() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
     faulty = shards.disks[1] = FaultyDisk(shards.disks[1])
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN, 100)
+    ingest = Ingest(table, placement(1, 1, 1, 1), shards.of, ORIGIN, 100)
     ingest.add(batch_of([(n,) for n in range(60)], table, ["x"] * 60))
     faulty.full_after = faulty.written + 100
     with pytest.raises(DiskFull):
@@ -242,7 +241,7 @@ def test_a_disk_that_is_full_while_parts_are_merged_leaves_nothing_behind() -> N
 
 def test_discarding_what_is_gone_or_out_of_reach_is_no_error() -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, HASHING, placement(1, 1, 1, 1), shards.of, ORIGIN)
+    ingest = Ingest(table, placement(1, 1, 1, 1), shards.of, ORIGIN)
     ingest.add(batch_of([(1,)], table, ["x"]))
     staged = ingest.finish()
     discard(staged, shards.of)

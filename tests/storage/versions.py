@@ -119,7 +119,7 @@ class Shelf:
     def slot_of(self, key: Key) -> int:
         kinds = [self.table.schema.field(name).type for name in self.table.shard_key]
         columns = [pa.array([value], kind) for value, kind in zip(key, kinds, strict=False)]
-        return int(slots_of(columns, self.slot_count, "spark")[0])
+        return int(slots_of(columns, self.slot_count)[0])
 
     def add(
         self,

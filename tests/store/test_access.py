@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.hashing import slots_of
 from elasticscan.catalog import Tx
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.store import Store, Table, repair_store
@@ -66,11 +67,13 @@ def test_an_index_that_is_damaged_does_not_keep_others_from_being_chosen(tmp_pat
 
 @pytest.mark.parametrize("compacted", [True, False])
 def test_a_direct_scan_is_priced_by_what_it_will_read(tmp_path: Path, compacted: bool) -> None:
-    made = Store.create(tmp_path / "s", ["a"], tablets=4, slots=400, hash="java")  # of g is g
+    made = Store.create(tmp_path / "s", ["a"], tablets=4, slots=400)
     schema = pa.schema([("g", pa.int32()), ("id", pa.int64()), ("v", pa.float64())])
     made.create_table("t", schema, ["g", "id"], shard_key=["g"])
     numbers = np.arange(ROWS)
-    rows = pa.table({"g": (numbers // 1_000).astype(np.int32), "id": numbers, "v": numbers / 7})
+    of_slot = np.unique(slots_of([pa.array(range(10_000), pa.int32())], 400), return_index=True)[1]
+    groups = of_slot[numbers // 1_000].astype(np.int32)  # each in a slot of its own
+    rows = pa.table({"g": groups, "id": numbers, "v": numbers / 7})
     made.table("t").upsert(rows)
     made.table("t").upsert(rows.take(np.arange(0, ROWS, 1_000)))  # a version more in every slot
     if compacted:

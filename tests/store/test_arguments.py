@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,11 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import (
-    InvalidKey,
-    InvalidOption,
-    SchemaMismatch,
-)
+from elasticscan.base.errors import InvalidOption
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64())])
@@ -37,8 +32,7 @@ def test_a_time_without_a_zone_is_refused_with_both_ways_to_write_it(store: Stor
     table = store.table("t")
     for call, option in (
         (table.scan, "snapshot"),
-        (table.scan, "timestamp"),
-        (table.to_arrow, "timestamp"),
+        (table.to_arrow, "snapshot"),
         (partial(table.get, [1]), "snapshot"),
         (partial(table.aggregate, "count(*)"), "snapshot"),
         (partial(table.tag, "then"), "snapshot"),
@@ -86,36 +80,3 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
         store.split(one, np.int64(2))  # type: ignore[arg-type]
         assert store.collect_garbage(grace_seconds=np.float64(0)).removed >= 0
         assert store.table("t").scan().to_table().num_rows == 2
-
-
-KEYS_JAVA_LACKS = [
-    pa.array([0], pa.date32()),
-    pa.array([decimal.Decimal(1)], pa.decimal128(9, 2)),
-    pa.array([0], pa.timestamp("us")),
-    pa.array([b"x"], pa.binary()),
-]
-
-
-@pytest.mark.parametrize("key", KEYS_JAVA_LACKS, ids=lambda key: str(key.type))
-def test_a_key_that_javas_hash_does_not_take_makes_no_table(tmp_path: Path, key: pa.Array) -> None:
-    schema = pa.schema([("k", key.type), ("id", pa.int64())])
-    with Store.create(tmp_path / "java", ["s1"], hash="java") as store:
-        with pytest.raises(SchemaMismatch, match="java"):
-            store.create_table("t", schema, ["k"])
-        assert store.tables() == ()
-        # Only the shard key is hashed; the rest of the primary key may be what it likes.
-        store.create_table("t", schema, ["id", "k"], shard_key=["id"])
-        store.table("t").upsert(pa.table({"k": key, "id": [1]}))
-    with Store.create(tmp_path / "spark", ["s1"]) as store:
-        store.create_table("t", schema, ["k"])
-        store.table("t").upsert(pa.table({"k": key, "id": [1]}))
-
-
-def test_javas_hash_takes_one_column(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "java", ["s1"], hash="java") as store:
-        schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-        with pytest.raises(SchemaMismatch, match="single shard key column"):
-            store.create_table("t", schema, ["a", "b"])
-        store.create_table("t", schema, ["a", "b"], shard_key="a")
-        with pytest.raises(InvalidKey):
-            store.table("t").upsert(pa.table({"a": [1, 1], "b": ["x", "x"]}))

@@ -90,7 +90,7 @@ NO_PERIOD = (
 )
 NO_FORM = NOTHING | st.integers() | one_of("gzip", "", ["lz4"])
 NO_PATH = NOTHING | st.integers() | one_of("", "a\0b", None, ["a", 7], {"a": 1})
-NO_SHARDS = NOTHING | st.integers() | one_of("s9", [], {}, [7], ["s9", "s9"], {"s9": 7}, {"s9": ""}, ["A b"])
+NO_SHARDS = NOTHING | st.integers() | one_of("S 9", [], {}, [7], ["s9", "s9"], {"s9": 7}, {"s9": ""}, ["A b"])
 NO_FIELDS = (
     NOTHING
     | st.integers()
@@ -116,7 +116,6 @@ READ = {
     "order_by": NO_COLUMNS | one_of("id", ["s", "id DESC"], "s NULLS LAST", []),
     "limit": NO_NUMBER,
     "snapshot": NO_SNAPSHOT,
-    "timestamp": NO_SNAPSHOT | st.integers(),
 }
 FILTERED = {"filter": "id = :a", "parameters": {"a": 1}}
 PLACES = {"uri": NO_PATH, "shards": NO_SHARDS}
@@ -143,7 +142,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
             "source": NO_PATH | one_of([], "no-such-file.csv", ["no-such-file.csv"]),
             "mode": NO_TEXT | one_of("append", ""),
             "format": NO_TEXT | one_of("xlsx"),
-            "nulls": NOTHING | st.integers() | st.text(min_size=1) | one_of([7]),
+            "nulls": NOTHING | st.integers() | one_of([7], {"NA": 1}),
             "types": NOTHING
             | st.integers()
             | st.text(min_size=1)

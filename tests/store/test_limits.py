@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from hypothesis import strategies as st
 
 from elasticscan.base import limits
 from elasticscan.base.errors import ElasticScanError, InvalidKey, LimitExceeded, SchemaMismatch
-from elasticscan.storage import definition
 from elasticscan.store import Store
 from tests.base.examples import examples
+from tests.storage.columns import COLUMNS, REFUSED, sample_rows
 
 ID = pa.field("id", pa.int64())
 Make = Callable[[Store, list[pa.Field]], object]
@@ -39,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def works(store: Store, name: str = "t", filled: pa.RecordBatch | None = None) -> None:
     """Everything that is done to a table can be done to this one, and the store opens."""
     table = store.table(name)
-    row = filled if filled is not None else definition.sample_row(table.schema)
+    row = filled if filled is not None else sample_rows(table.schema, 1)
     store.table(name).upsert(row)
     store.table(name).upsert(row)
     count = store.table(name).scan().to_table().num_rows
@@ -118,19 +117,6 @@ def test_a_definition_that_is_too_large_is_refused(store: Store, make: Make, wha
 def test_names_that_nobody_can_type_are_refused(store: Store, name: str) -> None:
     with pytest.raises(SchemaMismatch, match="control characters"):
         create(store, [pa.field(name, pa.int8())])
-
-
-REFUSED = [
-    pa.uuid(),
-    pa.json_(),
-    pa.opaque(pa.int64(), "kind", "vendor"),
-    pa.dictionary(pa.int8(), pa.string()),
-    pa.dense_union([pa.field("a", pa.int64())]),
-    pa.sparse_union([pa.field("a", pa.int64())]),
-    pa.string_view(),
-    pa.binary_view(),
-    pa.run_end_encoded(pa.int32(), pa.int64()),
-]
 
 
 @pytest.mark.parametrize("make", [create, add])
@@ -229,57 +215,11 @@ def test_a_primary_key_has_a_limit_on_its_columns_and_fixed_bytes(store: Store) 
 
 # ---------------------------------------------------------------------------------- whatever else
 
-LEAVES = st.sampled_from(
-    [
-        *(
-            pa.null(),
-            pa.bool_(),
-            pa.int8(),
-            pa.uint64(),
-            pa.float16(),
-            pa.float64(),
-            pa.string(),
-            pa.binary(),
-        ),
-        *(pa.large_string(), pa.large_binary(), pa.binary(0), pa.binary(7), pa.date32(), pa.date64()),
-        *(pa.time32("s"), pa.time64("ns"), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.duration("ms")),
-        *(pa.timestamp("s", "Mars/Phobos"), pa.timestamp("us", "+99:99"), pa.month_day_nano_interval()),
-        *(pa.decimal32(5, 2), pa.decimal64(18, 9), pa.decimal128(38, 38), pa.decimal256(76, 0)),
-        *(pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.uuid(), pa.decimal128(3, -2)),
-    ]
-)
-NAMES = st.text(st.sampled_from(string.ascii_letters + " .`'\"é\n"), max_size=3)
-
-
-def field(name: str, kind: pa.DataType, nullable: bool, note: str = "") -> pa.Field:
-    return pa.field(name, kind, nullable or kind == pa.null(), {"note": note} if note else None)
-
-
-def wider(parts: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    fields = st.builds(field, NAMES, parts, st.booleans())
-    keys = fields.filter(lambda key: key.type != pa.null())
-    return st.one_of(
-        st.builds(pa.list_, fields),
-        st.builds(pa.large_list, fields),
-        st.builds(pa.list_view, fields),
-        st.builds(pa.large_list_view, fields),
-        st.builds(pa.list_, fields, st.integers(0, 3)),
-        st.builds(pa.struct, st.lists(fields, max_size=3)),
-        st.builds(lambda key, item: pa.map_(key.with_nullable(False), item), keys, fields),
-        st.builds(
-            lambda part, levels: pa.list_(nested(levels, "struct")) if levels else part, parts, st.just(31)
-        ),
-    )
-
-
-KINDS = st.recursive(LEAVES, wider, max_leaves=6)
-FIELDS = st.builds(field, NAMES, KINDS, st.booleans(), st.sampled_from(["", "x"]))
-
 
 @pytest.mark.long
 @settings(max_examples=examples(20), deadline=None)
 @given(
-    st.lists(FIELDS, min_size=1, max_size=4),
+    st.lists(COLUMNS, min_size=1, max_size=4),
     st.sets(st.integers(0, 3), min_size=1, max_size=2),
     st.booleans(),
 )

@@ -180,7 +180,7 @@ def test_parameters_are_values_and_nothing_else(table: Table) -> None:
     for text, given in (("id = :id", {}), ("id = 1", {"id": 1}), ("id = :id", {"id": object()})):
         with pytest.raises(FilterError):
             table.scan(filter=text, parameters=given)
-    with pytest.raises(InvalidOption, match="parameters"):
+    with pytest.raises(FilterError):
         table.scan(filter="id = ?", parameters=[1])  # type: ignore[arg-type]
 
 
@@ -221,21 +221,20 @@ def test_expressions_of_pyarrow_are_conditions(table: Table) -> None:
     assert table.scan().count() == 2
     with pytest.raises(FilterError, match="other things than a column and a value"):
         table.scan(filter=pc.field("id") + 1 > 2)
-    with pytest.raises(InvalidOption, match="parameters"):
-        table.scan(filter=pc.field("id") > 1, parameters={})
+    with pytest.raises(FilterError, match="no parameter :id"):
+        table.scan(filter=pc.field("id") > 1, parameters={"id": 1})
 
 
 def test_a_time_names_the_newest_snapshot_until_then(table: Table) -> None:
     made = table.history()[-1].created_at
     table.upsert([{"id": 4, "n": 4, "city": None, "ok": True}])
     then = datetime.fromtimestamp(made + 1e-6, UTC)
-    assert table.scan(timestamp=then).count() == 3
-    assert table.to_arrow(timestamp=then.isoformat()).num_rows == 3
-    with pytest.raises(InvalidOption, match="both say when"):
-        table.scan(timestamp=then, snapshot=2)
-    for wrong in (made, "yesterday", 3):
-        with pytest.raises(InvalidOption, match="timestamp="):
-            table.scan(timestamp=wrong)  # type: ignore[arg-type]
+    assert table.scan(snapshot=then).count() == 3
+    assert table.to_arrow(snapshot=then.isoformat()).num_rows == 3
+    with pytest.raises(TypeError):
+        table.scan(snapshot=made)  # type: ignore[arg-type]
+    with pytest.raises(NotFound):
+        table.scan(snapshot="yesterday")
 
 
 @pytest.mark.parametrize("name", ["o.xlsx", "o.json", "a.b/o.orc", "o.parquet.gz", ".tsv.bz2"])

@@ -118,8 +118,19 @@ def test_rows_that_were_deleted_after_a_tablet_came_back_stay_deleted(
         assert sorted(store.table("t").scan().to_table()["id"].to_pylist()) == [0, 2]
 
 
+def test_files_of_another_hash_make_no_store(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "old", ["a"], tablets=2, slots=8) as store:
+        store.context.info = replace(store.context.info, hash="java")
+        store.create_table("t", SCHEMA, ["id"])
+        store.table("t").upsert(pa.table({"id": range(3), "v": ["x"] * 3, "n": range(3)}, SCHEMA))
+    (tmp_path / "old" / "catalog.db").unlink()
+    with pytest.raises(InvalidOption, match=r"hash='java' .* must be one of spark"):
+        repair_store(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_indexes_and_columns_that_were_added_come_back(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "old", ["a"], tablets=2, slots=8, hash="java") as store:
+    with Store.create(tmp_path / "old", ["a"], tablets=2, slots=8) as store:
         store.create_table("t", SCHEMA, ["id"], compression="zstd")
         store.table("t").upsert(pa.table({"id": range(50), "v": ["x"] * 50, "n": range(50)}, SCHEMA))
         store.table("t").create_index("by_n", ["n"], include=["v"])
@@ -131,7 +142,7 @@ def test_indexes_and_columns_that_were_added_come_back(tmp_path: Path) -> None:
     repair_store(tmp_path / "old", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
         table = store.table("t").definition
-        assert (table.schema, table.compression, store.context.info.hash) == (wide, "zstd", "java")
+        assert (table.schema, table.compression, store.context.info.hash) == (wide, "zstd", "spark")
         found = {(i.name, i.kind, i.columns, i.include, i.ready) for i in store.table("t").indexes()}
         assert found == {("by_n", "sorted", ("n",), ("v",), True), ("by_v", "hash", ("v",), (), True)}
         assert store.table("t").scan(filter="n = 7", index="by_n").to_table().num_rows == 2

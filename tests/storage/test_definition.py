@@ -1,0 +1,173 @@
+"""Definitions that are refused, and columns of every other type: they go in, out and from file to file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.order_keys import ENCODERS
+from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.storage.conform import conform
+from elasticscan.storage.copying import Destination, Keep, copy_slots
+from elasticscan.storage.definition import check_definition, stored_schema
+from elasticscan.storage.fragment import SYSTEM_COLUMNS
+from elasticscan.storage.ingest import Ingest
+from elasticscan.storage.pages import read_page
+from elasticscan.store.rows.keys import tombstones_of
+from elasticscan.topology import SlotSet, initial_placement
+from tests.base.examples import examples
+from tests.storage.columns import COLUMNS, NESTED, PLAIN, REFUSED, column, forms, sample_rows
+from tests.storage.versions import ORIGIN, Shelf, read_all
+
+ID = pa.field("id", pa.int64(), nullable=False)
+ROWS = 9
+
+
+class Trial:
+    """A table of some columns, and of its rows' numbers, at a shard in memory."""
+
+    def __init__(self, columns: Sequence[pa.Field], key: str = "id") -> None:
+        schema, keys = pa.schema([ID, *columns]), [*{key: 0, "id": 0}]
+        check_definition(schema, keys, keys)
+        stored = stored_schema(schema, keys)
+        self.shelf = Shelf(TableInfo(7, "t", stored, tuple(keys), tuple(keys), None, 0, 0), ORIGIN.slots)
+
+    def run(self, values: pa.RecordBatch | None = None) -> None:
+        """Write rows, delete them, read both snapshots, and again from a copy as moves and merges make it."""
+        table = self.shelf.table
+        assert pa.ipc.read_schema(table.schema.serialize()).equals(table.schema, check_metadata=True)
+        rows = conform(sample_rows(table.schema, ROWS) if values is None else values, table.schema)
+        self.write(rows, commit=1)
+        assert self.read(snapshot=1).equals(pa.table(rows))
+        self.write(tombstones_of(rows.select(list(table.primary_key)), table), commit=2)
+        for _ in range(2):
+            assert self.read(snapshot=1).equals(pa.table(rows))
+            assert self.read(snapshot=2).num_rows == 0
+            self.shelf.fragments = self.copied(Keep())
+        assert self.copied(Keep(horizon=2, drop_tombstones=True)) == []
+
+    def write(self, rows: pa.RecordBatch, commit: int) -> None:
+        placement = initial_placement(ORIGIN.slots, 1, [1])
+        ingest = Ingest(self.shelf.table, placement, lambda _: self.shelf.disk, ORIGIN)
+        ingest.add(rows)
+        for staged in ingest.finish():
+            self.shelf.register(staged, commit, commit, commit, [])
+
+    def copied(self, keep: Keep) -> list[Fragment]:
+        slots, to = SlotSet.span(0, ORIGIN.slots), Destination(self.shelf.disk, 1, ORIGIN)
+        copies = copy_slots(self.shelf.source(), slots, Bounds(0, 2), keep, to)
+        return [copy.as_fragment(number, self.shelf.table) for number, copy in enumerate(copies)]
+
+    def read(self, snapshot: int) -> pa.Table:
+        """Read rows, in the order of their numbers."""
+        source, everywhere, names = (
+            self.shelf.source(),
+            self.shelf.everything(),
+            self.shelf.table.schema.names,
+        )
+        pages = read_all(read_page, source, everywhere, snapshot, names, repeat((4, 1 << 20)))
+        found = pa.Table.from_batches([page.rows for page in pages], self.shelf.table.schema)
+        numbers = found["id"].to_pylist()
+        return found.take(pa.array(sorted(range(len(numbers)), key=numbers.__getitem__), pa.int64()))
+
+
+def test_every_type_of_arrow_is_tried() -> None:
+    tried = [*PLAIN, *REFUSED, *(nested(column("part", pa.int8())) for nested in NESTED.values())]
+    never = {pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME}  # Python has none of these
+    known = {number for name, number in vars(pa.lib).items() if name.startswith("Type_")}
+    assert known - never <= {kind.id for kind in tried}
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=str)
+def test_columns_of_a_type_work_alone_and_as_a_part_of_every_other(kind: pa.DataType) -> None:
+    Trial(
+        column(f"c{at}{nullable}", each, nullable)
+        for at, each in enumerate(forms(kind))
+        for nullable in (True, False)
+    ).run()
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=str)
+def test_columns_of_other_types_are_refused_alone_and_as_a_part_of_every_other(kind: pa.DataType) -> None:
+    for each in forms(kind):
+        with pytest.raises(SchemaMismatch, match="which a table cannot hold"):
+            Trial([column("c", each)])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PLAIN if kind.id in ENCODERS], ids=str)
+def test_keys_of_a_type_work(kind: pa.DataType) -> None:
+    Trial([column("k", kind), column("v", pa.list_(kind))], key="k").run()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in PLAIN if pa.types.is_decimal(kind) and abs(kind.scale) == kind.precision],
+    ids=str,
+)
+def test_decimals_of_the_largest_scale_work_whatever_their_digits(kind: pa.DataType) -> None:
+    most = 10**kind.precision - 1
+    numbers = [most, -most, 7, -7, 0, 1, -1, 2, -2]
+    data = b"".join(number.to_bytes(kind.byte_width, "little", signed=True) for number in numbers)
+    values = pa.Array.from_buffers(kind, ROWS, [None, pa.py_buffer(data)])
+    Trial([column("d", kind)]).run(pa.record_batch({"id": range(ROWS), "d": values}))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(COLUMNS, min_size=1, max_size=4))
+def test_any_columns_are_refused_or_work(columns: list[pa.Field]) -> None:
+    try:
+        trial = Trial(columns)
+    except (LimitExceeded, SchemaMismatch):
+        return
+    trial.run()
+
+
+# --------------------------------------------------------------------------------- names and keys
+
+
+@pytest.mark.parametrize("name", SYSTEM_COLUMNS)
+def test_names_of_system_columns_are_taken(name: str) -> None:
+    with pytest.raises(SchemaMismatch, match="taken by the store"):
+        check_definition(pa.schema([("id", pa.int64()), (name, pa.int64())]), ["id"], ["id"])
+
+
+def test_names_that_differ_in_case_alone_are_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="differ at most in case"):
+        check_definition(pa.schema([("id", pa.int64()), ("ID", pa.int64())]), ["id"], ["id"])
+
+
+@pytest.mark.parametrize(
+    ("primary_key", "shard_key", "error"),
+    [
+        ([], [], InvalidOption),
+        (["a", "a"], ["a"], InvalidOption),
+        (["a", "b"], ["b"], InvalidOption),
+        (["a"], ["a", "b"], InvalidOption),
+        (["a"], [], InvalidOption),
+        (["c"], ["c"], SchemaMismatch),
+        (["x"], ["x"], SchemaMismatch),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(
+    primary_key: list[str], shard_key: list[str], error: type[Exception]
+) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("x", pa.float64())])
+    with pytest.raises(error):
+        check_definition(schema, primary_key, shard_key)
+
+
+def test_a_table_without_columns_is_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="at least one column"):
+        check_definition(pa.schema([]), ["a"], ["a"])
+
+
+def test_the_stored_schema_has_keys_without_nulls_and_no_metadata() -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), metadata={"x": "y"}), ("b", pa.string())], {"p": "q"})
+    kept = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
+    assert stored_schema(schema, ["a"]).equals(kept, check_metadata=True)
