@@ -88,7 +88,7 @@ def read_nodes(text: str, asked: Address) -> list[Node]:
         if not port.isdigit() or says & {"handshake", "noaddr"}:
             continue
         host = hostname.partition(",")[0] or host or asked[0]
-        ranges = tuple(_range(part) for part in slots if not part.startswith("["))
+        ranges = tuple(_range(part) for part in slots if part[:1].isdigit())
         nodes.append(Node(node_id, (host, int(port)), "master" in says, int(epoch), ranges))
     return nodes
 

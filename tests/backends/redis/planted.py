@@ -52,7 +52,7 @@ def ask_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def nil_at_the_target_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
-    """A key that is not at the target of an open slot counts as deleted, although it may be back at the source."""
+    """A key that is not at the target of an open slot counts as deleted, although it may be back."""
     patch.setattr(pages, "_NOT_THERE", ())
 
 

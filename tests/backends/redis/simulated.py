@@ -1,9 +1,9 @@
 """A Redis cluster in memory, driven by one seed: what its masters answer while slots move between them.
 
 It answers the commands that a page sends as a server does: a key is refused with MOVED where its slot is not
-served, with ASK where the slot is being moved away and the key is not there (any more), and COUNTKEYSINSLOT and
-GETKEYSINSLOT answer for any slot from whatever lies at the server. Between two commands anything may happen,
-and within a transaction nothing.
+served, with ASK where the slot is being moved away and the key is not there (any more), and COUNTKEYSINSLOT
+and GETKEYSINSLOT answer for any slot from whatever lies at the server. Between two commands anything may
+happen, and within a transaction nothing.
 """
 
 from __future__ import annotations

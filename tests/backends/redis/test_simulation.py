@@ -16,6 +16,11 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
 
 
+def run_all(numbers: range) -> None:
+    for seed in numbers:
+        Program(seed).run()
+
+
 @pytest.mark.parametrize("seed", seeds(200, short=20))
 def test_keys_that_stay_come_once(seed: int) -> None:
     Program(seed).run()
@@ -25,5 +30,4 @@ def test_keys_that_stay_come_once(seed: int) -> None:
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, CoverageBroken)):
-        for seed in range(300):
-            Program(seed).run()
+        run_all(range(300))

