@@ -12,7 +12,6 @@ import elasticscan
 from elasticscan.base import limits
 from elasticscan.base.errors import (
     AlreadyExists,
-    InvalidOption,
     LimitExceeded,
     NotFound,
     SnapshotExpired,
@@ -133,7 +132,7 @@ def test_only_a_snapshot_that_is_there_gets_a_tag(store: Store, table: Table) ->
     for snapshot in (made - 1, 99):
         with pytest.raises(NotFound):
             table.tag("x", snapshot)
-    with pytest.raises(InvalidOption, match="snapshot"):
+    with pytest.raises(TypeError):
         table.tag("x", 1.5)  # type: ignore[arg-type]
     table.tag("made", made)
     table.overwrite(rows(range(3), "c"))
