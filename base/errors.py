@@ -6,7 +6,7 @@
     │   ├── InvalidKey              ES_INVALID_KEY
     │   ├── LimitExceeded           ES_LIMIT_EXCEEDED
     │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
-    │   ├── UnsupportedStatement    ES_UNSUPPORTED_STATEMENT
+    │   ├── NotSupported            ES_NOT_SUPPORTED
     │   ├── FilterError             ES_INVALID_FILTER
     │   ├── ScanConsumed            ES_SCAN_CONSUMED
     │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
@@ -95,7 +95,6 @@ __all__ = [
     "StoreTooNew",
     "TableChanged",
     "TryAgain",
-    "UnsupportedStatement",
     "UsageError",
     "WriteConflict",
     "WrongRoot",
@@ -183,16 +182,9 @@ class SchemaMismatch(UsageError):
     code = "ES_SCHEMA_MISMATCH"
 
 
-class UnsupportedStatement(UsageError):
-    """A SQL statement that tables of a store do not support.
-    Use what the message names instead."""
-
-    code = "ES_UNSUPPORTED_STATEMENT"
-
-
 class NotSupported(UsageError):
-    """A call that this kind of store does not support: a Redis or Valkey cluster is only read.
-    Copy the rows into an embedded store, or change them with a client of the cluster."""
+    """A SQL statement or a call that this kind of store does not support; a Redis cluster is only read.
+    Use what the message names instead."""
 
     code = "ES_NOT_SUPPORTED"
 

@@ -31,7 +31,7 @@ _PLACES = ("url", "store", "path")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterOptions:
+class ClusterRead:
     """The options of a read of a cluster. Plain values, so that Spark can send them to tasks.
 
     Attributes:
@@ -49,7 +49,7 @@ class ClusterOptions:
     given: Mapping[str, str]
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ClusterOptions:
+    def parse(cls, options: Mapping[str, str]) -> ClusterRead:
         """Check the options of a source. Raises `InvalidOption`."""
         given = {name.lower(): text for name, text in options.items()}
         places = [given.pop(name) for name in _PLACES if name in given]
@@ -80,7 +80,7 @@ def names_cluster(options: Mapping[str, str]) -> bool:
     return any(is_cluster(options.get(name)) for name in _PLACES)
 
 
-def cluster_schema(options: ClusterOptions) -> StructType:
+def cluster_schema(options: ClusterRead) -> StructType:
     """Return the columns of a read for which the user gave none: those of some values."""
     schema = options.open().schema
     names = schema.names if options.columns is None else options.columns
@@ -88,10 +88,10 @@ def cluster_schema(options: ClusterOptions) -> StructType:
     return spark_schema(pa.schema([schema.field(name) for name in names]))
 
 
-class ClusterReader(DataSourceReader):
+class ClusterBatchReader(DataSourceReader):
     """Plans a scan of a cluster by where slots are now, and reads its parts in tasks."""
 
-    def __init__(self, options: ClusterOptions, schema: StructType) -> None:
+    def __init__(self, options: ClusterRead, schema: StructType) -> None:
         self._options, self._schema = options, schema
         self._table = partial(options.open, to_arrow_schema(schema, timezone="UTC"))
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, NotSupported
-from elasticscan.connector.clusters import ClusterOptions, ClusterReader, cluster_schema, names_cluster
+from elasticscan.connector.clusters import ClusterBatchReader, ClusterRead, cluster_schema, names_cluster
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import (
     Options,
@@ -50,7 +50,7 @@ class ElasticScanSource(DataSource):
     def schema(self) -> StructType:
         """Return the table's columns; called by `load()` unless the user gave a schema."""
         if names_cluster(self.options):
-            return cluster_schema(ClusterOptions.parse(self.options))
+            return cluster_schema(ClusterRead.parse(self.options))
         options = self._options()
         table = open_store(options.store).table(options.table).definition
         if options.filter is not None:
@@ -60,7 +60,7 @@ class ElasticScanSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if names_cluster(self.options):
-            return ClusterReader(ClusterOptions.parse(self.options), schema)
+            return ClusterBatchReader(ClusterRead.parse(self.options), schema)
         options = check_for_batch(self._options())
         if options.changes.feed:
             return ChangeFeedReader(options, schema)
@@ -73,14 +73,12 @@ class ElasticScanSource(DataSource):
         return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return ElasticScanStreamWriter(
-            check_for_write(with_location(parse_options(self.options, stream_write=True))), schema, overwrite
-        )
+        return ElasticScanStreamWriter(check_for_write(self._options(stream_write=True)), schema, overwrite)
 
-    def _options(self) -> Options:
+    def _options(self, stream_write: bool = False) -> Options:
         if names_cluster(self.options):
             raise NotSupported("a Redis or Valkey cluster is read in batches alone; use spark.read")
-        return with_location(parse_options(self.options))
+        return with_location(parse_options(self.options, stream_write=stream_write))
 
 
 def register(spark: SparkSession) -> None:

@@ -113,7 +113,7 @@ def drive(
     coverage = Coverage(plan.slots, slots_of(cursors))
     ahead: _Step | None = None
     looked: Placement | None = None
-    refused = SlotSet()  # in this pass over the slots that are left
+    refused = SlotSet()  # in this pass through the slots that are left
 
     def step(cursors: Cursors, placement: Placement, shard: int | None = None) -> _Step | None:
         """Read the next page; none at another shard, if one is given."""

@@ -68,6 +68,9 @@ PURE = (
     "optimizer/*.py",
     "upkeep/*.py",
     "reader/*.py",
+    "backends/redis/cluster_map.py",
+    "backends/redis/hash_slots.py",
+    "backends/redis/patterns.py",
     "store/repair/plan.py",
     "store/upkeep/garbage.py",
 )

@@ -29,7 +29,6 @@ def test_the_door_has_these_names_and_no_others() -> None:
     assert dir(elasticscan) == names
     assert all(getattr(elasticscan, name) is not None for name in names)
     assert elasticscan.create == elasticscan.Store.create
-    assert elasticscan.open == elasticscan.Store.open
 
 
 def test_importing_it_imports_nothing_large() -> None:

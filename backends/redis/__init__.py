@@ -11,7 +11,9 @@ keys          continuation keys
 history       placements that were seen, as topologies
 inference     columns, from a sample of keys
 options       options and URLs
-scan, store   what users hold
+errors        errors of clusters, as those of the product
+scan          a scan: pages with keys, a table, a stream
+store         a cluster and its tables
 
 All but `connections`, `history` and what is built on them is pure: it runs against a simulated cluster, too.
 """

@@ -16,7 +16,7 @@ from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap
 from elasticscan.backends.redis.connections import Connections
 from elasticscan.backends.redis.errors import stays_refused
 from elasticscan.backends.redis.hash_slots import probe_of
-from elasticscan.backends.redis.pages import Exchange, KeySpace, Progress, Step, read_page
+from elasticscan.backends.redis.pages import Exchange, KeySpace, SlotProgress, Step, read_page
 from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
 from elasticscan.topology import Placement, SlotSet
 
@@ -25,7 +25,7 @@ _TORN_LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Planned:
     """The placement that planned a page: its server has said itself what it refuses."""
 
     placement: Placement
@@ -35,13 +35,13 @@ class _Look:
         return self.placement
 
 
-class ClusterReader:
+class ClusterShards:
     """The placements and shards of one scan: implements `Placements` and `Shards`."""
 
     def __init__(self, connections: Connections, space: KeySpace) -> None:
         self._connections, self._space = connections, space
         self._map: ClusterMap | None = None
-        self.progress = Progress()
+        self.progress = SlotProgress()
         self._since: dict[int, float] = {}  # when slots were first refused, of those that still are
         self._pause = _SHORTEST_PAUSE
 
@@ -52,10 +52,10 @@ class ClusterReader:
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
         assert self._map is not None, "a page was planned"
-        yield _Look(self._map.placement)
+        yield _Planned(self._map.placement)
 
     def recent(self, looked: Placement | None) -> Placement:
-        """Read the placement once for each pass over the slots that are left."""
+        """Read the placement when a pass through the slots that are left begins."""
         if looked is None:
             if self._since:  # nothing else is left to read
                 time.sleep(self._pause)

@@ -43,7 +43,7 @@ class Connections:
 
     @cached_property
     def has_slot_scan(self) -> bool:
-        """Whether SCAN with a slot's number as cursor walks that slot: Redis 7.4, Valkey 8 and newer."""
+        """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
         text = self.ask(next(iter(self.map.nodes.values())).address, b"INFO", b"server").decode()
         said = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
         if "valkey_version" in said:

@@ -19,7 +19,7 @@ _FROM_ENVIRONMENT = "env:"
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How to reach a cluster.
+    """The way to reach a cluster.
 
     Attributes:
         seeds: nodes that are asked for the others.
@@ -42,7 +42,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Which keys are a table, and how their values are read. Plain values only."""
+    """The keys that are a table, and the form of their values. Plain values only."""
 
     keys_pattern: str
     key_column: str = "key"

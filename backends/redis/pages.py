@@ -90,8 +90,8 @@ class SlotNames:
 
 
 @dataclass(slots=True)
-class Progress:
-    """What a scan remembers of slots between pages, in one process.
+class SlotProgress:
+    """The memory that a scan has of slots between pages, in one process.
 
     Attributes:
         names: of slots that take more than one page.
@@ -160,14 +160,14 @@ class KeySpace:
         return names.filter(self.condition.mask(batch))
 
 
-def read_page(request: PageRequest, space: KeySpace, progress: Progress) -> Step:
+def read_page(request: PageRequest, space: KeySpace, progress: SlotProgress) -> Step:
     """Read a page at one master; returns `PageRows`."""
     positions = dict(_first_slots(request.cursors))
     suffix = b":elasticscan:" + os.urandom(6).hex().encode()
     opened = [slot for slot in positions if progress.asked.get(slot, 0) >= PASSES_BEFORE_OPEN]
     if opened:  # each on a page of its own
         positions = {opened[0]: positions[opened[0]]}
-    page = _Page(request, space, progress, positions)
+    page = _SlotPage(request, space, progress, positions)
     yield from _read_names(page, suffix, bool(opened))
     yield from page.read_values()
     return page.rows()
@@ -209,7 +209,7 @@ def names_of(slot: int, most: int) -> tuple[Command, Command]:
     return (b"CLUSTER", b"COUNTKEYSINSLOT", text), (b"CLUSTER", b"GETKEYSINSLOT", text, b"%d" % most)
 
 
-def _read_names(page: _Page, suffix: bytes, is_open: bool) -> Step:
+def _read_names(page: _SlotPage, suffix: bytes, is_open: bool) -> Step:
     """Read the names of a page's slots, all in one exchange; large slots take one each."""
     progress, space = page.progress, page.space
     slots = [slot for slot in page.positions if slot not in progress.names]
@@ -243,7 +243,7 @@ def _read_names(page: _Page, suffix: bytes, is_open: bool) -> Step:
             page.found[slot] = names
 
 
-def _read_large_slot(page: _Page, slot: int, count: int, suffix: bytes) -> Step:
+def _read_large_slot(page: _SlotPage, slot: int, count: int, suffix: bytes) -> Step:
     """Return the names of a slot with many keys, or the error that refused it."""
     space, probe = page.space, probe_of(page.space.prefix, slot, suffix)
     if count > SCANNED_NAMES and space.slot_scan:
@@ -273,7 +273,7 @@ def _walk_slot(slot: int, probe: bytes) -> Step:
             return [name for name in names if slot_of(name) == slot]
 
 
-def _read_open_slot(page: _Page, slot: int, suffix: bytes) -> Step:
+def _read_open_slot(page: _SlotPage, slot: int, suffix: bytes) -> Step:
     """Read the names of a slot that is half moved, at its source and its target."""
     probe = probe_of(page.space.prefix, slot, suffix)
     names = names_of(slot, page.space.max_slot_keys)
@@ -311,7 +311,7 @@ def _in_either(here: list[bytes], there: list[bytes]) -> list[bytes]:
     return list({*here, *there})
 
 
-class _Page:
+class _SlotPage:
     """A page while it is read.
 
     Attributes:
@@ -321,7 +321,11 @@ class _Page:
     """
 
     def __init__(
-        self, request: PageRequest, space: KeySpace, progress: Progress, positions: dict[int, bytes | None]
+        self,
+        request: PageRequest,
+        space: KeySpace,
+        progress: SlotProgress,
+        positions: dict[int, bytes | None],
     ) -> None:
         self.request, self.space, self.progress, self.positions = request, space, progress, positions
         self.found: dict[int, list[bytes]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from elasticscan.backends.redis.cluster import ClusterReader
+from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.errors import torn_slots
 from elasticscan.base.errors import ScanConsumed
 from elasticscan.filters import And, Predicate
@@ -132,7 +132,7 @@ class ClusterScan(Iterator[ClusterPage]):
         """Yield the pages from where the scan stands; at its end, look for keys that no client sees."""
         state, predicate = self._state, self.predicate
         needed = tuple(dict.fromkeys((*columns, *sorted(predicate.columns if predicate else ()))))
-        reader = ClusterReader(self._table.connections, self._table.space(predicate))
+        reader = ClusterShards(self._table.connections, self._table.space(predicate))
         plan = ScanPlan(0, 0, needed, state.page_rows, state.page_bytes, reader.current(), state.slots)
         left = state.limit
         for page in drive(plan, state.cursors, reader, reader, self.stats) if state.cursors else ():

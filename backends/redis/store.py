@@ -202,7 +202,7 @@ class ClusterTable:
 
     @property
     def key_start(self) -> int:
-        """How many bytes of a key's name are not part of its column."""
+        """The number of bytes of a key's name that are not part of its column."""
         start = self.name.encode() + b":"
         return len(start) if self._prefix.startswith(start) else 0
 

@@ -124,7 +124,7 @@ class AttachedStore(Sequence[str]):
         `TRUNCATE TABLE`, `RESTORE TABLE`, `DESCRIBE HISTORY`, `OPTIMIZE` and `VACUUM` work as in Delta.
 
         Raises:
-            UnsupportedStatement: the statement would change or hide a view and not its table, or is
+            NotSupported: the statement would change or hide a view and not its table, or is
                 incomplete; nothing was done.
             WriteConflict: other writers changed the rows at each attempt.
             AlreadyExists: a MERGE would insert a row whose key exists.

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import RowsChanged, UnsupportedStatement, WriteConflict
+from elasticscan.base.errors import NotSupported, RowsChanged, WriteConflict
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.row_changes import own_error
 from elasticscan.connector.sql.statements import view_of
@@ -50,7 +50,7 @@ def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session)
     """Return the INSERTs of a text, at any depth, that may leave columns out; `tables` are columns by view.
 
     Raises:
-        UnsupportedStatement: its columns are unknown; nothing was done.
+        NotSupported: its columns are unknown; nothing was done.
     """
     tokens, by_name = tokens_of(text), {session.folded(view): view for view in tables}
     found = list[Insertion]()
@@ -72,7 +72,7 @@ def insertions(text: str, tables: Mapping[str, Sequence[str]], session: Session)
         if view is None or reader.at_end or (listed is not None and columns is None):
             continue
         if by_query and is_script(text):
-            raise UnsupportedStatement(
+            raise NotSupported(
                 f"INSERT INTO {view} BY NAME works only as a statement of its own; list the columns",
                 statement="INSERT",
                 table=view,

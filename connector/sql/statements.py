@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
@@ -63,18 +63,16 @@ class Statement:
     if_exists: bool
     reader: StatementReader
 
-    def refused(self, why: str) -> UnsupportedStatement:
+    def refused(self, why: str) -> NotSupported:
         about = f" of table {self.view!r}" if self.view else ""
-        return UnsupportedStatement(
-            f"{self.kind}{about} did nothing: {why}", statement=self.kind, table=self.view
-        )
+        return NotSupported(f"{self.kind}{about} did nothing: {why}", statement=self.kind, table=self.view)
 
 
 def statement_about(text: str, views: Iterable[str], session: Session) -> Statement | None:
     """Return the statement about a table of the views; None for statements that Spark carries out.
 
     Raises:
-        UnsupportedStatement: Spark would change or hide the view of a table, and not the table.
+        NotSupported: Spark would change or hide the view of a table, and not the table.
     """
     by_name = {session.folded(view): view for view in views}
     tokens = tokens_of(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.inserting import insertions
 from elasticscan.connector.sql.query import Session
 
@@ -77,5 +77,5 @@ def test_every_other_text_is_left_as_it_is(text: str) -> None:
 
 
 def test_columns_of_a_query_are_reported_only_where_it_stands_by_itself() -> None:
-    with pytest.raises(UnsupportedStatement, match="list the columns"):
+    with pytest.raises(NotSupported, match="list the columns"):
         insertions("BEGIN INSERT INTO trips BY NAME SELECT 1 AS id; END", TABLES, Session())

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from elasticscan.base.errors import (
     AlreadyExists,
     NotFound,
-    UnsupportedStatement,
+    NotSupported,
     WriteConflict,
 )
 from elasticscan.connector import AttachedStore, attach
@@ -162,7 +162,7 @@ def test_a_table_of_no_format_is_the_stores(
     spark: SparkSession, store: Store, catalog: AttachedStore
 ) -> None:
     for wrong in ("CREATE TABLE x AS SELECT * FROM t", "CREATE TABLE x (id BIGINT, v DOUBLE)"):
-        with pytest.raises(UnsupportedStatement, match="a table needs PRIMARY KEY"):
+        with pytest.raises(NotSupported, match="a table needs PRIMARY KEY"):
             catalog.sql(wrong)
     catalog.sql("CREATE TABLE x TBLPROPERTIES ('primaryKey' = 'id') AS SELECT id, v FROM t WHERE id < 4")
     assert store.table("x").scan().to_table().num_rows == 4

@@ -21,8 +21,8 @@ from elasticscan.base.errors import (
     InvalidKey,
     InvalidOption,
     NotFound,
+    NotSupported,
     SchemaMismatch,
-    UnsupportedStatement,
     WriteConflict,
 )
 from elasticscan.connector import AttachedStore, attach
@@ -325,7 +325,7 @@ def test_parameters_are_values(store: Store, catalog: AttachedStore) -> None:
             type(value), value
         )
         assert rows_in(store)[6].name == expected
-    with pytest.raises(UnsupportedStatement, match="a parameter has no literal here"):
+    with pytest.raises(NotSupported, match="a parameter has no literal here"):
         catalog.sql("DELETE FROM t WHERE name = ?", [object()])
     assert counts(catalog.sql("DELETE FROM t /* a /* of */ b */ WHERE id = ? -- ?", [6])) == (1,)
 
@@ -483,7 +483,7 @@ def test_tables_are_kept_in_words_of_other_formats(store: Store, catalog: Attach
         "OPTIMIZE t WHERE id = 1",
         "VACUUM t RETAIN 0 HOURS",
     ):
-        with pytest.raises(UnsupportedStatement, match="of table 't' did nothing: "):
+        with pytest.raises(NotSupported, match="of table 't' did nothing: "):
             catalog.sql(wrong)
 
 
@@ -501,7 +501,7 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     assert made.definition.compression == "zstd"
     catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('Compression' = 'none')")
     assert made.definition.compression is None
-    with pytest.raises(UnsupportedStatement, match="property owner cannot be changed"):
+    with pytest.raises(NotSupported, match="property owner cannot be changed"):
         catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('owner' = 'me')")
     with pytest.raises(InvalidOption, match=r"'none' .*'lz4' or 'zstd'"):
         catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('compression' = 'snappy')")
@@ -519,7 +519,7 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
         ("CREATE TABLE u (id INT, PRIMARY KEY (id)) USING elasticscan", "the name must begin with my_"),
         ("CREATE TABLE my_u (STRING, PRIMARY KEY (id))", "a column is a name, a type .* not 'STRING'"),
     ):
-        with pytest.raises(UnsupportedStatement, match=why):
+        with pytest.raises(NotSupported, match=why):
             catalog.sql(wrong)
     for kind in ("VARCHAR(3)", "CHAR(3) NOT NULL", "ARRAY<VARCHAR(3)>"):
         with pytest.raises(

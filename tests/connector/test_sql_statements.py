@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticscan.base.errors import UnsupportedStatement
+from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.creating import read_creation
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.statements import statement_about
@@ -51,7 +51,7 @@ def test_a_drop_may_be_of_what_may_be_gone() -> None:
     ],
 )
 def test_a_statement_that_would_change_the_view_and_not_the_table_is_refused(text: str, what: str) -> None:
-    with pytest.raises(UnsupportedStatement, match=f"{what} of table 'trips' ") as caught:
+    with pytest.raises(NotSupported, match=f"{what} of table 'trips' ") as caught:
         read(text)
     assert caught.value.fields == {"statement": what, "table": "trips"}
 

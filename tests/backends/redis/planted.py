@@ -47,7 +47,7 @@ def ask_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
         answers = yield pages.Exchange(None, commands)
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
-    patch.setattr(pages._Page, "_read_each", read_each)
+    patch.setattr(pages._SlotPage, "_read_each", read_each)
 
 
 @fault
@@ -59,13 +59,13 @@ def nil_at_the_target_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
 @fault
 def hints_are_believed(patch: pytest.MonkeyPatch) -> None:
     """A slot that a server says to be elsewhere counts as read."""
-    read_page = cluster.ClusterReader.read_page
+    read_page = cluster.ClusterShards.read_page
 
-    def hasty(self: cluster.ClusterReader, request: Any) -> PageRows:
+    def hasty(self: cluster.ClusterShards, request: Any) -> PageRows:
         page = read_page(self, request)
         return PageRows(page.rows, page.slots, page.after)
 
-    patch.setattr(cluster.ClusterReader, "read_page", hasty)
+    patch.setattr(cluster.ClusterShards, "read_page", hasty)
 
 
 @fault

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from redis.exceptions import AskError, MovedError, ResponseError
 
-from elasticscan.backends.redis.cluster import ClusterReader
+from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views
 from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions
@@ -188,7 +188,7 @@ class Program:
 
     def run(self) -> None:
         chance, cluster = self.random, self.cluster
-        reader = ClusterReader(cluster, SPACE)  # type: ignore[arg-type]
+        reader = ClusterShards(cluster, SPACE)  # type: ignore[arg-type]
         slots = SlotSet.of((slot, slot + 1) for slot in cluster.slots)
         cursors: Cursors = (Cursor(slots),)
         cluster.changes_left = chance.randint(0, 150)
@@ -201,7 +201,7 @@ class Program:
                 self._write()
                 assert pages < 2_000, f"seed {self.seed}: the scan does not end"
                 if chance.random() < 0.1:  # resumed elsewhere
-                    reader = ClusterReader(cluster, SPACE)  # type: ignore[arg-type]
+                    reader = ClusterShards(cluster, SPACE)  # type: ignore[arg-type]
                     break
             if chance.random() < 0.2 or not cluster.changes_left:
                 cluster.settle()

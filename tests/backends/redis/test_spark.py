@@ -1,0 +1,65 @@
+"""Clusters read from Spark while they are resharded, by paths, options and SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from elasticscan.connector import register
+from tests.backends.redis.servers import KINDS, ServerCluster, resharding
+
+ROWS = {f"person:{n}": {"name": f"n{n}", "age": str(n)} for n in range(3_000)}
+COLUMNS = "key string, name string, age long"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[ServerCluster]:
+    with ServerCluster(request.param) as started:
+        started.load(ROWS)
+        yield started
+
+
+@pytest.mark.long
+def test_each_key_comes_once_by_a_path_by_options_and_in_sql(
+    spark: SparkSession, cluster: ServerCluster, tmp_path: Path
+) -> None:
+    register(spark)
+    url = f"{cluster.url}/person"
+    history = str(tmp_path / "topologies.db")
+    with resharding(cluster, list(ROWS)):
+        for _ in range(2):
+            frame = (
+                spark.read.format("elasticscan")
+                .schema(COLUMNS)
+                .option("numPartitions", 4)
+                .option("topologyHistory", history)
+                .option("keySecret", "s3cret")
+                .load(url)
+            )
+            found = sorted((row.age, row.name, row.key) for row in frame.collect())
+            assert found == [(n, f"n{n}", str(n)) for n in range(3_000)]
+        spark.sql(f"CREATE TEMPORARY VIEW people USING elasticscan OPTIONS (url '{url}', inferSchema 'true')")
+        (row,) = spark.sql("SELECT count(*) AS n, max(age) AS oldest FROM people").collect()
+        assert (row.n, row.oldest) == (3_000, 2_999)
+    options = spark.read.format("elasticscan").schema(COLUMNS).option("url", cluster.url)
+    some = options.option("table", "person").option("filter", "key IN ('7', '8')").load()
+    assert sorted(row.age for row in some.collect()) == [7, 8]
+
+
+@pytest.mark.long
+def test_what_a_cluster_cannot_do_and_wrong_options_are_errors(
+    spark: SparkSession, cluster: ServerCluster, tmp_path: Path
+) -> None:
+    register(spark)
+    url = f"{cluster.url}/person"
+    with pytest.raises(Exception, match=r"ES_INVALID_OPTION.*keysPattern"):
+        spark.read.format("elasticscan").schema(COLUMNS).option("keysPatern", "x").load(url).collect()
+    with pytest.raises(Exception, match="ES_NOT_SUPPORTED"):
+        spark.range(1).write.format("elasticscan").mode("append").save(url)
+    with pytest.raises(Exception, match="ES_NOT_SUPPORTED"):
+        spark.readStream.format("elasticscan").schema(COLUMNS).load(url).writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path)
+        ).start().awaitTermination(60)
