@@ -32,14 +32,14 @@ demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark
 	$(BIN)/python examples/demo.py $(ARGUMENTS)
 
 test: java $(VENV)/installed  ## run the tests that a change needs at once, some minutes
-	$(BIN)/python -m pytest -n 2 -m 'not long'
+	$(BIN)/python -m pytest -n 3 -m 'not long'
 
 check: java $(VENV)/installed  ## format, lint, strict types, layers, then all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	ELASTICSCAN_THOROUGH=1 $(BIN)/python -m pytest -n 2
+	ELASTICSCAN_THOROUGH=1 $(BIN)/python -m pytest -n 3
 
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
 STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile history index_changes scenarios \
@@ -51,7 +51,7 @@ STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile
 CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema reading stream_writing streaming writing)
 
 postgres: java $(VENV)/installed  ## run tests of stores again, with their catalogs at a PostgreSQL server
-	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 2 -m 'not long' $(STORES) $(CONNECTORS) \
+	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 3 -m 'not long' $(STORES) $(CONNECTORS) \
 		-k 'not backup_and_a_repair'
 
 bench: java $(VENV)/installed  ## run the benchmarks: ARGUMENTS="--only sql,promise"

@@ -503,7 +503,7 @@ def test_tables_are_made_by_sql(spark: SparkSession, store: Store) -> None:
     assert made.definition.compression is None
     with pytest.raises(NotSupported, match="property owner cannot be changed"):
         catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('owner' = 'me')")
-    with pytest.raises(InvalidOption, match=r"'none' .*'lz4' or 'zstd'"):
+    with pytest.raises(InvalidOption, match=r"none, lz4, zstd"):
         catalog.sql("ALTER TABLE my_trips SET TBLPROPERTIES ('compression' = 'snappy')")
     assert made.schema.field("km").type == pa.decimal128(9, 2)
     catalog.sql("INSERT INTO my_trips VALUES (DATE'2026-01-01', 1, 2.5, array('a'))")

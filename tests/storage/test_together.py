@@ -41,15 +41,16 @@ def write(made: Sequence[Disk], then: BaseException | None = None) -> None:
 
 
 @pytest.fixture
-def all_flush_at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """From now on a flush waits until so many are under way."""
+def all_flush_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """From now on a flush of this test's files waits until so many are under way, whatever others flush."""
 
     def begin(count: int) -> None:
         together = Barrier(count)
         flush = os.fsync
 
         def wait(handle: int) -> None:
-            together.wait(60)
+            if Path(f"/proc/self/fd/{handle}").readlink().is_relative_to(tmp_path):
+                together.wait(60)
             flush(handle)
 
         monkeypatch.setattr(os, "fsync", wait)
