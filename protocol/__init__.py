@@ -30,6 +30,7 @@ from elasticscan.protocol.requests import (
     Placements,
     RowAnswer,
     RowRequest,
+    ShardReader,
     Shards,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "Sealer",
     "Segment",
     "Segments",
+    "ShardReader",
     "Shards",
     "merge",
     "restrict",

@@ -197,10 +197,14 @@ class RowAnswer:
     rows: pa.RecordBatch
 
 
-class Shards(Protocol):
-    """The shards' read interface."""
+class ShardReader(Protocol):
+    """The shards of any back end, read page by page."""
 
     def read_page(self, request: PageRequest) -> PageRows: ...
+
+
+class Shards(ShardReader, Protocol):
+    """The shards of the embedded store, which also read rows by their keys."""
 
     def read_rows(self, request: RowRequest) -> RowAnswer: ...
 

@@ -18,7 +18,7 @@ from elasticscan.protocol import (
     PageRequest,
     PageRows,
     Placements,
-    Shards,
+    ShardReader,
     slots_of,
 )
 from elasticscan.reader.coverage import Coverage
@@ -99,7 +99,7 @@ class ScanStats:
 
 
 def drive(
-    plan: ScanPlan, cursors: Cursors, placements: Placements, shards: Shards, stats: ScanStats
+    plan: ScanPlan, cursors: Cursors, placements: Placements, shards: ShardReader, stats: ScanStats
 ) -> Iterator[PageRows]:
     """Yield the pages of a scan from `cursors` to its end, each slot's rows exactly once.
 

@@ -64,7 +64,7 @@ class Connections:
             OSError, RedisError: the node cannot be reached, or did not answer in time.
         """
         with self._connected(address) as connection:
-            connection.send_packed_command(connection.pack_commands(commands))
+            connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
             return [_answer(connection) for _ in commands]
 
     def ask(self, address: Address, *command: bytes) -> Any:
@@ -81,7 +81,8 @@ class Connections:
         try:
             yield connection
         except BaseException:
-            connection.disconnect()  # answers that were not read must not be taken for others
+            # Answers that were not read must not be taken for others.
+            connection.disconnect()  # type: ignore[no-untyped-call]
             raise
         finally:
             pool.release(connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,11 +58,11 @@ def _fields_of_objects(values: list[bytes], typed: bool) -> list[pa.Field]:
     ]
 
 
-def _sample(table: ClusterTable) -> list[list[bytes]] | list[bytes]:
+def _sample(table: ClusterTable) -> list[Any]:
     """Return the values of up to `sampleKeys` keys, of slots all over the cluster."""
     connections, space = table.connections, table.space(None)
     order = np.random.default_rng(0).permutation(1 << 14)
-    values: list[list[bytes]] = []
+    values: list[Any] = []
     wanted = table.options.sample_keys
     for at in range(0, len(order), _SLOTS_AT_ONCE):
         by_shard: dict[int, list[int]] = defaultdict(list)
@@ -90,7 +90,7 @@ def _sample(table: ClusterTable) -> list[list[bytes]] | list[bytes]:
     return values
 
 
-def _values(table: ClusterTable, address: tuple[str, int], names: list[bytes]) -> list:
+def _values(table: ClusterTable, address: tuple[str, int], names: list[bytes]) -> list[Any]:
     """Return the values of some keys; what is gone, too long or of another type is left out."""
     if not names:
         return []
