@@ -82,7 +82,7 @@ class Model:
             parts = list(zip(*[value or nothing for value in values], strict=True)) or [()] * len(stored)
             texts = [pa.array(part, pa.binary()) for part in parts]
             there = ~np.logical_and.reduce([text.is_null().to_numpy(zero_copy_only=False) for text in texts])
-            unsure = [int(at) for at in np.flatnonzero(~there) if values[at] is not None]
+            unsure = [at for at in np.flatnonzero(~there).tolist() if values[at] is not None]
             arrays = {name: self._cast(name, text) for name, text in zip(stored, texts, strict=True)}
         else:
             text = pa.array(values, pa.binary())

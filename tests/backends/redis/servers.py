@@ -163,6 +163,16 @@ class ServerCluster:
             self.move_keys(slot, source, target)
             self.end_move(slot, target)
 
+    def settle(self) -> None:
+        """Wait until all masters say the same of all."""
+
+        def agree() -> bool:
+            said = [server.client.execute_command("CLUSTER NODES") for server in self.masters]
+            views = [{at: (node["epoch"], node["slots"]) for at, node in view.items()} for view in said]
+            return all(view == views[0] for view in views)
+
+        _until(agree)
+
     def _retried(self, server: Server, *command: Any) -> None:
         def done() -> bool:
             with suppress(redis.ResponseError):
@@ -202,16 +212,22 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
-    """Slots of some keys move key by key without pause for the length of a block; gives the moved slots."""
+    """Slots of some keys move key by key without pause for the length of a block; gives the moved slots.
+
+    As in `redis-cli --cluster reshard` a batch has one target, and the next one begins when all masters agree:
+    they decide by epochs who serves a slot, and learn the epochs of others within a second.
+    """
     chance, stop, moved = random.Random(seed), Event(), list[int]()
     slots = sorted({slot_of(key.encode()) for key in keys})
 
     def run() -> None:
         while not stop.is_set():
-            slot = chance.choice(slots)
-            with suppress(redis.RedisError):  # a server may be killed meanwhile
-                cluster.move(slot, chance.choice([s for s in cluster.masters if s.process.poll() is None]))
-                moved.append(slot)
+            target = chance.choice(cluster.masters)
+            for slot in chance.sample(slots, min(40, len(slots))):
+                if not stop.is_set():
+                    cluster.move(slot, target)
+                    moved.append(slot)
+            cluster.settle()
 
     thread = Thread(target=run)
     thread.start()
