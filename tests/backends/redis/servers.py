@@ -214,8 +214,8 @@ def free_ports(count: int) -> list[int]:
 def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
     """Slots of some keys move key by key without pause for the length of a block; gives the moved slots.
 
-    As in `redis-cli --cluster reshard` a batch has one target, and the next one begins when all masters agree:
-    they decide by epochs who serves a slot, and learn the epochs of others within a second.
+    As in `redis-cli --cluster reshard` a batch has one target, and the next one begins when all masters
+    agree: they decide by epochs who serves a slot, and learn the epochs of others within a second.
     """
     chance, stop, moved = random.Random(seed), Event(), list[int]()
     slots = sorted({slot_of(key.encode()) for key in keys})
