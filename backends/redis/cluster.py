@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from redis.exceptions import RedisError
 
 from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap
-from elasticscan.backends.redis.connections import Connections
+from elasticscan.backends.redis.connections import UNREACHABLE, Connections
 from elasticscan.backends.redis.errors import stays_refused
 from elasticscan.backends.redis.hash_slots import probe_of
 from elasticscan.backends.redis.pages import Exchange, KeySpace, SlotProgress, Step, read_page
@@ -74,7 +73,7 @@ class ClusterShards:
             return self._refused(request, "no node serves them")
         try:
             page: PageRows = self._run(read_page(request, self._space, self.progress), node.address)
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             return self._refused(request, f"{type(error).__name__}: {error}")
         self._map = self._map.with_hints(self.progress.hints)
         self.progress.hints.clear()
@@ -134,10 +133,7 @@ class ClusterShards:
         for shard, node in cluster.nodes.items():
             elsewhere = [slot for a, b in slots - cluster.placement.at(shard) for slot in range(a, b)]
             commands = [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in elsewhere]
-            try:
-                counts = self._connections.exchange(node.address, commands) if commands else []
-            except (RedisError, OSError):
-                continue  # a server that is down shows nothing astray
+            counts = self._connections.try_exchange(node.address, commands)  # one that is down shows nothing
             astray |= {
                 slot
                 for slot, count in zip(elsewhere, counts, strict=True)
@@ -148,6 +144,6 @@ class ClusterShards:
             owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
             if owner is not None:
                 probe = probe_of(self._space.prefix, slot, b":elasticscan:" + os.urandom(6).hex().encode())
-                if self._connections.exchange(owner.address, [(b"EXISTS", probe)]) == [0]:
+                if self._connections.try_exchange(owner.address, [(b"EXISTS", probe)]) == [0]:
                     resting.add(slot)
         return SlotSet.of((slot, slot + 1) for slot in resting)

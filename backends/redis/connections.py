@@ -28,7 +28,7 @@ from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.base.concurrency import cached_property
 
 _VIEWS = 3  # nodes that are asked for the placement
-_UNREACHABLE = (RedisError, OSError)
+UNREACHABLE = (RedisError, OSError)
 
 
 class Connections:
@@ -44,7 +44,10 @@ class Connections:
     @cached_property
     def has_slot_scan(self) -> bool:
         """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
-        text = self.ask(next(iter(self.map.nodes.values())).address, b"INFO", b"server").decode()
+        answers = (
+            self.try_exchange(node.address, [(b"INFO", b"server")]) for node in self.map.nodes.values()
+        )
+        text = next((answer[0].decode() for answer in answers if isinstance(answer[0], bytes)), "")
         said = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
         if "valkey_version" in said:
             return _version(said["valkey_version"]) >= (8, 0)
@@ -66,6 +69,13 @@ class Connections:
         with self._connected(address) as connection:
             connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
             return [_answer(connection) for _ in commands]
+
+    def try_exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """Return the answers as `exchange` does; an error for each where the node cannot be reached."""
+        try:
+            return self.exchange(address, commands) if commands else []
+        except UNREACHABLE as error:
+            return [error] * len(commands)
 
     def ask(self, address: Address, *command: bytes) -> Any:
         """Return the answer to one command. Raises as `exchange`, and the error that is the answer."""
@@ -130,7 +140,7 @@ class Connections:
                 raise refused_login(error) from None
             except NoPermissionError as error:
                 raise no_permission(error) from None
-            except (*_UNREACHABLE, ValueError) as error:
+            except (*UNREACHABLE, ValueError) as error:
                 failed = error
             if len(views) == _VIEWS:
                 break

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
+from redis.exceptions import NoPermissionError
 
+from elasticscan.backends.redis.errors import no_permission
 from elasticscan.backends.redis.hash_slots import probe_of
 from elasticscan.backends.redis.pages import Command, guarded, names_of, result_of
 from elasticscan.base.errors import NotFound
@@ -80,8 +82,11 @@ def _sample(table: ClusterTable) -> list[Any]:
                     probe_of(space.prefix, slot, suffix), *names_of(slot, _NAMES_OF_A_SLOT)
                 )
             ]
-            answers = connections.exchange(node.address, commands)
+            answers = connections.try_exchange(node.address, commands)
             found = [result_of(answers[5 * i : 5 * i + 5]) for i in range(len(slots))]
+            for each in found:
+                if isinstance(each, NoPermissionError):
+                    raise no_permission(each)
             names = [name for each in found if not isinstance(each, Exception) for name in each[1]]
             listed = space.select(pa.table({"name": pa.array(names, pa.binary())})).column("name").to_pylist()
             values += _values(table, node.address, listed[: wanted - len(values)])
@@ -94,7 +99,7 @@ def _values(table: ClusterTable, address: tuple[str, int], names: list[bytes]) -
     """Return the values of some keys; what is gone, too long or of another type is left out."""
     if not names:
         return []
-    exchange = table.connections.exchange
+    exchange = table.connections.try_exchange
     if table.options.model == "json":
         return [
             value

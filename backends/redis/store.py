@@ -226,7 +226,7 @@ class ClusterTable:
         for shard, node in cluster.nodes.items():
             slots = [slot for start, end in cluster.placement.at(shard) for slot in range(start, end)]
             commands = [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in slots]
-            counts = self.connections.exchange(node.address, commands) if slots else []
+            counts = self.connections.try_exchange(node.address, commands)
             for slot, count in zip(slots, counts, strict=True):
                 weights[slot] = count * _KEY_BYTES if isinstance(count, int) else 0
         return weights

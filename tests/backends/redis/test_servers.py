@@ -241,6 +241,8 @@ def test_the_documented_rule_of_access_is_enough_and_needed(cluster: ServerClust
         check(store.table("person", infer_schema=True).scan().to_table())
         with pytest.raises(ShardUnavailable, match="ACL SETUSER"):
             store.table("other", SCHEMA).scan().to_table()
+        with pytest.raises(ShardUnavailable, match="ACL SETUSER"):
+            store.table("other")
     with pytest.raises(ShardUnavailable, match="user and password") as refused:
         elasticscan.open(url.replace("pw@", "hunter2@"))
     assert "hunter2" not in str(refused.value)
@@ -268,10 +270,11 @@ def test_a_master_is_killed_during_scans(kind: str) -> None:
         check(pa.Table.from_batches(pages))
 
 
-def test_slots_that_nobody_serves_are_an_error_in_the_end() -> None:
+@pytest.mark.parametrize("killed", [0, 1])
+def test_slots_that_nobody_serves_are_an_error_in_the_end(killed: int) -> None:
     with ServerCluster("redis", masters=3) as cluster:
         cluster.load(ROWS)
-        cluster.masters[0].kill()
+        cluster.masters[killed].kill()
         with (
             elasticscan.open(cluster.url, slotTimeout="1") as store,
             pytest.raises(NotReady, match="redis-cli --cluster check"),
