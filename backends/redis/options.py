@@ -13,6 +13,7 @@ from elasticscan.backends.redis.values import KINDS, Kind
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.suggestions import suggest
 
+FAIL_FAST = "FAILFAST"
 _PORT = 6379
 _FROM_ENVIRONMENT = "env:"
 
@@ -50,9 +51,13 @@ class TableOptions:
     ttl_column: str | None = None
     sample_keys: int = 1_000
     infer_schema: bool = False
-    fail_fast: bool = False
+    mode: str = "PERMISSIVE"
     fail_on_torn_slots: bool = True
     max_slot_keys: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        _kind("model", self.model)
+        _mode("mode", self.mode)
 
 
 def resolved(uri: str) -> str:
@@ -139,10 +144,10 @@ def _kind(name: str, text: str) -> str:
     return text.lower()
 
 
-def _mode(name: str, text: str) -> bool:
-    if text.upper() not in ("PERMISSIVE", "FAILFAST"):
+def _mode(name: str, text: str) -> str:
+    if text.upper() not in ("PERMISSIVE", FAIL_FAST):
         raise InvalidOption(f"{name}={text!r} must be PERMISSIVE or FAILFAST", option=name)
-    return text.upper() == "FAILFAST"
+    return text.upper()
 
 
 def _text(_: str, text: str) -> str:
@@ -166,7 +171,7 @@ OPTIONS: Mapping[str, tuple[str, Parse]] = {
     "ttlColumn": ("ttl_column", _text),
     "sampleKeys": ("sample_keys", _count),
     "inferSchema": ("infer_schema", _flag),
-    "mode": ("fail_fast", _mode),
+    "mode": ("mode", _mode),
     "failOnTornSlots": ("fail_on_torn_slots", _flag),
     "maxSlotKeys": ("max_slot_keys", _count),
 }

@@ -16,7 +16,7 @@ from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
 from elasticscan.backends.redis.history import TopologyHistory
 from elasticscan.backends.redis.inference import infer_fields
 from elasticscan.backends.redis.keys import ClusterSealer
-from elasticscan.backends.redis.options import ClusterOptions, TableOptions
+from elasticscan.backends.redis.options import FAIL_FAST, ClusterOptions, TableOptions
 from elasticscan.backends.redis.pages import KeySpace
 from elasticscan.backends.redis.patterns import expression_of, prefix_of, slots_of_prefix
 from elasticscan.backends.redis.scan import ClusterScan, key_condition
@@ -209,7 +209,9 @@ class ClusterTable:
     def space(self, predicate: Predicate | None) -> KeySpace:
         """Return the keys to read, and how; names that a filter rules out need no values."""
         options = self.options
-        model = Model(options.model, self._schema, self.key_start, options.ttl_column, options.fail_fast)
+        model = Model(
+            options.model, self._schema, self.key_start, options.ttl_column, options.mode == FAIL_FAST
+        )
         return KeySpace(
             self._prefix,
             expression_of(self._pattern),

@@ -192,7 +192,7 @@ def test_values_that_do_not_fit_are_null_or_an_error(store: ClusterStore, cluste
         {"key": "3", "age": None},
     ]
     with pytest.raises(SchemaMismatch, match="PERMISSIVE"):
-        store.table("odd", pa.schema([("age", pa.int64())]), fail_fast=True).scan().to_table()
+        store.table("odd", pa.schema([("age", pa.int64())]), mode="FAILFAST").scan().to_table()
     with pytest.raises(SchemaMismatch, match="is no string"):
         store.table("odd", pa.schema([("age", pa.int64())]), model="string").scan().to_table()
 
