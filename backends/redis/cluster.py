@@ -21,6 +21,7 @@ from elasticscan.topology import Placement, SlotSet
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _TORN_LOOKS = 4
+_FEWEST_REFUSALS = 5  # before time counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class ClusterShards:
         self._connections, self._space = connections, space
         self._map: ClusterMap | None = None
         self.progress = SlotProgress()
-        self._since: dict[int, float] = {}  # when slots were first refused, of those that still are
+        self._since: dict[int, float] = {}  # when slots had been refused often, of those that still are
         self._pause = _SHORTEST_PAUSE
 
     def current(self) -> Placement:
@@ -56,7 +57,7 @@ class ClusterShards:
     def recent(self, looked: Placement | None) -> Placement:
         """Read the placement when a pass through the slots that are left begins."""
         if looked is None:
-            if self._since:  # nothing else is left to read
+            if self.progress.reasons:  # nothing else is left to read
                 time.sleep(self._pause)
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             return self.current()
@@ -98,16 +99,20 @@ class ClusterShards:
         asked = slots_of(request.cursors)
         for start, end in asked:
             for slot in range(start, end):
-                self.progress.names.pop(slot, None)
-                self.progress.reasons[slot] = reason
+                self.progress.note(slot, reason)
         self._check_time()
         rows = pa.RecordBatch.from_pylist([], schema=self._space.model.schema(request.columns))
         return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
 
     def _check_time(self) -> None:
-        """Raise `NotReady` where a slot stays refused for too long."""
+        """Raise `NotReady` where a slot stays refused for too long.
+
+        The time begins when a slot was refused several times in a row, each in a pass of its own: before that
+        a caller may take long over pages, or other slots take long to be read.
+        """
         now, seconds = time.monotonic(), self._connections.options.slot_timeout
-        self._since = {slot: self._since.get(slot, now) for slot in self.progress.reasons}
+        late = [slot for slot, times in self.progress.refusals.items() if times >= _FEWEST_REFUSALS]
+        self._since = {slot: self._since.get(slot, now) for slot in late}
         late = [slot for slot, since in self._since.items() if now - since > seconds]
         if late:
             slots = SlotSet.of((slot, slot + 1) for slot in late)

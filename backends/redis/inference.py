@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AskError, MovedError
 
-from elasticscan.backends.redis.errors import no_permission
-from elasticscan.backends.redis.hash_slots import probe_of
-from elasticscan.backends.redis.pages import Command, guarded, names_of, result_of
+from elasticscan.backends.redis.cluster import ClusterShards
+from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
+from elasticscan.backends.redis.pages import Command
+from elasticscan.backends.redis.values import Model
 from elasticscan.base.errors import NotFound
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES
+from elasticscan.protocol import Cursor
+from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.store.rows.text import guess_type
+from elasticscan.topology import SlotSet
 
 if TYPE_CHECKING:
     from elasticscan.backends.redis.store import ClusterTable
 
-_SLOTS_AT_ONCE, _NAMES_OF_A_SLOT = 256, 16
+_SLOTS_AT_ONCE = 1_024
+_REDIRECTS = 5
 _MOST_FIELDS = 10_000  # of a hash; HGETALL of more would block the server
 _TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"))
 
@@ -62,53 +68,55 @@ def _fields_of_objects(values: list[bytes], typed: bool) -> list[pa.Field]:
 
 def _sample(table: ClusterTable) -> list[Any]:
     """Return the values of up to `sampleKeys` keys, of slots all over the cluster."""
-    connections, space = table.connections, table.space(None)
-    order = np.random.default_rng(0).permutation(1 << 14)
-    values: list[Any] = []
-    wanted = table.options.sample_keys
-    for at in range(0, len(order), _SLOTS_AT_ONCE):
-        by_shard: dict[int, list[int]] = defaultdict(list)
-        for slot in order[at : at + _SLOTS_AT_ONCE].tolist():
-            by_shard[connections.map.placement.tablet_of(slot).shard].append(slot)
-        for shard, slots in by_shard.items():
-            node = connections.map.nodes.get(shard)
-            if node is None:
-                continue
-            suffix = b":elasticscan:" + os.urandom(6).hex().encode()
-            commands = [
-                command
-                for slot in slots
-                for command in guarded(
-                    probe_of(space.prefix, slot, suffix), *names_of(slot, _NAMES_OF_A_SLOT)
-                )
-            ]
-            answers = connections.try_exchange(node.address, commands)
-            found = [result_of(answers[5 * i : 5 * i + 5]) for i in range(len(slots))]
-            for each in found:
-                if isinstance(each, NoPermissionError):
-                    raise no_permission(each)
-            names = [name for each in found if not isinstance(each, Exception) for name in each[1]]
-            listed = space.select(pa.table({"name": pa.array(names, pa.binary())})).column("name").to_pylist()
-            values += _values(table, node.address, listed[: wanted - len(values)])
-        if len(values) >= wanted:
-            break
-    return values
-
-
-def _values(table: ClusterTable, address: tuple[str, int], names: list[bytes]) -> list[Any]:
-    """Return the values of some keys; what is gone, too long or of another type is left out."""
-    if not names:
-        return []
-    exchange = table.connections.try_exchange
+    names = _names(table, table.options.sample_keys)
     if table.options.model == "json":
-        return [
-            value
-            for value in exchange(address, [(b"GET", name) for name in names])
-            if isinstance(value, bytes)
-        ]
-    sizes = exchange(address, [(b"HLEN", name) for name in names])
-    fit = [
-        n for n, size in zip(names, sizes, strict=True) if isinstance(size, int) and 0 < size <= _MOST_FIELDS
-    ]
-    commands: list[Command] = [(b"HGETALL", name) for name in fit]
-    return [value for value in exchange(address, commands) if isinstance(value, list)] if fit else []
+        return [value for value in _answers(table, b"GET", names) if isinstance(value, bytes)]
+    sizes = zip(names, _answers(table, b"HLEN", names), strict=True)
+    fit = [name for name, size in sizes if isinstance(size, int) and 0 < size <= _MOST_FIELDS]
+    return [value for value in _answers(table, b"HGETALL", fit) if isinstance(value, list)]
+
+
+def _names(table: ClusterTable, most: int) -> list[bytes]:
+    """Return the names of some keys: scans of a few slots each, in random order."""
+    space = replace(table.space(None), model=Model("hash", pa.schema([("name", pa.binary())]), 0))
+    order = np.random.default_rng(0).permutation(SLOTS)
+    names: list[bytes] = []
+    for at in range(0, SLOTS, _SLOTS_AT_ONCE):
+        slots = table.slots & SlotSet.of((slot, slot + 1) for slot in order[at : at + _SLOTS_AT_ONCE])
+        if not slots:
+            continue
+        reader = ClusterShards(table.connections, space)
+        plan = ScanPlan(0, 0, ("name",), most, DEFAULT_PAGE_BYTES, reader.current(), slots)
+        for page in drive(plan, (Cursor(slots),), reader, reader, ScanStats()):
+            names += page.rows.column("name").to_pylist()
+            if len(names) >= most:
+                return names[:most]
+    return names
+
+
+def _answers(table: ClusterTable, word: bytes, names: list[bytes]) -> list[Any]:
+    """Return the answers of a command for each key, from the masters that have it now."""
+    by_owner: dict[int, list[int]] = defaultdict(list)
+    placement = table.connections.map.placement
+    for number, name in enumerate(names):
+        by_owner[placement.tablet_of(slot_of(name)).shard].append(number)
+    answers: list[Any] = [None] * len(names)
+    for shard, numbers in by_owner.items():
+        node = table.connections.map.nodes.get(shard)
+        commands = [(word, names[number]) for number in numbers]
+        found = (
+            [None] * len(numbers) if node is None else table.connections.try_exchange(node.address, commands)
+        )
+        for number, answer in zip(numbers, found, strict=True):
+            answers[number] = _redirected(table, (word, names[number]), answer)
+    return answers
+
+
+def _redirected(table: ClusterTable, command: Command, answer: Any) -> Any:
+    """Follow redirects of one command."""
+    for _ in range(_REDIRECTS):
+        if not isinstance(answer, AskError):  # MOVED is one, too
+            break
+        asking: list[Command] = [] if isinstance(answer, MovedError) else [(b"ASKING",)]
+        answer = table.connections.try_exchange(answer.node_addr, [*asking, command])[-1]
+    return answer

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from elasticscan.backends.redis.cluster_map import Address
 from elasticscan.backends.redis.values import KINDS, Kind
@@ -77,15 +77,16 @@ def split_uri(uri: str) -> tuple[ClusterOptions, str | None]:
 
     Raises `InvalidOption`.
     """
-    parts = urlsplit(resolved(uri))
-    login, _, places = parts.netloc.rpartition("@")
-    user, has_password, password = login.partition(":")
-    try:
-        seeds = tuple(_address(place) for place in places.split(","))
-    except ValueError:
+    parts = _parts(resolved(uri))
+    login, _, places = ("", "", "") if parts is None else parts.netloc.rpartition("@")
+    seeds = _seeds(places)
+    # Errors of parsing hold the password, also as the context of another: none is under way here.
+    if parts is None or seeds is None or "@" in parts.path:
         raise InvalidOption(
-            "the URL must be redis://user:password@host:port,host:port/table", option="url"
-        ) from None
+            "the URL must be redis://user:password@host:port,host:port/table; percent-encode the password",
+            option="url",
+        )
+    user, has_password, password = login.partition(":")
     options = ClusterOptions(
         seeds,
         unquote(user) or None,
@@ -93,6 +94,20 @@ def split_uri(uri: str) -> tuple[ClusterOptions, str | None]:
         tls=parts.scheme in ("rediss", "valkeys"),
     )
     return options, unquote(parts.path.strip("/")) or None
+
+
+def _parts(uri: str) -> SplitResult | None:
+    try:
+        return urlsplit(uri)
+    except ValueError:
+        return None
+
+
+def _seeds(places: str) -> tuple[Address, ...] | None:
+    try:
+        return tuple(_address(place) for place in places.split(","))
+    except ValueError:
+        return None
 
 
 def _address(place: str) -> Address:

@@ -23,6 +23,7 @@ servers and against a simulated cluster.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -96,7 +97,7 @@ class SlotProgress:
     Attributes:
         names: of slots that take more than one page.
         asked: how often in a row a slot was refused with ASK.
-        reasons: why a slot was refused last.
+        reasons: why a slot was refused last; refusals: how often in a row.
         hints: newer owners of slots, as servers named them.
         row_bytes: the mean size of a value, as far as it is known.
     """
@@ -104,6 +105,7 @@ class SlotProgress:
     names: dict[int, SlotNames] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    refusals: Counter[int] = field(default_factory=Counter)
     hints: dict[int, Address] = field(default_factory=dict)
     row_bytes: float = 0.0
 
@@ -118,12 +120,23 @@ class SlotProgress:
             raise no_permission(error)
         elif not isinstance(error, _WAITS):
             raise unexpected(error)
+        self.note(slot, f"{type(error).__name__}: {error}")
+
+    def note(self, slot: int, reason: str) -> None:
+        """Note that nothing was learned of a slot."""
         self.names.pop(slot, None)
-        self.reasons[slot] = f"{type(error).__name__}: {error}"
+        self.reasons[slot] = reason
+        self.refusals[slot] += 1
 
     def finish(self, slot: int) -> None:
-        for notes in (self.names, self.asked, self.reasons):
-            notes.pop(slot, None)
+        self.names.pop(slot, None)
+        self.asked.pop(slot, None)
+        self.advance(slot)
+
+    def advance(self, slot: int) -> None:
+        """Forget that a slot was refused, for it was read."""
+        self.reasons.pop(slot, None)
+        self.refusals.pop(slot, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +446,7 @@ class _SlotPage:
                 self.progress.names.pop(slot, None)
                 continue
             first, count = end + int(mine[0]), len(mine)
-            self.progress.reasons.pop(slot, None)
+            self.progress.advance(slot)
             self.progress.names[slot] = SlotNames(names.slice(first, count), self.targets.get(slot))
             if slot not in self._half_read:
                 self._untouched.add(slot)

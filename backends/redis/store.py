@@ -127,7 +127,7 @@ class ClusterTable:
         self.connections = store.connections
         self._pattern = options.keys_pattern.encode()
         self._prefix = prefix_of(self._pattern)
-        self._all_slots = slots_of_prefix(self._prefix)
+        self.slots = slots_of_prefix(self._prefix)
         self._schema = pa.schema([pa.field(options.key_column, pa.string())])  # until the others are known
         fields = infer_fields(self) if schema is None else list(schema)
         self._schema = _with_key(fields, options)
@@ -161,7 +161,7 @@ class ClusterTable:
             raise InvalidOption(
                 f"columns={columns!r} must name at least one column, each once", option="columns"
             )
-        slots = self._all_slots
+        slots = self.slots
         if filter is not None:
             slots &= self._slots_of(Predicate.parse(filter, self._schema))
         plan = (
@@ -190,11 +190,11 @@ class ClusterTable:
         """Return the slots of the keys that a filter names one by one; all where it does not."""
         field = self._schema.field(0)
         if not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
-            return self._all_slots  # a number can be written in several ways
+            return self.slots  # a number can be written in several ways
         keys = value_set(predicate.condition, field).keys
         named = single_values(keys, field.type, _MOST_KEYS)
         if named is None or self.key_start is None:
-            return self._all_slots
+            return self.slots
         values = [decode_key(each.key, field.type).as_py() for each in named.intervals]
         texts = [value.encode() if isinstance(value, str) else value for value in values if value is not None]
         slots = {slot_of(self._prefix[: self.key_start] + text) for text in texts}

@@ -98,6 +98,18 @@ def test_a_url_says_how_to_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
+    "password", ["[hunter2]", "\u2100hunter2", "hunter2/x", "hunter2#x", "hunter2?", "12/hunter2"]
+)
+def test_no_error_of_a_url_shows_its_password(password: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        split_uri(f"redis://ann:{password}@h:x1/t")
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert "hunter2" not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [("model", "binary"), ("mode", "x"), ("timeout", "0"), ("maxSlotKeys", "-1"), ("addressMap", "a"),
      ("inferSchema", "yes"), ("keysPatern", "x")],

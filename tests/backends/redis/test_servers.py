@@ -280,3 +280,25 @@ def test_slots_that_nobody_serves_are_an_error_in_the_end(killed: int) -> None:
             pytest.raises(NotReady, match="redis-cli --cluster check"),
         ):
             store.table("person", SCHEMA).scan().to_table()
+
+
+def test_a_slot_that_moved_waits_however_long_a_caller_takes_over_pages(cluster: ServerCluster) -> None:
+    with elasticscan.open(cluster.url, slotTimeout="0.2") as store:
+        scan = store.table("person", SCHEMA).scan(page_rows=300)
+        rows = [next(scan).rows]
+        for slot in sorted({slot_of(key.encode()) for key in ROWS})[-5:]:
+            source = cluster.owner(slot)
+            cluster.move(slot, next(master for master in cluster.masters if master is not source))
+        for page in scan:
+            rows.append(page.rows)
+            time.sleep(0.05)
+    check(pa.Table.from_batches(rows))
+
+
+def test_columns_are_read_wherever_their_keys_are_now(cluster: ServerCluster, store: ClusterStore) -> None:
+    cluster.load({f"crowd:{{q}}{n}": {"x": "1"} for n in range(100)} | {"solo:{q}": {"a": "1", "note": "2"}})
+    assert store.table("solo").schema.names == ["key", "a", "note"]
+    slot = slot_of(b"solo:{q}")
+    source = cluster.owner(slot)
+    cluster.move(slot, next(master for master in cluster.masters if master is not source))
+    assert store.table("solo").schema.names == ["key", "a", "note"]
