@@ -163,6 +163,11 @@ class ServerCluster:
             self.move_keys(slot, source, target)
             self.end_move(slot, target)
 
+    def wait_for_replicas(self) -> None:
+        """Wait until each replica has the keys of its master: a failover loses what was not copied."""
+        for master, replica in zip(self.masters, self.servers[len(self.masters) :], strict=True):
+            _until(lambda m=master, r=replica: m.client.dbsize() == r.client.dbsize())
+
     def settle(self) -> None:
         """Wait until all masters say the same of all."""
 

@@ -260,8 +260,7 @@ def test_servers_that_are_no_cluster_or_away_are_errors(cluster: ServerCluster) 
 def test_a_master_is_killed_during_scans(kind: str) -> None:
     with ServerCluster(kind, replicas=True) as cluster:
         cluster.load(ROWS)
-        for master in cluster.masters[:3]:
-            master.client.execute_command("WAIT", 1, 2_000)
+        cluster.wait_for_replicas()
         with elasticscan.open(cluster.url) as store:
             scan = store.table("person", SCHEMA).scan(page_rows=200)
             pages = [next(scan).rows]
