@@ -7,8 +7,7 @@ find other values: persist a DataFrame before using it twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,10 +18,11 @@ from pyspark.sql.types import StructType
 from elasticscan.backends import is_cluster, open_table
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_SPLIT_BYTES
-from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
+from elasticscan.connector.conversion import ToSpark, spark_schema
 from elasticscan.connector.option_values import byte_count, column_list, whole
 from elasticscan.connector.partitions import ScanPartition, checked
 from elasticscan.connector.splits import NOTHING, cut
+from elasticscan.metadata import no_such_column
 
 if TYPE_CHECKING:
     from elasticscan.backends.redis.store import ClusterTable
@@ -39,14 +39,14 @@ class ClusterRead:
         given: the options that say how to reach the cluster and how to read values, as texts.
     """
 
-    uri: str
+    uri: str = field(repr=False)  # with the password
     table: str | None
     filter: str | None
     columns: tuple[str, ...] | None
     partitions: int | None
     split_bytes: int
     history: str | None
-    given: Mapping[str, str]
+    given: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ClusterRead:
@@ -82,10 +82,12 @@ def names_cluster(options: Mapping[str, str]) -> bool:
 
 def cluster_schema(options: ClusterRead) -> StructType:
     """Return the columns of a read for which the user gave none: those of some values."""
-    schema = options.open().schema
-    names = schema.names if options.columns is None else options.columns
-    match_columns(spark_schema(schema), spark_schema(schema))
-    return spark_schema(pa.schema([schema.field(name) for name in names]))
+    with options.open() as table:
+        schema = table.schema
+        for name in options.columns or ():
+            if name not in schema.names:
+                raise no_such_column(table.name, name, schema.names)
+    return spark_schema(pa.schema([schema.field(name) for name in options.columns or schema.names]))
 
 
 class ClusterBatchReader(DataSourceReader):
@@ -93,16 +95,20 @@ class ClusterBatchReader(DataSourceReader):
 
     def __init__(self, options: ClusterRead, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._table = partial(options.open, to_arrow_schema(schema, timezone="UTC"))
+
+    def _open(self) -> ClusterTable:
+        """Open the table with the columns that Spark expects."""
+        return self._options.open(to_arrow_schema(self._schema, timezone="UTC"))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the scan by where slots are, and where they were at the newest topology before."""
-        options, table = self._options, self._table()
-        scan = table.scan(self._schema.names, options.filter)
-        cluster, base = table.store.record_topology(options.history)
-        parts = cut(
-            cluster.placement, base, table.slot_bytes(), options.split_bytes, options.partitions, scan.slots
-        )
+        options = self._options
+        # With `columns` the filter may name others, whose types only the values tell.
+        with options.open() if options.columns else self._open() as table:
+            scan = table.scan(self._schema.names, options.filter)
+            cluster, base = table.store.record_topology(options.history)
+            weights = table.slot_bytes()
+        parts = cut(cluster.placement, base, weights, options.split_bytes, options.partitions, scan.slots)
         names = {shard: "{}:{}".format(*node.address) for shard, node in cluster.nodes.items()}
         return [
             ScanPartition(
@@ -117,7 +123,8 @@ class ClusterBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part, wherever its slots are by now."""
-        scan = self._table().store.resume(checked(partition).key)
-        convert = ToSpark(scan.schema, self._schema.names, self._schema)
-        for rows in scan.batches():
-            yield convert(rows)
+        with self._open() as table:
+            scan = table.store.resume(checked(partition).key)
+            convert = ToSpark(scan.schema, self._schema.names, self._schema)
+            for rows in scan.batches():
+                yield convert(rows)

@@ -31,6 +31,14 @@ def test_the_door_has_these_names_and_no_others() -> None:
     assert elasticscan.create == elasticscan.Store.create
 
 
+def test_open_opens_a_store_by_its_path_and_a_cluster_by_its_scheme(tmp_path: Path) -> None:
+    elasticscan.create(tmp_path / "s", shards=["a"]).close()
+    with elasticscan.open(tmp_path / "s", read_only=True) as store:
+        assert isinstance(store, elasticscan.Store) and store.read_only
+    with pytest.raises(base_errors.ShardUnavailable, match="no node of the cluster"):
+        elasticscan.open("redis://127.0.0.1:1")
+
+
 def test_importing_it_imports_nothing_large() -> None:
     large = ("pyarrow", "numpy", "sqlalchemy", "sqlglot", "pandas", "pyspark", "cryptography")
     loaded = fresh(f"import elasticscan, sys; print([name for name in {large} if name in sys.modules])")

@@ -39,6 +39,7 @@ class Connections:
         self._pools: dict[Address, ConnectionPool] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
         self._shards: dict[str, int] = {}
+        self._known: tuple[Address, ...] = ()
         self.map: ClusterMap = self.read_map()
 
     @cached_property
@@ -130,9 +131,8 @@ class Connections:
         Raises:
             ShardUnavailable: no node answers, or none is in cluster mode.
         """
-        known = [node.address for node in self.map.nodes.values()] if hasattr(self, "map") else []
         views, failed = [], None
-        for address in dict.fromkeys((*known, *self.options.seeds)):
+        for address in dict.fromkeys((*self._known, *self.options.seeds)):
             try:
                 text = self.ask(address, b"CLUSTER", b"NODES").decode()
                 views.append(read_nodes(text, address))
@@ -150,6 +150,7 @@ class Connections:
                 raise not_a_cluster() from None
             raise unreachable(", ".join(f"{host}:{port}" for host, port in self.options.seeds), failed)
         self.map = merge_views(views, self._shards)
+        self._known = tuple(node.address for node in self.map.nodes.values())
         return self.map
 
 

@@ -16,7 +16,7 @@ from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
 from elasticscan.backends.redis.pages import Command
 from elasticscan.backends.redis.values import Model
-from elasticscan.base.errors import NotFound
+from elasticscan.base.errors import NotFound, SchemaMismatch
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.protocol import Cursor
 from elasticscan.reader import ScanPlan, ScanStats, drive
@@ -59,8 +59,16 @@ def infer_fields(table: ClusterTable) -> list[pa.Field]:
 
 
 def _fields_of_objects(values: list[bytes], typed: bool) -> list[pa.Field]:
-    options = pa.json.ParseOptions(newlines_in_values=True)
-    found = pa.json.read_json(io.BytesIO(b"\n".join(values)), parse_options=options).schema
+    text = b"\n".join(values)
+    whole = pa.json.ReadOptions(block_size=len(text) + 1)
+    try:
+        found = pa.json.read_json(
+            io.BytesIO(text), whole, pa.json.ParseOptions(newlines_in_values=True)
+        ).schema
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatch(
+            f"the sampled values are no JSON objects of one form: {error!s:.200}; give a schema"
+        ) from None
     return [
         field if typed or pa.types.is_nested(field.type) else field.with_type(pa.string()) for field in found
     ]

@@ -99,7 +99,8 @@ class SlotProgress:
         asked: how often in a row a slot was refused with ASK.
         reasons: why a slot was refused last; refusals: how often in a row.
         hints: newer owners of slots, as servers named them.
-        row_bytes: the mean size of a value, as far as it is known.
+        row_bytes: the mean size of a row, as far as it is known.
+        chunk: how many keys the next exchange of values may have.
     """
 
     names: dict[int, SlotNames] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class SlotProgress:
     refusals: Counter[int] = field(default_factory=Counter)
     hints: dict[int, Address] = field(default_factory=dict)
     row_bytes: float = 0.0
+    chunk: int = FIRST_CHUNK
 
     def refuse(self, slot: int, error: Exception) -> None:
         """Note that a slot was refused. Raises where waiting cannot help."""
@@ -366,14 +368,19 @@ class _SlotPage:
             rows, size = rows + batch.num_rows, size + batch.nbytes
             self._batches.append(batch)
             self._slots.append(kept)
-            self.progress.row_bytes = max(batch.nbytes / len(some), 1.0)
+            self._learn(len(some), batch)
         self._keep_rest(slots, names, at)
 
     def _chunk(self, room: int) -> int:
-        """Return how many keys to read next: few, until their size is known."""
-        if not self.progress.row_bytes:
-            return FIRST_CHUNK
-        return int(max(1, min(min(CHUNK_BYTES, room) / self.progress.row_bytes, MOST_CHUNK)))
+        """Return how many keys to read next, by the size of the rows before."""
+        fitting = min(CHUNK_BYTES, room) / max(self.progress.row_bytes, 1.0)
+        return max(1, min(int(fitting), self.progress.chunk))
+
+    def _learn(self, keys: int, rows: pa.RecordBatch) -> None:
+        """Adapt the next exchange: it has at most twice the keys, and keys that were gone say nothing."""
+        if rows.num_rows:
+            self.progress.row_bytes = max(rows.nbytes / rows.num_rows, self.progress.row_bytes / 2)
+            self.progress.chunk = min(max(2 * keys, self.progress.chunk), MOST_CHUNK)
 
     def _names(self) -> tuple[Slots, pa.Array]:
         """Return the names to read with their slots: those kept from the last page, then by slot and name."""

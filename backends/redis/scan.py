@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,16 @@ GUARANTEE = "each key that exists throughout exactly once, any other at most onc
 
 @dataclass(frozen=True)
 class ClusterPage:
-    """Some rows of a scan, and the key from which `ClusterStore.resume` continues after them."""
+    """Some rows of a scan."""
 
     rows: pa.RecordBatch
-    key: str | None = field(repr=False)
+    _standing: ContinuationKey = field(repr=False)
+    _seal: Callable[[ContinuationKey], str] = field(repr=False)
+
+    @property
+    def key(self) -> str | None:
+        """The key from which `ClusterStore.resume` continues after the page; None after the last."""
+        return self._seal(self._standing) if self._standing.cursors else None
 
 
 class ClusterScan(Iterator[ClusterPage]):
@@ -64,8 +70,7 @@ class ClusterScan(Iterator[ClusterPage]):
                 self._pages = self._read(self._state.columns)
             elif self._reader is not None:
                 raise self._consumed()
-            page = next(self._pages)
-            return page
+            return next(self._pages)
 
     @property
     def slots(self) -> SlotSet:
@@ -149,7 +154,7 @@ class ClusterScan(Iterator[ClusterPage]):
                 torn = reader.torn_slots(state.slots)
                 if torn:
                     raise torn_slots(str(torn))
-            yield ClusterPage(rows, self.key)
+            yield ClusterPage(rows, self._state, self._table.seal)
             if left == 0:
                 return
 

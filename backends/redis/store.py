@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, NoReturn
 
 import msgpack
@@ -23,9 +23,11 @@ from elasticscan.backends.redis.scan import ClusterScan, key_condition
 from elasticscan.backends.redis.values import Model
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotSupported, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.base.suggestions import suggest
 from elasticscan.filters import Predicate, decode_key, single_values, value_set
 from elasticscan.metadata import no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.store import Store, Table
 from elasticscan.topology import Placement, SlotSet
 
 _MOST_KEYS = 10_000  # that a condition names
@@ -70,13 +72,13 @@ class ClusterStore:
         Raises:
             InvalidOption: an option does not exist, or no key was found to read columns from.
         """
-        try:
-            chosen = TableOptions(**{"keys_pattern": f"{name}:*"} | options)
-        except TypeError as error:
-            raise InvalidOption(
-                f"table(): {error}; docs/redis.md lists the options", option="options"
-            ) from None
-        return ClusterTable(self, name, chosen, schema)
+        known = [each.name for each in fields(TableOptions)]
+        for option in options:
+            if option not in known:
+                raise InvalidOption(
+                    f"table() has no option {option!r}{suggest(option, known)}", option=option
+                )
+        return ClusterTable(self, name, TableOptions(**{"keys_pattern": f"{name}:*"} | options), schema)
 
     def resume(self, key: str) -> ClusterScan:
         """Return the scan that a page's key stands for, from after that page.
@@ -114,7 +116,7 @@ class ClusterStore:
         return cluster, TopologyHistory.at(history).record(cluster)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise not_supported(name)
+        raise not_supported(Store, name)
 
 
 class ClusterTable:
@@ -129,8 +131,7 @@ class ClusterTable:
         self._prefix = prefix_of(self._pattern)
         self.slots = slots_of_prefix(self._prefix)
         self._schema = pa.schema([pa.field(options.key_column, pa.string())])  # until the others are known
-        fields = infer_fields(self) if schema is None else list(schema)
-        self._schema = _with_key(fields, options)
+        self._schema = _with_key(infer_fields(self) if schema is None else list(schema), options)
 
     def __repr__(self) -> str:
         return f"<elasticscan.ClusterTable {self.name!r} of keys {self.options.keys_pattern}>"
@@ -193,7 +194,7 @@ class ClusterTable:
             return self.slots  # a number can be written in several ways
         keys = value_set(predicate.condition, field).keys
         named = single_values(keys, field.type, _MOST_KEYS)
-        if named is None or self.key_start is None:
+        if named is None:
             return self.slots
         values = [decode_key(each.key, field.type).as_py() for each in named.intervals]
         texts = [value.encode() if isinstance(value, str) else value for value in values if value is not None]
@@ -242,30 +243,37 @@ class ClusterTable:
     def to_arrow(self) -> pa.Table:
         return self.scan().to_table()
 
+    def __enter__(self) -> ClusterTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store of the table."""
+        self.store.close()
+
     def __getattr__(self, name: str) -> NoReturn:
-        raise not_supported(name)
+        raise not_supported(Table, name)
 
 
-def _with_key(fields: list[pa.Field], options: TableOptions) -> pa.Schema:
+def _with_key(columns: list[pa.Field], options: TableOptions) -> pa.Schema:
     """Return the columns with the key's first, and the time to live last."""
-    named = {field.name: field for field in fields}
+    named = {field.name: field for field in columns}
     key = named.pop(options.key_column, pa.field(options.key_column, pa.string()))
     if options.ttl_column is not None:
         named.pop(options.ttl_column, None)
         named[options.ttl_column] = pa.field(options.ttl_column, pa.int64())
     values = [field for name, field in named.items() if name != options.ttl_column]
-    if options.model == "string" and len(values) != 1:
+    if options.model == "string" and len(values) > 1:
         raise InvalidOption(
-            f"a table of strings has one column beside its key, not {len(values)}; name it in the schema",
+            f"a string has one column, and the schema names {len(values)} besides the key; name one",
             option="schema",
         )
     return pa.schema([key.with_nullable(False), *(field.with_nullable(True) for field in named.values())])
 
 
-def not_supported(name: str) -> Exception:
-    """Return the error for what a cluster cannot do; private names are Python's own questions."""
-    if name.startswith("_"):
-        return AttributeError(name)
+def not_supported(embedded: type, name: str) -> Exception:
+    """Return the error for a method that only the embedded store has; other names are simply not there."""
+    if name.startswith("_") or not hasattr(embedded, name):
+        return AttributeError(f"a Redis or Valkey cluster has no {name!r}", name=name)
     return NotSupported(
         f"{name}() is not supported for a Redis or Valkey cluster, which is only read", name=name
     )

@@ -125,7 +125,7 @@ class Model:
         options = pa.json.ParseOptions(schema, newlines_in_values=True, unexpected_field_behavior="ignore")
 
         def read(part: pa.Array) -> pa.RecordBatch:
-            text = b"\\n".join(part.to_pylist())
+            text = b"\n".join(part.to_pylist())
             limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
             table = pa.json.read_json(io.BytesIO(text), limits, options).combine_chunks()
             if table.num_rows != len(part):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticscan.backends.redis import cluster, pages
-from elasticscan.protocol import PageRows
+from elasticscan.backends.redis import pages
 from elasticscan.reader import scan
 from elasticscan.topology import SlotSet
 
@@ -54,18 +53,6 @@ def ask_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
 def nil_at_the_target_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
     """A key that is not at the target of an open slot counts as deleted, although it may be back."""
     patch.setattr(pages, "_NOT_THERE", ())
-
-
-@fault
-def hints_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """A slot that a server says to be elsewhere counts as read."""
-    read_page = cluster.ClusterShards.read_page
-
-    def hasty(self: cluster.ClusterShards, request: Any) -> PageRows:
-        page = read_page(self, request)
-        return PageRows(page.rows, page.slots, page.after)
-
-    patch.setattr(cluster.ClusterShards, "read_page", hasty)
 
 
 @fault

@@ -216,6 +216,28 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
+def alone() -> Iterator[int]:
+    """The port of a server that is not in cluster mode."""
+    (port,), binary = free_ports(1), program("redis")
+    if binary is None:
+        pytest.skip("no redis server is installed")
+    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=_end_with_parent)  # noqa: PLW1509
+
+    def answers() -> bool:
+        with suppress(redis.ConnectionError):
+            return bool(redis.Redis(port=port).ping())
+        return False
+
+    try:
+        _until(answers)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
 def resharding(cluster: ServerCluster, keys: list[str], seed: int = 0) -> Iterator[list[int]]:
     """Slots of some keys move key by key without pause for the length of a block; gives the moved slots.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +17,11 @@ from elasticscan.backends.redis.hash_slots import SLOTS, probe_of, slot_of
 from elasticscan.backends.redis.history import TopologyHistory
 from elasticscan.backends.redis.keys import ClusterSealer
 from elasticscan.backends.redis.options import parse_options, split_uri
-from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.pages import KeySpace, SlotProgress, read_page
 from elasticscan.backends.redis.patterns import expression_of, prefix_of, slots_of_prefix
 from elasticscan.backends.redis.values import Model
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, SchemaMismatch
-from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.protocol import ContinuationKey, Cursor, PageRequest
 from elasticscan.topology import SlotSet
 
 ID = "{:040x}".format
@@ -150,6 +152,44 @@ def test_objects_become_rows_and_what_is_none_is_null() -> None:
     strict = Model("json", model.fields, 2, fail_fast=True)
     with pytest.raises(SchemaMismatch):
         rows(strict, values, ["a"])
+
+
+def test_all_objects_of_an_exchange_are_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    read_json = pa.json.read_json
+
+    def counted(*arguments: object) -> pa.Table:
+        parsed.append(read_json(*arguments))
+        return parsed[-1]
+
+    monkeypatch.setattr(pa.json, "read_json", counted)
+    model = Model("json", pa.schema([("key", pa.string()), ("a", pa.int64())]), 2)
+    found, _ = rows(model, [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}'], ["a"])
+    assert [row["a"] for row in found] == [1, 2, 3]
+    assert [table.num_rows for table in parsed] == [3]
+
+
+def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> None:
+    model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
+    space = KeySpace(b"t:", None, model, 1_000_000, slot_scan=False)
+    names = [b"t:{a}%d" % number for number in range(4_000)]
+    slot = slot_of(b"a")
+    request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 1 << 20, 1 << 30)
+    step = read_page(request, space, SlotProgress())
+    next(step)
+    exchange = step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, len(names), names]])
+    sizes = []
+    while True:
+        sizes.append(len(exchange.commands))
+        # The first keys are gone, later ones small, and then large.
+        value = None if len(sizes) < 4 else b"x" if len(sizes) < 6 else b"x" * 100_000
+        try:
+            exchange = step.send([value] * len(exchange.commands))
+        except StopIteration:
+            break
+    assert sizes[:4] == [64] * 4
+    assert all(after <= 2 * before for before, after in pairwise(sizes))
+    assert sizes[6:] and max(sizes[6:]) < 100
 
 
 def test_names_that_are_no_text_need_a_binary_column() -> None:

@@ -25,7 +25,7 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     TableChanged,
 )
-from tests.backends.redis.servers import KINDS, ServerCluster, resharding
+from tests.backends.redis.servers import KINDS, ServerCluster, alone, resharding
 
 SCHEMA = pa.schema([("key", pa.string()), ("name", pa.string()), ("age", pa.int64())])
 KEYS = 3_000
@@ -202,6 +202,12 @@ def test_what_a_cluster_cannot_do_is_an_error(store: ClusterStore, cluster: Serv
         store.create_table("t", SCHEMA, ["key"])
     with pytest.raises(NotSupported, match="upsert"):
         store.table("person", SCHEMA).upsert({})
+    assert not hasattr(store.table("person", SCHEMA), "collect"), "other libraries look for such names"
+    with pytest.raises(InvalidOption, match="did you mean 'mode'"):
+        store.table("person", SCHEMA, moed="FAILFAST")
+    cluster.client().set("nojson:1", "{")
+    with pytest.raises(SchemaMismatch, match="give a schema"):
+        store.table("nojson", model="json")
     scan = store.table("person", SCHEMA).scan()
     scan.to_table()
     with pytest.raises(ScanConsumed):
@@ -253,6 +259,8 @@ def test_servers_that_are_no_cluster_or_away_are_errors(cluster: ServerCluster) 
         elasticscan.open("redis://127.0.0.1:1")
     with pytest.raises(InvalidOption, match="redis://"):
         elasticscan.open("redis://127.0.0.1:x")
+    with alone() as port, pytest.raises(InvalidOption, match="cluster-enabled"):
+        elasticscan.open(f"redis://127.0.0.1:{port}")
 
 
 @pytest.mark.long

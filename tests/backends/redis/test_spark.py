@@ -47,6 +47,10 @@ def test_each_key_comes_once_by_a_path_by_options_and_in_sql(
     options = spark.read.format("elasticscan").schema(COLUMNS).option("url", cluster.url)
     some = options.option("table", "person").option("filter", "key IN ('7', '8')").load()
     assert sorted(row.age for row in some.collect()) == [7, 8]
+    few = spark.read.format("elasticscan").option("inferSchema", "true").option("columns", "name")
+    assert [row.asDict() for row in few.option("filter", "age = 9").load(url).collect()] == [{"name": "n9"}]
+    with pytest.raises(Exception, match="ES_NOT_FOUND"):
+        spark.read.format("elasticscan").option("columns", "nmae").load(url)
 
 
 @pytest.mark.long
