@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from elasticscan.backends.redis.store import ClusterStore, ClusterTable
 
+__all__ = ["ClusterStore", "ClusterTable", "is_cluster", "open_cluster", "open_table"]
+
 _CLUSTERS = ("redis", "rediss", "valkey", "valkeys")
 _FROM_ENVIRONMENT = "env:"
 

@@ -7,8 +7,12 @@ what is older than a whole one can be forgotten.
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -23,6 +27,8 @@ from elasticscan.catalog.tables import topologies
 from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry
 
 _WHOLE_EVERY = 64
+_FOREIGN = """CREATE TABLE IF NOT EXISTS topology_history
+    (number INTEGER PRIMARY KEY, seen_at REAL NOT NULL, tablets TEXT NOT NULL)"""
 
 _BETWEEN = RowQuery(
     topologies,
@@ -243,3 +249,32 @@ def _entry(row: Any) -> TopologyEntry:
         _, _, shards = msgpack.unpackb(row.body)
         tablets = tuple((name, count) for _, name, count in shards)
     return TopologyEntry(row.number, tablets, row.created_at, row.reason, bool(row.published))
+
+
+@dataclass
+class ForeignTopologies:
+    """Placements of a store that others operate, oldest first: in memory, or in a SQLite file of their own.
+
+    Attributes:
+        path: the file; None for memory.
+    """
+
+    path: str | None = None
+    _kept: list[str] = field(default_factory=list)
+
+    def enter(self, tablets: str) -> str | None:
+        """Append a placement if it is another one than the newest; return the newest before."""
+        if self.path is None:
+            before = self._kept[-1] if self._kept else None
+            self._kept += [tablets] if tablets != before else []
+            return before
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
+            connection.execute(_FOREIGN)
+            row = connection.execute(
+                "SELECT tablets FROM topology_history ORDER BY number DESC LIMIT 1"
+            ).fetchone()
+            if row is None or row[0] != tablets:
+                connection.execute(
+                    "INSERT INTO topology_history (seen_at, tablets) VALUES (?, ?)", (time.time(), tablets)
+                )
+            return None if row is None else str(row[0])

@@ -25,7 +25,7 @@ from elasticscan.connector.splits import NOTHING, cut
 from elasticscan.metadata import no_such_column
 
 if TYPE_CHECKING:
-    from elasticscan.backends.redis.store import ClusterTable
+    from elasticscan.backends import ClusterTable
 
 _PLACES = ("url", "store", "path")
 

@@ -16,7 +16,7 @@ topology, sealed with AES-GCM: it holds row values and must not be forged.
 """
 
 from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, merge, restrict, slots_of
-from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer
+from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer, pack, unpack
 from elasticscan.protocol.requests import (
     ChangeSpan,
     Cluster,
@@ -57,6 +57,8 @@ __all__ = [
     "ShardReader",
     "Shards",
     "merge",
+    "pack",
     "restrict",
     "slots_of",
+    "unpack",
 ]

@@ -71,6 +71,7 @@ from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.rows.sources import read_files
+from elasticscan.store.rows.text import guess_type
 from elasticscan.store.status import status_of
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
@@ -137,6 +138,7 @@ __all__ = [
     "delete_rows",
     "feed_fields",
     "file_form",
+    "guess_type",
     "has_forerunner",
     "hold_for_stream",
     "hold_snapshot",

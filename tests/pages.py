@@ -31,6 +31,8 @@ def steps(text: str) -> Iterator[tuple[str, str, str]]:
     whose output is the block right under it, and ("shell", "elasticscan …", output), in one block."""
     fenced = list(_FENCED.finditer(text))
     for at, block in enumerate(fenced):
+        if text[: block.start()].rstrip().rpartition("\n")[2].startswith("<!-- not run: "):
+            continue
         if block[1] == "python":
             after = fenced[at + 1] if at + 1 < len(fenced) else None
             printed = after is not None and after.start() == block.end() + 1 and not after[1]

@@ -20,7 +20,7 @@ from elasticscan.base.errors import NotFound, SchemaMismatch
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.protocol import Cursor
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.store.rows.text import guess_type
+from elasticscan.store import guess_type
 from elasticscan.topology import SlotSet
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import time
 
 from elasticscan.backends.redis.options import resolved
 from elasticscan.base.errors import ContinuationKeyError
-from elasticscan.protocol import ContinuationKey, Sealer
-from elasticscan.protocol.keys import pack, unpack
+from elasticscan.protocol import ContinuationKey, Sealer, pack, unpack
 
 _PLAIN = b"\x00"
 _SUM_BYTES = 8

@@ -13,7 +13,7 @@ import pyarrow as pa
 from elasticscan.backends.redis.cluster_map import ClusterMap
 from elasticscan.backends.redis.connections import Connections
 from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
-from elasticscan.backends.redis.history import TopologyHistory
+from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.inference import infer_fields
 from elasticscan.backends.redis.keys import ClusterSealer
 from elasticscan.backends.redis.options import FAIL_FAST, ClusterOptions, TableOptions
@@ -113,7 +113,7 @@ class ClusterStore:
         `history` is a SQLite file; None for the memory of this process.
         """
         cluster = self.connections.read_map()
-        return cluster, TopologyHistory.at(history).record(cluster)
+        return cluster, record_topology(cluster, history)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise not_supported(Store, name)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from elasticscan.backends import is_cluster
 from elasticscan.backends.redis.cluster_map import UNSERVED, merge_views, read_nodes
 from elasticscan.backends.redis.hash_slots import SLOTS, probe_of, slot_of
-from elasticscan.backends.redis.history import TopologyHistory
+from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.keys import ClusterSealer
 from elasticscan.backends.redis.options import parse_options, split_uri
 from elasticscan.backends.redis.pages import KeySpace, SlotProgress, read_page
@@ -226,12 +226,18 @@ def test_an_altered_key_is_refused(place: int, change: int) -> None:
 
 @pytest.mark.parametrize("in_file", [False, True])
 def test_the_history_gives_the_placement_before(tmp_path: Path, in_file: bool) -> None:
-    history = TopologyHistory(str(tmp_path / "h.db") if in_file else None)
+    path = str(tmp_path / "h.db") if in_file else None
     shards: dict[str, int] = {}
-    first = merge_views([read_nodes(line(1, 7001, "0-16383") + "\n" + line(2, 7002, ""), ("h", 1))], shards)
-    then = merge_views(
-        [read_nodes(line(1, 7001, "0-99", 1) + "\n" + line(2, 7002, "100-16383", 2), ("h", 1))], shards
+    one, two = (51, 52) if in_file else (53, 54)  # of no other test, for memory belongs to a cluster
+    first = merge_views(
+        [read_nodes(line(one, 7001, "0-16383") + "\n" + line(two, 7002, ""), ("h", 1))], shards
     )
-    assert history.record(first).at(shards[ID(1)]) == SlotSet.span(0, SLOTS)
-    assert history.record(then).at(shards[ID(1)]) == SlotSet.span(0, SLOTS)
-    assert history.record(then).at(shards[ID(1)]) == SlotSet.span(0, 100)
+    then = merge_views(
+        [read_nodes(line(one, 7001, "0-99", 1) + "\n" + line(two, 7002, "100-16383", 2), ("h", 1))], shards
+    )
+    other = merge_views([read_nodes(line(55, 7003, "0-16383"), ("h", 1))], shards)
+    assert record_topology(first, path).at(shards[ID(one)]) == SlotSet.span(0, SLOTS)
+    assert record_topology(then, path).at(shards[ID(one)]) == SlotSet.span(0, SLOTS)
+    if not in_file:
+        assert record_topology(other, path).at(shards[ID(55)]) == SlotSet.span(0, SLOTS)
+    assert record_topology(then, path).at(shards[ID(one)]) == SlotSet.span(0, 100)
