@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from elasticscan.base.errors import InvalidOption
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from elasticscan.backends.redis.store import ClusterStore
+    from elasticscan.protocol import Backend
 
-    from elasticscan.backends.redis.store import ClusterStore, ClusterTable
-
-__all__ = ["ClusterStore", "ClusterTable", "is_cluster", "open_cluster", "open_table"]
+__all__ = ["is_cluster", "open_backend", "open_cluster"]
 
 _CLUSTERS = ("redis", "rediss", "valkey", "valkeys")
 _FROM_ENVIRONMENT = "env:"
@@ -34,12 +33,10 @@ def is_cluster(uri: object) -> bool:
     return uri.partition("://")[0] in _CLUSTERS
 
 
-def open_table(
-    uri: str, name: str | None, schema: pa.Schema | None, options: Mapping[str, str]
-) -> ClusterTable:
-    """Open a table of a cluster by the options of Spark, and a URI that names it unless `name` does."""
-    table: ClusterTable = _client().open_table(uri, name, schema, options)
-    return table
+def open_backend(uri: str, options: Mapping[str, str]) -> Backend:
+    """Open a cluster for reads, by its URI and options as Spark has them, those of tables among them."""
+    backend: Backend = _client().RedisBackend(uri, options)
+    return backend
 
 
 def open_cluster(uri: str, **options: Any) -> ClusterStore:

@@ -61,7 +61,6 @@ in aggregates unless `spark.sql.timeType.enabled` is set.
 The modules, from the bottom up:
 
 options         options, parsed and checked; option_values: parsers of their texts
-clusters        batch reads of Redis and Valkey clusters
 conversion      the types of Arrow and of Spark
 open_stores     stores, kept open where tasks run
 splits          a scan, cut into few and large parts; partitions: what tasks get of them

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-
-from elasticscan.optimizer import Candidate
-from elasticscan.store import Scan
 
 EXPLANATION = pa.schema(
     [
@@ -28,19 +26,16 @@ EXPLANATION = pa.schema(
 class Explained(InputPartition):
     """The answer as a partition: the driver finds it, and a task only returns it."""
 
-    def __init__(self, scan: Scan) -> None:
-        """Keep the candidates of a scan, and close it: its rows are not read."""
+    def __init__(self, paths: Sequence[Mapping[str, Any]]) -> None:
         super().__init__("explanation")
-        assert scan.choice is not None, "a scan that begins has chosen"
-        scan.close()
-        chosen = scan.choice.candidate
-        self.rows = [_row(candidate, candidate == chosen) for candidate in scan.choice.candidates]
+        self.rows = [_row(path) for path in paths]
 
     def batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist(self.rows, schema=EXPLANATION)
 
 
-def _row(candidate: Candidate, chosen: bool) -> dict[str, object]:
-    """Return a candidate; rows scanned and cost are null for a path that cannot be taken at all."""
-    row = asdict(candidate) | {"chosen": chosen, "rows_scanned": round(candidate.rows_scanned)}
-    return row if math.isfinite(candidate.cost) else row | {"rows_scanned": None, "cost": None}
+def _row(path: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an access path; rows scanned and cost are null for one that cannot be taken at all."""
+    if math.isfinite(path["cost"]):
+        return {**path, "rows_scanned": round(path["rows_scanned"])}
+    return {**path, "rows_scanned": None, "cost": None}

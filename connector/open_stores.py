@@ -5,21 +5,36 @@ from __future__ import annotations
 import gc
 import sys
 from collections import OrderedDict
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
 
+from elasticscan.backends import open_backend as open_other
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.redaction import shown
+from elasticscan.connector.options import Options
+from elasticscan.protocol import Backend
 from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
 _open: OrderedDict[tuple[str, object], Store] = OrderedDict()
 _lock = renewed_in_child(Lock)
 _DAEMON = "pyspark.daemon"
+
+
+def open_backend(options: Options, store_id: str | None = None) -> Backend:
+    """Open the store of a read: an embedded one as `open_store` does, or a cluster that others operate."""
+    if options.is_embedded:
+        return open_store(options.store, store_id).backend
+    return _open_cluster(options.store, tuple(sorted(options.own.items())))
+
+
+@lru_cache(_MOST_OPEN)
+def _open_cluster(uri: str, options: tuple[tuple[str, str], ...]) -> Backend:
+    return open_other(uri, dict(options))
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:
@@ -44,7 +59,7 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
             while len(_open) > _MOST_OPEN:
                 _open.popitem(last=False)
         _open.move_to_end(key)
-    if store_id is not None and store.context.info.store_id != store_id:
+    if store_id is not None and store.backend.identity != store_id:
         raise TableChanged(
             f"the store at {shown(uri)} is another one than when this was planned; nothing was committed: "
             "load the DataFrame again",
@@ -74,7 +89,7 @@ def _is_worker() -> bool:
 def _was_replaced(store: Store) -> bool:
     """Return True if another store was made at the same place, in a file with the same inode number."""
     try:
-        store.context.versions()
+        store.backend.versions()
     except TableChanged:
         return True
     return False

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
+from elasticscan.backends import is_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
 from elasticscan.base.showing import brief
@@ -44,6 +45,13 @@ _FROM_SPARK_PREFIXES = ("option.", "spark.sql.")
 # Another name of the option `store`. Where options are shown (in plans, in event logs), Spark hides the value
 # of this one, with a password that may be in it: its setting `spark.sql.redaction.options.regex`.
 URL = "url"
+
+# Options that say where to read, and those that reads of a cluster take, too.
+_PLACES = ("store", "path", URL)
+_OF_CLUSTERS = frozenset({
+    *_PLACES, "table", "columns", "filter", "batchSize", "splitSize", "numPartitions", "explain",
+    "maxRowsPerTask", "taskOrder", "partialAggregates",
+})  # fmt: skip
 
 # Options that contradict each other, and options without a meaning of their own.
 _APART = (
@@ -135,7 +143,7 @@ class Options:
     store: str = _option("store", some_text, MISSING, _READS + _WRITES,
         "the store's directory or URL, or `env:` and the name of a variable that holds it; `url` says the "
         "same, and Spark hides its value", shown=False)
-    table: str = _option("table", some_text, MISSING, _READS + _WRITES,
+    table: str = _option("table", some_text, "", _READS + _WRITES,
         'the table; or both as `.load("store/table")`, or the store as `.load("store")`')
     columns: tuple[str, ...] | None = _option("columns", column_list, None, _READS,
         'comma list, else all; or `.schema("id bigint, v double")`')
@@ -196,10 +204,16 @@ class Options:
         "to meet it, in one commit")
     user_metadata: Mapping[str, str] | None = _option("userMetadata", metadata_of_commit, None, _WRITES,
         "a JSON object of texts that the table's history shows with the commit")
+    own: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
         "Spark's own: where it keeps the stream's state")
     changes: ChangeOptions = field(default_factory=ChangeOptions)
     # fmt: on
+
+    @property
+    def is_embedded(self) -> bool:
+        """Return True for a store of elasticscan's own, False for a cluster that others operate."""
+        return not is_cluster(self.store)
 
     @property
     def txn(self) -> IdempotencyKey | None:
@@ -239,9 +253,10 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
         InvalidOption: an option is unknown (the most similar name is suggested), has an impossible
             value, or contradicts another option.
     """
-    texts = _by_name(spark_options)
-    texts["store"], texts["table"] = _where(texts)
-    options = Options(**_parse(Options, texts), changes=ChangeOptions(**_parse(ChangeOptions, texts)))
+    texts, own = _by_name(spark_options)
+    texts |= _where(texts)
+    changes = ChangeOptions(**_parse(ChangeOptions, texts))
+    options = Options(**_parse(Options, texts), own=own, changes=changes)
     chosen = {option.name for option in _chosen_options(options)}
     for first, second in _APART:
         if first in chosen and second in chosen:
@@ -255,20 +270,28 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     return options
 
 
-def _by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by their own names."""
+def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options by their names here, and those that a cluster alone knows."""
     names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: URL}
     texts: dict[str, str] = {}
+    own: dict[str, str] = {}
+    of_cluster = any(is_cluster(text) for name, text in options.items() if name.lower() in _PLACES)
     for key, text in options.items():
         lower = key.lower()
         if lower in names:
+            if of_cluster and names[lower] not in _OF_CLUSTERS:
+                raise _refusal(names[lower], "is not for a Redis or Valkey cluster; leave it out")
             texts[names[lower]] = text
         elif lower == "paths":
             texts.setdefault("path", _only_path(text))
-        elif lower not in _FROM_SPARK and not lower.startswith(_FROM_SPARK_PREFIXES):
+        elif lower in _FROM_SPARK or lower.startswith(_FROM_SPARK_PREFIXES):
+            continue
+        elif of_cluster:
+            own[lower] = text
+        else:
             hint = suggest(lower, names.values()) or "; docs/options.md lists the options"
             raise InvalidOption(f"there is no option {brief(key)}{hint}", option=key)
-    return texts
+    return texts, own
 
 
 def _parse(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]) -> dict[str, Any]:
@@ -348,9 +371,14 @@ def _only_path(text: str) -> str:
     raise InvalidOption(f"load() takes one 'uri/table', not {text}; load each table alone", option="path")
 
 
-def _where(values: Mapping[str, str]) -> tuple[str, str]:
-    """Return store and table: from the options, from the path "uri/table", or from a path and `table`."""
+def _where(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the options `store` and `table`: from the options, from the path "uri/table", or from a path and `table`."""
     store, table, path, url = (values.get(name) for name in ("store", "table", "path", URL))
+    places = [place for place in (store, path, url) if place is not None]
+    if any(map(is_cluster, places)):  # whose URL may end with the table
+        if len(set(places)) > 1:
+            raise InvalidOption("url, store and path name several stores; give one of them", option=URL)
+        return {"store": places[0]}
     if url is not None:
         if store not in (None, url):
             raise InvalidOption(
@@ -375,7 +403,7 @@ def _where(values: Mapping[str, str]) -> tuple[str, str]:
             f"no {name} is given; set the options 'store' and 'table', or use load('uri/table')",
             option=name,
         )
-    return _absolute(store), table
+    return {"store": _absolute(store), "table": table}
 
 
 def with_location(options: Options) -> Options:
@@ -383,7 +411,8 @@ def with_location(options: Options) -> Options:
 
     Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
     """
-    return replace(options, store=_absolute(resolve(options.store)))
+    place = resolve(options.store)
+    return replace(options, store=place if is_cluster(place) else _absolute(place))
 
 
 def _absolute(uri: str) -> str:

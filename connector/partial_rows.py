@@ -19,10 +19,10 @@ from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.option_values import PartialAggregates
 from elasticscan.connector.options import Options
-from elasticscan.connector.partitions import of_another_read, resume
+from elasticscan.connector.partitions import resume
 from elasticscan.filters import AVG, COUNT_DISTINCT, COUNT_ROWS, Aggregate, Fold, check_groupable
-from elasticscan.metadata import TableInfo, no_such_column
-from elasticscan.store import Scan
+from elasticscan.metadata import no_such_column
+from elasticscan.protocol import PartScan, of_another_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class PartialRows:
         fields += [pa.field(f"partial {value}", value.type) for value in values]
         return cls(asked.by, values, pa.schema(fields))
 
-    def columns(self, table: TableInfo) -> list[str]:
+    def columns(self, primary_key: Sequence[str]) -> list[str]:
         """Return the columns to scan; rows are counted by some column."""
         used = [name for value in self.values for name in value.columns]
-        return list(dict.fromkeys([*self.by, *used])) or list(table.primary_key[:1])
+        return list(dict.fromkeys([*self.by, *used])) or list(primary_key[:1])
 
     def of_values(self, values: Sequence[pa.Array]) -> pa.RecordBatch:
         """Return the partial row without groups of one value each."""
@@ -77,7 +77,7 @@ def read_partial_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Partial rows of a partition, as Spark's schema wants them."""
     assert options.partial is not None, "a reader of partial rows was asked for them"
-    _, scan = resume(partition, options)
+    scan = resume(partition, options)
     try:
         partial = PartialRows.of(options.table, scan.schema, options.partial)
     except NotFound:
@@ -88,7 +88,7 @@ def read_partial_rows(
             yield convert(batch)
 
 
-def _partial_rows(scan: Scan, partial: PartialRows) -> Iterator[pa.Table]:
+def _partial_rows(scan: PartScan, partial: PartialRows) -> Iterator[pa.Table]:
     if partial.only_counts:
         counted = pa.array([scan.count()], pa.int64())
         yield pa.Table.from_batches([partial.of_values([counted] * len(partial.values))])

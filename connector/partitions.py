@@ -7,7 +7,7 @@ key, and a task resumes the scan from it as a client does. A partition never say
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +16,11 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.connector.conversion import ToSpark
-from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.open_stores import open_backend
 from elasticscan.connector.options import Options
 from elasticscan.connector.splits import KINDS, ScanPart
-from elasticscan.store import FirstRows, Scan, SlotPlaces, Store
+from elasticscan.protocol import Backend, PartScan, of_another_read
+from elasticscan.store import FirstRows
 
 
 class ScanPartition(InputPartition):
@@ -41,23 +42,23 @@ class ScanPartition(InputPartition):
 
 
 def partitions_of(
-    store: Store, scan: Scan, parts: Sequence[ScanPart], places: SlotPlaces
+    backend: Backend, scan: PartScan, parts: Sequence[ScanPart], shard_names: Mapping[int, str]
 ) -> list[ScanPartition]:
     """Return the partitions of a scan that was cut into parts."""
-    names, keys = places.shard_names, scan.parts([part.slots for part in parts])
+    keys = scan.parts([part.slots for part in parts])
     return [
         ScanPartition(
             key,
-            store.context.info.store_id,
+            backend.identity,
             part.kind,
-            ", ".join(names.get(shard, str(shard)) for shard in part.shards),
+            ", ".join(shard_names.get(shard, str(shard)) for shard in part.shards),
             str(part.slots),
         )
         for part, key in zip(parts, keys, strict=True)
     ]
 
 
-def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
+def resume(partition: Any, options: Options) -> PartScan:
     """Return the scan that a partition is, where it was planned.
 
     Raises:
@@ -65,13 +66,7 @@ def resume(partition: Any, options: Options) -> tuple[Store, Scan]:
         TableChanged: there is another store at the URI.
     """
     part = checked(partition)
-    store = open_store(options.store, part.store_id)
-    key = store.context.sealer.open(part.key)
-    scan = store.resume_part(key, ends_lease=False)
-    table = store.table(options.table).definition.id
-    if (key.table, key.filter, key.limit) != (table, options.filter, None):
-        raise of_another_read()
-    return store, scan
+    return open_backend(options, part.store_id).resume(part.key, options.table, options.filter)
 
 
 def read_partition(
@@ -82,7 +77,7 @@ def read_partition(
     Every read returns the same rows, so Spark may try a task again or run it twice. It may also
     stop reading at any point; nothing has to be closed.
     """
-    _, scan = resume(partition, options)
+    scan = resume(partition, options)
     if not {*columns} <= {*scan.schema.names}:
         raise of_another_read()
     convert = ToSpark(scan.schema, columns, schema)
@@ -90,7 +85,7 @@ def read_partition(
         yield convert(rows)
 
 
-def rows_of_task(scan: Scan, options: Options) -> Iterator[pa.RecordBatch]:
+def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a scan that the options choose."""
     if options.task_order is None or options.task_rows is None:
         yield from first_rows(scan, options.task_rows)
@@ -101,7 +96,7 @@ def rows_of_task(scan: Scan, options: Options) -> Iterator[pa.RecordBatch]:
     yield from first.rows().combine_chunks().to_batches(options.batch_rows)
 
 
-def first_rows(scan: Scan, most: int | None) -> Iterator[pa.RecordBatch]:
+def first_rows(scan: PartScan, most: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a scan, or so many of them: then no page is read that is not needed."""
     left = most
     for rows in scan.batches() if left != 0 else ():
@@ -111,10 +106,6 @@ def first_rows(scan: Scan, most: int | None) -> Iterator[pa.RecordBatch]:
             left -= min(rows.num_rows, left)
             if not left:
                 return
-
-
-def of_another_read() -> ContinuationKeyError:
-    return ContinuationKeyError("the partition belongs to another read; load the DataFrame again")
 
 
 def checked(partition: Any) -> ScanPartition:

@@ -1,36 +1,44 @@
-"""Batch reads: a scan planned once, cut into partitions, read by tasks."""
+"""Batch reads: a scan planned once, cut into partitions, read by tasks. The same for every back end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import NotFound
-from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.base.showing import utc
-from elasticscan.connector.conversion import ToSpark, match_columns, spark_schema
+from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema
 from elasticscan.connector.explaining import EXPLANATION, Explained
-from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.open_stores import open_backend, open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
 from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
-from elasticscan.connector.splits import NOTHING, cut, most_index_parts, slot_bytes
-from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, TableInfo, no_such_column
-from elasticscan.store import Scan, Store, begin_scan, feed_fields
+from elasticscan.connector.splits import NOTHING, cut, most_index_parts
+from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
+from elasticscan.protocol import Backend, ReadableTable, ReadRequest
+from elasticscan.store import Scan, Store, feed_fields
 
 _METADATA = pa.schema(
     [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
 )
 
 
-def offered_schema(table: TableInfo, options: Options) -> StructType:
+class Columns(Protocol):
+    """The columns of a table, or of a definition of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+
+def offered_schema(table: Columns, options: Options) -> StructType:
     """Return what a read with these options returns when the user gave no schema."""
     chosen = chosen_columns(table, options)
     if options.explain:
@@ -42,7 +50,7 @@ def offered_schema(table: TableInfo, options: Options) -> StructType:
     return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
 
 
-def chosen_columns(table: TableInfo, options: Options) -> list[str]:
+def chosen_columns(table: Columns, options: Options) -> list[str]:
     """Return the columns that the option `columns` names, as the table spells them."""
     if options.columns is None:
         return list(table.schema.names)
@@ -64,39 +72,34 @@ class ElasticScanReader(DataSourceReader):
         self._options = options
         self._schema = schema
         # Fails here, where the plan is made, rather than in every task.
-        table = open_store(options.store).table(options.table).definition
+        table = self._table(open_backend(options))
         self._columns = match_columns(schema, offered_schema(table, options))
-        self._definition = table.definition
         self._scanned = self._columns
         if options.partial is not None:
-            self._scanned = tuple(PartialRows.of(table.name, table.schema, options.partial).columns(table))
+            partial = PartialRows.of(table.name, table.schema, options.partial)
+            self._scanned = tuple(partial.columns(table.primary_key))
         elif options.explain:
             self._scanned = tuple(offered_schema(table, replace(options, explain=False)).names)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix the snapshot, and cut the scan by where slots live now."""
-        store = open_store(self._options.store)
-        scan = self._begin(store)
-        if scan.standing.definition != self._definition:  # just now
-            table = store.table(self._options.table).definition.at(scan.standing.definition)
-            match_columns(self._schema, offered_schema(table, self._options))
-        if self._options.explain:
-            return [Explained(scan)]
-        most = self._options.partitions
-        assert scan.layout is not None, "a scan that begins has one"
-        places, fragments = scan.layout.places, scan.layout.fragments
-        if scan.standing.index is not None or scan.standing.by_key:
-            assert scan.choice is not None, "a scan that begins has chosen"
-            entries = scan.choice.candidate.rows_scanned
-            most = most_index_parts(len(places.placement.shards), entries, most)
-        weights = slot_bytes(fragments, places.placement.slot_count)
-        size = self._options.split_bytes
-        parts = cut(places.placement, places.base.placement, weights, size, most, scan.slots)
+        options = self._options
+        backend = open_backend(options)
+        table = self._table(backend)
+        read = self._request(table)
+        if options.explain:
+            return [Explained(table.access_paths(read))]
+        start, most = table.begin(read), options.partitions
+        # Columns may have changed just now.
+        match_columns(self._schema, offered_schema(_Definition(table.name, start.schema), options))
+        if start.entries is not None:
+            most = most_index_parts(len(start.placement.shards), start.entries, most)
+        parts = cut(start.placement, start.base, start.weights, options.split_bytes, most, start.scan.slots)
         # Spark makes a partition of its own where it gets none.
-        return list(partitions_of(store, scan, parts or [NOTHING], places))
+        return list(partitions_of(backend, start.scan, parts or [NOTHING], start.shard_names))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's rows, every time the same."""
+        """Yield the partition's rows; of a snapshot every time the same."""
         if isinstance(partition, Explained):
             yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
         elif self._options.partial is not None:
@@ -107,24 +110,53 @@ class ElasticScanReader(DataSourceReader):
             yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def _read_with_metadata(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        store, scan = resume(partition, self._options)
-        table = store.table(self._options.table).definition
-        convert = ToSpark(pa.schema([*scan.schema, *_METADATA]), self._columns, self._schema)
+        scan, table = resume(partition, self._options), self._table(open_backend(self._options))
+        schema = pa.schema([*scan.schema, *_METADATA])
+        convert = ToSpark(schema, self._columns, self._schema)
         for rows in rows_of_task(scan, self._options):
-            yield convert(_with_metadata(rows, store, table))
+            shards, slots = table.places(rows)
+            arrays = [*rows.columns, shards, pa.array(slots.astype(np.int32))]
+            yield convert(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     @property
     def _wants_metadata(self) -> bool:
         return not {SHARD_COLUMN, SLOT_COLUMN}.isdisjoint(self._scanned)
 
-    def _begin(self, store: Store) -> Scan:
+    def _table(self, backend: Backend) -> ReadableTable:
+        return backend.table(self._options.table, given_schema(self._options, self._schema))
+
+    def _request(self, table: ReadableTable) -> ReadRequest:
         options = self._options
-        table = store.table(options.table).definition
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
             columns += [name for name in table.shard_key if name not in columns]
-        page = (_page_rows(options), DEFAULT_PAGE_BYTES)
-        return begin_chosen(store, options, columns, page, is_divided=not options.explain)
+        return ReadRequest(
+            columns,
+            options.filter,
+            _page_rows(options),
+            DEFAULT_PAGE_BYTES,
+            options.index,
+            options.version,
+            options.timestamp,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """The columns of a table at some moment."""
+
+    name: str
+    schema: pa.Schema
+
+
+def given_schema(options: Options, schema: StructType) -> pa.Schema | None:
+    """Return the columns as Spark expects them, for a store that does not know its own.
+
+    With `columns` or aggregates the filter or the values may need others, whose types only the rows tell.
+    """
+    if options.is_embedded or options.columns or options.partial or options.explain:
+        return None
+    return arrow_schema(schema)
 
 
 def _page_rows(options: Options) -> int:
@@ -139,9 +171,8 @@ def begin_chosen(
     store: Store, options: Options, columns: list[str], page: tuple[int, int] | None = None, **how: Any
 ) -> Scan:
     """Begin the scan that options ask for, in pages of so many rows and bytes; `how` as for `begin_scan`."""
-    return begin_scan(
-        store.context,
-        lambda tx: store.context.table(tx, options.table),
+    return store.backend.begin(
+        options.table,
         columns,
         options.filter,
         snapshot_chosen(store, options),
@@ -155,33 +186,11 @@ def snapshot_chosen(store: Store, options: Options) -> int | str | None:
     """Return the snapshot that the options name; None for the newest."""
     if options.timestamp is None:
         return options.version
-    store.context.check_newest()
-    table, commit = store.table(options.table).definition, store.context.commit_at(options.timestamp)
-    if commit < table.created_commit:
-        raise NotFound(
-            f"table {table.name!r} was made after timestampAsOf={utc(options.timestamp)}; "
-            f"its first snapshot is {table.created_commit}",
-            table=table.name,
-            timestamp=options.timestamp,
-            kind="snapshot",
-        )
-    return commit
+    table = store.table(options.table).definition
+    return store.backend.snapshot_of(table, options.version, options.timestamp)
 
 
 def check_snapshot(options: Options) -> None:
     """Raise what a scan would whose snapshot is none, or none any more."""
     store = open_store(options.store)
     store.table(options.table).scan(snapshot=snapshot_chosen(store, options)).close()
-
-
-def _with_metadata(rows: pa.RecordBatch, store: Store, table: TableInfo) -> pa.RecordBatch:
-    """Return the rows with their slots, and the shards where these are at this moment."""
-    context = store.context
-    slots = slots_of(rows.select(table.shard_key).columns, context.info.slots)
-    placement = context.placement()
-    names = context.shard_names()
-    starts = np.array([tablet.start for tablet in placement.tablets])
-    homes = pa.array([names.get(tablet.shard, str(tablet.shard)) for tablet in placement.tablets])
-    at: Any = np.searchsorted(starts, slots, "right") - 1
-    arrays = [*rows.columns, homes.take(pa.array(at)), pa.array(slots.astype(np.int32))]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*rows.schema, *_METADATA]))

@@ -17,8 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import InvalidOption, NotSupported
-from elasticscan.connector.clusters import ClusterBatchReader, ClusterRead, cluster_schema, names_cluster
-from elasticscan.connector.open_stores import open_store
+from elasticscan.connector.open_stores import open_backend
 from elasticscan.connector.options import (
     Options,
     check_for_batch,
@@ -32,6 +31,7 @@ from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
+from elasticscan.protocol import Capability
 
 if TYPE_CHECKING:  # tasks need none of it
     from elasticscan.connector.sql.attached import AttachedStore
@@ -49,36 +49,35 @@ class ElasticScanSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's columns; called by `load()` unless the user gave a schema."""
-        if names_cluster(self.options):
-            return cluster_schema(ClusterRead.parse(self.options))
         options = self._options()
-        table = open_store(options.store).table(options.table).definition
+        table = open_backend(options).table(options.table)
         if options.filter is not None:
             # A wrong filter fails in load(), not in the first action.
             Predicate.parse(options.filter, table.schema)
         return offered_schema(table, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if names_cluster(self.options):
-            return ClusterBatchReader(ClusterRead.parse(self.options), schema)
         options = check_for_batch(self._options())
         if options.changes.feed:
             return ChangeFeedReader(options, schema)
         return ElasticScanReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ElasticScanStreamReader(self._options(), schema)
+        return ElasticScanStreamReader(self._options(Capability.CHANGES), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return ElasticScanWriter(check_for_write(self._options()), schema, overwrite)
+        options = check_for_write(self._options(Capability.WRITE))
+        return ElasticScanWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return ElasticScanStreamWriter(check_for_write(self._options(stream_write=True)), schema, overwrite)
+        options = check_for_write(self._options(Capability.WRITE, stream_write=True))
+        return ElasticScanStreamWriter(options, schema, overwrite)
 
-    def _options(self, stream_write: bool = False) -> Options:
-        if names_cluster(self.options):
-            raise NotSupported("a Redis or Valkey cluster is read in batches alone; use spark.read")
-        return with_location(parse_options(self.options, stream_write=stream_write))
+    def _options(self, needed: Capability | None = None, stream_write: bool = False) -> Options:
+        options = with_location(parse_options(self.options, stream_write=stream_write))
+        if needed is not None and not options.is_embedded:
+            raise NotSupported(f"a Redis or Valkey cluster has no {needed.value}; read it by spark.read")
+        return options
 
 
 def register(spark: SparkSession) -> None:

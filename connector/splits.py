@@ -5,13 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from elasticscan.metadata import Fragment
+from elasticscan.protocol import Weights
 from elasticscan.topology import Placement, SlotSet
 
 BASE, VIRTUAL = "base-shard scan", "virtual scan"
@@ -19,8 +18,6 @@ KINDS = (BASE, VIRTUAL)
 
 # An index scan that looks at fewer entries is done before a second task has begun.
 ENTRIES_PER_TASK = 250_000
-
-Weights = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +40,6 @@ class ScanPart:
 
 
 NOTHING = ScanPart(BASE, (), SlotSet(), 0.0)  # of a scan whose filter leaves no slot
-
-
-def slot_bytes(fragments: Iterable[Fragment], slot_count: int) -> Weights:
-    """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
-    weights: Weights = np.zeros(slot_count)
-    for fragment in fragments:
-        share = fragment.serving_bytes / max(len(fragment.slots), 1)
-        for start, end in fragment.slots:
-            weights[start:end] += share
-    return weights
 
 
 def most_index_parts(shards: int, entries: float, most: int | None = None) -> int:

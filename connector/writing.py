@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,27 +24,13 @@ from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
-    Clauses,
     CommitRequest,
     IdempotencyKey,
     KeyCheck,
     OutdatedLookError,
     Store,
-    absent,
     check_condition,
-    check_no_key_twice,
-    has_forerunner,
-    is_committed,
-    publish,
-    publish_replacing,
-    remove_staged,
-    replacing_in,
-    reserve_table,
-    rows_merged,
     rows_that_meet,
-    stage,
-    table_to_write,
-    unchanged,
 )
 
 
@@ -72,7 +57,7 @@ class TableWriter:
         self._deletions = deletions_of(options.delete_column, rows)
         store = open_store(options.store)
         table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
-        self.store_id = store.context.info.store_id
+        self.store_id = store.backend.identity
         if self._deletions:
             self._deletions.check(table)
             rows = self._deletions.stored(rows, table.schema)
@@ -92,8 +77,7 @@ class TableWriter:
             )
         self._given = _columns_given(table, rows, overwrite) if options.partial_update else None
         if self._given is not None and self._since is None:
-            store.context.check_newest()
-            self._since = store.context.versions()[1]  # where tasks read what the rows keep
+            self._since = store.backend.newest()  # where tasks read what the rows keep
         self._replace_where = self._checked(options.replace_where, table)
         if self._replace_where is not None:
             self.replaces = False  # the other rows stay
@@ -128,7 +112,7 @@ class TableWriter:
             rows = map(FromSpark(table.schema, self._fill, table), batches)
         if self._replace_where is not None:
             rows = rows_that_meet(self._replace_where, table, rows, "replaceWhere")
-        return stage(store.context, table, rows, self._kind)
+        return store.backend.writes.stage(table, rows, self._kind)
 
     def _completed(
         self, store: Store, table: TableInfo, batches: Iterator[pa.RecordBatch], given: Sequence[str]
@@ -136,13 +120,10 @@ class TableWriter:
         """Yield whole rows: the given columns, and the other columns of the rows with these keys."""
         assert self._since is not None, "what is kept is read at a snapshot"
         conform = FromSpark(pa.schema([table.schema.field(name) for name in given]), table=table)
-        look = partial(store.context.look, self.table_id)
-        current = look()
         try:
-            if current.state.table.definition != self._definition:
-                raise OutdatedLookError
-            clauses = Clauses(columns=given)
-            yield from rows_merged(store.context, look, current, self._since, map(conform, batches), clauses)
+            yield from store.backend.writes.complete(
+                self.table_id, self._definition, self._since, map(conform, batches), given
+            )
         except OutdatedLookError:
             raise TableChanged(
                 f"the columns of table {table.name!r} were changed while rows were written that keep some of "
@@ -170,23 +151,25 @@ class TableWriter:
         if txn is not None and follows:
             self._check_followed(store, table, txn)
         # How the rows of a write that was committed before are laid out this time does not matter.
-        done = txn is not None and is_committed(store.context, table.id, txn)
+        done = txn is not None and store.backend.writes.is_committed(table, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             self._check_tasks_differ(store, table, staged)
         if self._replace_where is not None:
-            selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
-            publish_replacing(selection, table, staged)
+            store.backend.writes.publish_replacing(
+                table, self._replace_where, staged, txn, self._user_metadata
+            )
             return
         with self._check(store, table, txn) as check:
-            publish(store.context, table, staged, CommitRequest(self._kind, txn, check, self._user_metadata))
+            request = CommitRequest(self._kind, txn, check, self._user_metadata)
+            store.backend.writes.publish(table, staged, request)
 
     @contextmanager
     def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
         """Yield the requirements of the write on its keys, if there are any."""
         if self._since is None:
-            yield absent(store.context, table, txn) if self._insert_only else None
+            yield store.backend.writes.absent(table, txn) if self._insert_only else None
             return
-        with unchanged(store.context, table, self._since, txn) as check:
+        with store.backend.writes.unchanged(table, self._since, txn) as check:
             yield check
 
     @property
@@ -197,10 +180,10 @@ class TableWriter:
         """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
         went through, so files that the catalog knows stay."""
         if staged:
-            remove_staged(open_store(self._uri, self.store_id).context, staged)
+            open_store(self._uri, self.store_id).backend.writes.remove(staged)
 
     def _check_followed(self, store: Store, table: TableInfo, txn: IdempotencyKey) -> None:
-        if has_forerunner(store.context, table, txn.application):
+        if store.backend.writes.has_forerunner(table, txn.application):
             raise TableChanged(
                 f"table {table.name!r} was dropped and made again since this stream began; nothing was "
                 "committed: use a new checkpoint",
@@ -209,7 +192,7 @@ class TableWriter:
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
         try:
-            check_no_key_twice(store.context, table, staged)
+            store.backend.writes.check_no_key_twice(table, staged)
         except InvalidKey as error:
             if self._deletions is None or self._deletions.version is None:
                 raise
@@ -221,7 +204,7 @@ class TableWriter:
             ) from error
 
     def _find(self, store: Store) -> TableInfo:
-        table = table_to_write(store.context, self.table_id)
+        table = store.backend.writes.table(self.table_id)
         if table is None:
             raise self.changed()
         return table
@@ -274,7 +257,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
             keys = spell(options.primary_key, rows)
-            return reserve_table(store.context, options.table, rows, keys, shard_key, options.compression)
+            return store.backend.writes.reserve(options.table, rows, keys, shard_key, options.compression)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made the table meanwhile
     for name, chosen, actual in (

@@ -8,6 +8,7 @@ travels in the request (`key_sets`, and the ranges of `IndexOrder`), so a shard 
 its own fragments, and knows nothing of the filter.
 
 cursors   positions of a scan, each with the slots that it holds for
+backend   the door to stores of any kind: reads that begin and go on, guarantees, capabilities
 requests  requests and answers, and the protocols of who gives them
 keys      the continuation key, sealed and opened
 
@@ -15,6 +16,17 @@ The continuation key (`ContinuationKey`, `Sealer`) carries cursors, snapshot and
 topology, sealed with AES-GCM: it holds row values and must not be forged.
 """
 
+from elasticscan.protocol.backend import (
+    Backend,
+    Capability,
+    Guarantee,
+    PartScan,
+    ReadableTable,
+    ReadRequest,
+    ScanStart,
+    Weights,
+    of_another_read,
+)
 from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, merge, restrict, slots_of
 from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer, pack, unpack
 from elasticscan.protocol.requests import (
@@ -35,11 +47,14 @@ from elasticscan.protocol.requests import (
 )
 
 __all__ = [
+    "Backend",
+    "Capability",
     "ChangeSpan",
     "Cluster",
     "ContinuationKey",
     "Cursor",
     "Cursors",
+    "Guarantee",
     "IndexOrder",
     "KeyList",
     "KeyRange",
@@ -47,16 +62,22 @@ __all__ = [
     "Macs",
     "PageRequest",
     "PageRows",
+    "PartScan",
     "PlacementLook",
     "Placements",
+    "ReadRequest",
+    "ReadableTable",
     "RowAnswer",
     "RowRequest",
+    "ScanStart",
     "Sealer",
     "Segment",
     "Segments",
     "ShardReader",
     "Shards",
+    "Weights",
     "merge",
+    "of_another_read",
     "pack",
     "restrict",
     "slots_of",

@@ -29,6 +29,7 @@ repair   a store made again from its files
 
 The facade stands on all of them but `repair`, which stands on it:
 
+backend         a store as Spark and the terminal need it
 store           a store as users hold it; opening: its catalog and disks; status: what `Store.status` returns
 table           a table as users hold it
 schema_changes  columns added, dropped, renamed and widened
@@ -44,55 +45,36 @@ notebooks  what tables and explanations look like in a notebook
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
+from elasticscan.store.backend import slot_bytes
 from elasticscan.store.context import Context
-from elasticscan.store.context.leases import hold_for_stream
 from elasticscan.store.context.lookups import SlotPlaces
 from elasticscan.store.context.tags import check_tag_name
 from elasticscan.store.copies.backup import BackedUp
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
-from elasticscan.store.reading.access_paths import slots_of_filter
-from elasticscan.store.reading.beginning import begin_scan, scan_changes
-from elasticscan.store.reading.changes import feed_fields, rows_by_slot
+from elasticscan.store.reading.changes import feed_fields
 from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
-from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
-from elasticscan.store.reading.streams import (
-    StreamState,
-    hold_snapshot,
-    look,
-    look_behind,
-    scan_snapshot,
-)
+from elasticscan.store.reading.streams import StreamState
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.rows.sources import read_files
 from elasticscan.store.rows.text import guess_type
-from elasticscan.store.status import status_of
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
 from elasticscan.store.upkeep.garbage import Action, Decision
 from elasticscan.store.upkeep.keeper import Kept
 from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError
-from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
-from elasticscan.store.writing.definitions import reserve_table
+from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.loading import Loaded
-from elasticscan.store.writing.merging import Clauses, rows_merged
-from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish
-from elasticscan.store.writing.replacing import (
-    check_condition,
-    publish_replacing,
-    replacing_in,
-    rows_that_meet,
-)
-from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
-from elasticscan.store.writing.writer import has_forerunner, table_to_write, write
+from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
+from elasticscan.store.writing.replacing import check_condition, rows_that_meet
+from elasticscan.store.writing.staging import stage
 
 __all__ = [
     "CATALOG_FILE",
@@ -102,7 +84,6 @@ __all__ = [
     "Action",
     "Adopted",
     "BackedUp",
-    "Clauses",
     "Collected",
     "Commit",
     "CommitNumber",
@@ -122,54 +103,29 @@ __all__ = [
     "Page",
     "RepairReport",
     "Scan",
-    "Selection",
     "SlotPlaces",
     "Store",
     "StreamState",
     "Table",
     "Tag",
-    "absent",
     "application",
-    "begin_scan",
     "can_be_sorted",
     "check_condition",
-    "check_no_key_twice",
     "check_tag_name",
     "delete_rows",
     "feed_fields",
     "file_form",
     "guess_type",
-    "has_forerunner",
-    "hold_for_stream",
-    "hold_snapshot",
-    "is_committed",
-    "kind_of",
     "known_values",
-    "look",
-    "look_behind",
-    "open_file",
     "publish",
-    "publish_replacing",
-    "read_files",
-    "remove_staged",
     "repair_store",
-    "replacing_in",
-    "reserve_table",
     "resolve",
-    "rows_by_slot",
-    "rows_merged",
     "rows_that_meet",
-    "scan_changes",
-    "scan_snapshot",
-    "slots_of_filter",
+    "slot_bytes",
     "stage",
-    "status_of",
-    "table_to_write",
     "tombstones_of",
-    "unchanged",
     "update_rows",
     "user_metadata",
     "whole_number",
     "with_tombstones",
-    "write",
 ]

@@ -30,6 +30,7 @@ from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
 from elasticscan.store.adoption import Adopted, adopt
+from elasticscan.store.backend import EmbeddedBackend
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.leases import keep_lease
 from elasticscan.store.copies.backup import BackedUp, back_up, restore_backup
@@ -185,6 +186,11 @@ class Store:
     def read_only(self) -> str | None:
         """The reason why the store is open for reading alone; None when it can be written."""
         return self._context.catalog.read_only
+
+    @property
+    def backend(self) -> EmbeddedBackend:
+        """The store as Spark and the terminal need it, beyond the methods here."""
+        return EmbeddedBackend(self._context)
 
     @property
     def context(self) -> Context:

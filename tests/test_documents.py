@@ -128,7 +128,7 @@ def test_a_remark_that_promises_something_else_is_found() -> None:
 
 
 # For the layers above alone.
-INSIDE = {"Choice", "Context", "ContinuationKey", "SlotSet"}
+INSIDE = {"Choice", "Context", "ContinuationKey", "EmbeddedBackend", "SlotSet"}
 
 
 def test_the_page_of_the_api_has_all_that_methods_return() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ import pyarrow as pa
 from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
 from elasticscan.backends.redis.errors import stays_refused
-from elasticscan.backends.redis.hash_slots import probe_of
 from elasticscan.backends.redis.pages import Exchange, KeySpace, SlotProgress, Step, read_page
 from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
 from elasticscan.topology import Placement, SlotSet
@@ -26,7 +24,7 @@ _FEWEST_REFUSALS = 5  # before time counts
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The placement that planned a page: its server has said itself what it refuses."""
+    """The placement that planned a page. There is no second one: servers refuse slots in the page itself."""
 
     placement: Placement
     is_awaited: bool = False
@@ -42,7 +40,6 @@ class ClusterShards:
         self._connections, self._space = connections, space
         self._map: ClusterMap | None = None
         self.progress = SlotProgress()
-        self._since: dict[int, float] = {}  # when slots had been refused often, of those that still are
         self._pause = _SHORTEST_PAUSE
 
     def current(self) -> Placement:
@@ -57,7 +54,7 @@ class ClusterShards:
     def recent(self, looked: Placement | None) -> Placement:
         """Read the placement when a pass through the slots that are left begins."""
         if looked is None:
-            if self.progress.reasons:  # nothing else is left to read
+            if self.progress.refusals:  # all slots that are left were refused in the pass before
                 time.sleep(self._pause)
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             return self.current()
@@ -76,8 +73,6 @@ class ClusterShards:
             page: PageRows = self._run(read_page(request, self._space, self.progress), node.address)
         except UNREACHABLE as error:
             return self._refused(request, f"{type(error).__name__}: {error}")
-        self._map = self._map.with_hints(self.progress.hints)
-        self.progress.hints.clear()
         self._check_time()
         if page.rows.num_rows:
             self._pause = _SHORTEST_PAUSE
@@ -99,7 +94,7 @@ class ClusterShards:
         asked = slots_of(request.cursors)
         for start, end in asked:
             for slot in range(start, end):
-                self.progress.note(slot, reason)
+                self.progress.refuse(slot, reason)
         self._check_time()
         rows = pa.RecordBatch.from_pylist([], schema=self._space.model.schema(request.columns))
         return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
@@ -107,16 +102,19 @@ class ClusterShards:
     def _check_time(self) -> None:
         """Raise `NotReady` where a slot stays refused for too long.
 
-        The time begins when a slot was refused several times in a row, each in a pass of its own: before that
-        a caller may take long over pages, or other slots take long to be read.
+        The time begins with the fifth refusal in a row. Refusals before may be far apart: a pass takes as
+        long as other slots and the caller take.
         """
         now, seconds = time.monotonic(), self._connections.options.slot_timeout
-        late = [slot for slot, times in self.progress.refusals.items() if times >= _FEWEST_REFUSALS]
-        self._since = {slot: self._since.get(slot, now) for slot in late}
-        late = [slot for slot, since in self._since.items() if now - since > seconds]
+        late = []
+        for slot, refusal in self.progress.refusals.items():
+            if refusal.times >= _FEWEST_REFUSALS:
+                refusal.since = now if refusal.since is None else refusal.since
+                if now - refusal.since > seconds:
+                    late.append(slot)
         if late:
             slots = SlotSet.of((slot, slot + 1) for slot in late)
-            raise stays_refused(str(slots), seconds, self.progress.reasons[late[0]])
+            raise stays_refused(str(slots), seconds, self.progress.refusals[late[0]].reason)
 
     def torn_slots(self, slots: SlotSet) -> SlotSet:
         """Return the slots with keys at masters that do not serve them, where no client sees them.
@@ -134,21 +132,13 @@ class ClusterShards:
     def _astray(self, slots: SlotSet) -> SlotSet:
         """Return the slots that rest at their owners, and of which another master has keys."""
         cluster = self._connections.read_map()
-        astray = set()
+        astray = set[int]()
         for shard, node in cluster.nodes.items():
-            elsewhere = [slot for a, b in slots - cluster.placement.at(shard) for slot in range(a, b)]
-            commands = [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in elsewhere]
-            counts = self._connections.try_exchange(node.address, commands)  # one that is down shows nothing
-            astray |= {
-                slot
-                for slot, count in zip(elsewhere, counts, strict=True)
-                if isinstance(count, int) and count
-            }
-        resting = set()
+            astray.update(self._connections.count_keys(node.address, slots - cluster.placement.at(shard)))
+        resting = []
         for slot in astray:
             owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
-            if owner is not None:
-                probe = probe_of(self._space.prefix, slot, b":elasticscan:" + os.urandom(6).hex().encode())
-                if self._connections.try_exchange(owner.address, [(b"EXISTS", probe)]) == [0]:
-                    resting.add(slot)
+            probe = (b"EXISTS", self._space.probe(slot))
+            if owner is not None and self._connections.try_exchange(owner.address, [probe]) == [0]:
+                resting.append(slot)
         return SlotSet.of((slot, slot + 1) for slot in resting)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticscan.backends.redis.hash_slots import SLOTS
+from elasticscan.backends.redis.names import SLOTS
 from elasticscan.topology import Placement, Tablet
 
 Address = tuple[str, int]
@@ -51,21 +51,6 @@ class ClusterMap:
     placement: Placement
     nodes: Mapping[int, Node]
     members: frozenset[str]
-
-    def shard_at(self, address: Address) -> int | None:
-        """Return the shard of the master at an address; None if there is none."""
-        return next((shard for shard, node in self.nodes.items() if node.address == address), None)
-
-    def with_hints(self, hints: Mapping[int, Address]) -> ClusterMap:
-        """Return the map with newer owners of some slots, which servers named in redirects."""
-        known = {slot: shard for slot, at in hints.items() if (shard := self.shard_at(at)) is not None}
-        if not known:
-            return self
-        lengths = [len(tablet.slots) for tablet in self.placement.tablets]
-        shards = np.repeat([tablet.shard for tablet in self.placement.tablets], lengths)
-        epochs = np.repeat([tablet.epoch for tablet in self.placement.tablets], lengths)
-        shards[list(known)] = list(known.values())
-        return ClusterMap(_placement(shards, epochs), self.nodes, self.members)
 
 
 def read_nodes(text: str, asked: Address) -> list[Node]:

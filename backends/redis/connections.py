@@ -21,11 +21,14 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import (
+    ConnectionError as DisconnectedError,
+)
 
-from elasticscan.backends.redis.cluster_map import Address, ClusterMap, merge_views, read_nodes
+from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views, read_nodes
 from elasticscan.backends.redis.errors import no_permission, not_a_cluster, refused_login, unreachable
 from elasticscan.backends.redis.options import ClusterOptions
-from elasticscan.base.concurrency import cached_property
+from elasticscan.topology import SlotSet
 
 _VIEWS = 3  # nodes that are asked for the placement
 UNREACHABLE = (RedisError, OSError)
@@ -41,18 +44,7 @@ class Connections:
         self._shards: dict[str, int] = {}
         self._known: tuple[Address, ...] = ()
         self.map: ClusterMap = self.read_map()
-
-    @cached_property
-    def has_slot_scan(self) -> bool:
-        """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
-        answers = (
-            self.try_exchange(node.address, [(b"INFO", b"server")]) for node in self.map.nodes.values()
-        )
-        text = next((answer[0].decode() for answer in answers if isinstance(answer[0], bytes)), "")
-        said = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
-        if "valkey_version" in said:
-            return _version(said["valkey_version"]) >= (8, 0)
-        return _version(said.get("redis_version", "0")) >= (7, 4)
+        self.check_masters()
 
     def close(self) -> None:
         """Close all connections; what is asked afterwards opens new ones."""
@@ -78,12 +70,13 @@ class Connections:
         except UNREACHABLE as error:
             return [error] * len(commands)
 
-    def ask(self, address: Address, *command: bytes) -> Any:
-        """Return the answer to one command. Raises as `exchange`, and the error that is the answer."""
-        (answer,) = self.exchange(address, [command])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def count_keys(self, address: Address, slots: SlotSet) -> dict[int, int]:
+        """Return how many keys of all tables lie at a node in each slot; nothing of a node that is down."""
+        asked = [slot for start, end in slots for slot in range(start, end)]
+        counts = self.try_exchange(
+            address, [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in asked]
+        )
+        return {slot: n for slot, n in zip(asked, counts, strict=True) if isinstance(n, int) and n}
 
     @contextmanager
     def _connected(self, address: Address) -> Iterator[Connection]:
@@ -105,14 +98,12 @@ class Connections:
             if address not in self._pools:
                 host, port = self.options.address_map.get(address, address)
                 options = self.options
-                secure: dict[str, Any] = {}
-                if options.tls:
-                    secure = {
-                        "connection_class": SSLConnection,
-                        "ssl_ca_certs": options.tls_ca_file,
-                        "ssl_certfile": options.tls_cert_file,
-                        "ssl_keyfile": options.tls_key_file,
-                    }
+                secure: dict[str, Any] = {
+                    "connection_class": SSLConnection,
+                    "ssl_ca_certs": options.tls_ca_file,
+                    "ssl_certfile": options.tls_cert_file,
+                    "ssl_keyfile": options.tls_key_file,
+                }
                 self._pools[address] = ConnectionPool(
                     host=host,
                     port=port,
@@ -121,7 +112,7 @@ class Connections:
                     socket_timeout=options.timeout,
                     socket_connect_timeout=options.timeout,
                     protocol=2,
-                    **secure,
+                    **(secure if options.tls else {}),
                 )
             return self._pools[address]
 
@@ -131,11 +122,16 @@ class Connections:
         Raises:
             ShardUnavailable: no node answers, or none is in cluster mode.
         """
-        views, failed = [], None
+        views: list[list[Node]] = []
+        answered: list[Address] = []
+        failed: Exception | None = None
         for address in dict.fromkeys((*self._known, *self.options.seeds)):
             try:
-                text = self.ask(address, b"CLUSTER", b"NODES").decode()
-                views.append(read_nodes(text, address))
+                (answer,) = self.exchange(address, [(b"CLUSTER", b"NODES")])
+                if isinstance(answer, Exception):
+                    raise answer
+                views.append(read_nodes(answer.decode(), address))
+                answered.append(address)
             except AuthenticationError as error:
                 raise refused_login(error) from None
             except NoPermissionError as error:
@@ -149,13 +145,22 @@ class Connections:
             if isinstance(failed, ResponseError) and "cluster support disabled" in str(failed):
                 raise not_a_cluster() from None
             raise unreachable(", ".join(f"{host}:{port}" for host, port in self.options.seeds), failed)
-        self.map = merge_views(views, self._shards)
-        self._known = tuple(node.address for node in self.map.nodes.values())
-        return self.map
+        with self._lock:
+            self.map = merge_views(views, self._shards)
+            # Those that answered are asked first the next time: one that is down takes a time-out.
+            masters = [node.address for node in self.map.nodes.values()]
+            self._known = tuple(dict.fromkeys([*answered, *masters]))
+            return self.map
 
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    def check_masters(self) -> None:
+        """Raise `ShardUnavailable` where no master answers at the address that it announces."""
+        for node in self.map.nodes.values():
+            (answer,) = self.try_exchange(node.address, [(b"PING",)])
+            if not isinstance(answer, (OSError, DisconnectedError)):
+                return
+        raise unreachable(
+            ", ".join("{}:{}".format(*node.address) for node in self.map.nodes.values()), answer
+        )
 
 
 def _answer(connection: Connection) -> Any:

@@ -11,8 +11,8 @@ from elasticscan.base.errors import (
 )
 
 ACL = (
-    "+get +strlen +hgetall +hmget +hlen +scan +type +exists +pttl +multi +exec +discard +asking +readonly "
-    "+ping +command +info +cluster|getkeysinslot +cluster|countkeysinslot +cluster|nodes"
+    "+get +hmget +hscan +scan +exists +pttl +multi +exec +asking +ping +info +cluster|getkeysinslot "
+    "+cluster|countkeysinslot +cluster|nodes"
 )
 
 

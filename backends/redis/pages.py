@@ -22,11 +22,9 @@ servers and against a simulated cluster.
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,7 +47,7 @@ from redis.exceptions import (
 
 from elasticscan.backends.redis.cluster_map import Address
 from elasticscan.backends.redis.errors import no_permission, slot_too_large, unexpected, wrong_type
-from elasticscan.backends.redis.hash_slots import SLOTS, probe_of, slot_of
+from elasticscan.backends.redis.names import SLOTS, probe_of, slot_of
 from elasticscan.backends.redis.values import Model
 from elasticscan.filters import Predicate
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge
@@ -84,10 +82,26 @@ Step: TypeAlias = Generator[Exchange, Answers, Any]
 
 @dataclass(slots=True)
 class SlotNames:
-    """The names of a slot's keys that are left to read, ascending, and where it is open."""
+    """The names of a slot's keys that are left to read, ascending, and where the rest of an open slot is."""
 
     names: pa.Array  # binary
     target: Address | None = None
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A slot that was not read when it was asked for.
+
+    Attributes:
+        times, asks: how often in a row it was refused, and how often with ASK.
+        reason: the last one.
+        since: when the time began that it may stay refused, in the seconds of a clock; None before that.
+    """
+
+    times: int = 0
+    asks: int = 0
+    reason: str = ""
+    since: float | None = None
 
 
 @dataclass(slots=True)
@@ -96,49 +110,35 @@ class SlotProgress:
 
     Attributes:
         names: of slots that take more than one page.
-        asked: how often in a row a slot was refused with ASK.
-        reasons: why a slot was refused last; refusals: how often in a row.
-        hints: newer owners of slots, as servers named them.
+        refusals: of slots that were refused since they were last read.
         row_bytes: the mean size of a row, as far as it is known.
         chunk: how many keys the next exchange of values may have.
     """
 
     names: dict[int, SlotNames] = field(default_factory=dict)
-    asked: dict[int, int] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)
-    refusals: Counter[int] = field(default_factory=Counter)
-    hints: dict[int, Address] = field(default_factory=dict)
+    refusals: dict[int, Refusal] = field(default_factory=dict)
     row_bytes: float = 0.0
     chunk: int = FIRST_CHUNK
 
-    def refuse(self, slot: int, error: Exception) -> None:
-        """Note that a slot was refused. Raises where waiting cannot help."""
-        if isinstance(error, MovedError):
-            self.hints[slot] = error.node_addr
-            self.asked.pop(slot, None)
+    def refuse(self, slot: int, error: Exception | str) -> None:
+        """Note that nothing was learned of a slot. Raises where waiting cannot help."""
+        refusal = self.refusals.setdefault(slot, Refusal())
+        if isinstance(error, MovedError):  # which is a kind of AskError
+            refusal.asks = 0
         elif isinstance(error, AskError):
-            self.asked[slot] = self.asked.get(slot, 0) + 1
+            refusal.asks += 1
         elif isinstance(error, NoPermissionError):
             raise no_permission(error)
-        elif not isinstance(error, _WAITS):
+        elif isinstance(error, ResponseError) and not isinstance(error, _WAITS):
             raise unexpected(error)
-        self.note(slot, f"{type(error).__name__}: {error}")
-
-    def note(self, slot: int, reason: str) -> None:
-        """Note that nothing was learned of a slot."""
         self.names.pop(slot, None)
-        self.reasons[slot] = reason
-        self.refusals[slot] += 1
+        refusal.times += 1
+        refusal.reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
 
-    def finish(self, slot: int) -> None:
-        self.names.pop(slot, None)
-        self.asked.pop(slot, None)
-        self.advance(slot)
-
-    def advance(self, slot: int) -> None:
-        """Forget that a slot was refused, for it was read."""
-        self.reasons.pop(slot, None)
-        self.refusals.pop(slot, None)
+    @property
+    def open_slots(self) -> list[int]:
+        """The slots that stay half moved."""
+        return [slot for slot, refusal in self.refusals.items() if refusal.asks >= PASSES_BEFORE_OPEN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class KeySpace:
         pattern: a regular expression that whole names match; None where the prefix says it all.
         model: how a value becomes a row.
         max_slot_keys: a slot with more keys is refused, where the server has no SCAN within a slot.
-        slot_scan: whether the server has it.
+        probe_end: the end of the names of probes, which no key has.
         condition: a part of the scan's filter that the key's column alone decides.
     """
 
@@ -158,8 +158,11 @@ class KeySpace:
     pattern: bytes | None
     model: Model
     max_slot_keys: int
-    slot_scan: bool
+    probe_end: bytes
     condition: Predicate | None = None
+
+    def probe(self, slot: int) -> bytes:
+        return probe_of(self.prefix, slot, self.probe_end)
 
     def select(self, names: pa.Table) -> pa.Table:
         """Return the names of keys of the table that meet its condition."""
@@ -178,12 +181,14 @@ class KeySpace:
 def read_page(request: PageRequest, space: KeySpace, progress: SlotProgress) -> Step:
     """Read a page at one master; returns `PageRows`."""
     positions = dict(_first_slots(request.cursors))
-    suffix = b":elasticscan:" + os.urandom(6).hex().encode()
-    opened = [slot for slot in positions if progress.asked.get(slot, 0) >= PASSES_BEFORE_OPEN]
-    if opened:  # each on a page of its own
-        positions = {opened[0]: positions[opened[0]]}
+    opened = next((slot for slot in progress.open_slots if slot in positions), None)
+    if opened is not None:  # on a page of its own
+        positions = {opened: positions[opened]}
     page = _SlotPage(request, space, progress, positions)
-    yield from _read_names(page, suffix, bool(opened))
+    if opened is None:
+        yield from _read_names(page)
+    else:
+        yield from _read_open_slot(page, opened)
     yield from page.read_values()
     return page.rows()
 
@@ -224,54 +229,55 @@ def names_of(slot: int, most: int) -> tuple[Command, Command]:
     return (b"CLUSTER", b"COUNTKEYSINSLOT", text), (b"CLUSTER", b"GETKEYSINSLOT", text, b"%d" % most)
 
 
-def _read_names(page: _SlotPage, suffix: bytes, is_open: bool) -> Step:
-    """Read the names of a page's slots, all in one exchange; large slots take one each."""
-    progress, space = page.progress, page.space
-    slots = [slot for slot in page.positions if slot not in progress.names]
-    if is_open:
-        for slot in slots:
-            yield from _read_open_slot(page, slot, suffix)
-        return
+def _read_names(page: _SlotPage) -> Step:
+    """Read the names of a page's slots, all in one exchange; a page has one large slot at most."""
+    slots = [slot for slot in page.positions if slot not in page.progress.names]
+    large = yield from _list_names(page, slots, NAMES_AT_ONCE)
+    for slot in list(large)[1:]:  # its names may take much memory
+        del page.positions[slot]
+    for slot, count in list(large.items())[:1]:
+        most = page.space.max_slot_keys
+        if count > SCANNED_NAMES and (yield from _can_walk_slots()):
+            page.enter(slot, (yield from _walk_slot(slot, page.space.probe(slot))))
+        elif count > most or (yield from _list_names(page, [slot], most)):
+            raise slot_too_large(slot, count, most)
+
+
+def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> Step:
+    """Enter the names of slots; return the numbers of keys of those that have more than `most`."""
     commands = [
-        command
-        for slot in slots
-        for command in guarded(probe_of(space.prefix, slot, suffix), *names_of(slot, NAMES_AT_ONCE))
+        command for slot in slots for command in guarded(page.space.probe(slot), *names_of(slot, most))
     ]
     answers = (yield Exchange(None, commands)) if commands else []
-    many = []
+    large: dict[int, int] = {}
     for at, slot in enumerate(slots):
         result = result_of(answers[5 * at : 5 * at + 5])
         if isinstance(result, Exception):
-            page.refuse(slot, result)
+            page.enter(slot, result)
         elif result[0] > len(result[1]):
-            many.append((slot, result[0]))
+            large[slot] = result[0]
         else:
-            page.found[slot] = result[1]
-    for number, (slot, count) in enumerate(many):
-        if number:  # one for a page: its names may take much memory
-            del page.positions[slot]
-            continue
-        names = yield from _read_large_slot(page, slot, count, suffix)
-        if isinstance(names, Exception):
-            page.refuse(slot, names)
-        else:
-            page.found[slot] = names
+            page.enter(slot, result[1])
+    return large
 
 
-def _read_large_slot(page: _SlotPage, slot: int, count: int, suffix: bytes) -> Step:
-    """Return the names of a slot with many keys, or the error that refused it."""
-    space, probe = page.space, probe_of(page.space.prefix, slot, suffix)
-    if count > SCANNED_NAMES and space.slot_scan:
-        return (yield from _walk_slot(slot, probe))
-    if count > space.max_slot_keys:
-        raise slot_too_large(slot, count, space.max_slot_keys)
-    answers = yield Exchange(None, guarded(probe, *names_of(slot, space.max_slot_keys)))
-    result = result_of(answers)
-    return result if isinstance(result, Exception) else result[1]
+def _can_walk_slots() -> Step:
+    """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
+    (answer,) = yield Exchange(None, [(b"INFO", b"server")])
+    if isinstance(answer, Exception):
+        return False
+    said = dict(line.partition(":")[::2] for line in answer.decode().splitlines())
+    if "valkey_version" in said:
+        return _version(said["valkey_version"]) >= (8, 0)
+    return _version(said.get("redis_version", "0")) >= (7, 4)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 def _walk_slot(slot: int, probe: bytes) -> Step:
-    """Return the names of a slot by SCAN, whose cursor holds the slot in its lowest bits.
+    """Return the names of a slot by SCAN, whose cursor holds the slot in its lowest bits; or a refusal.
 
     SCAN returns each key that is there throughout at least once; each of its steps is guarded.
     """
@@ -288,33 +294,33 @@ def _walk_slot(slot: int, probe: bytes) -> Step:
             return [name for name in names if slot_of(name) == slot]
 
 
-def _read_open_slot(page: _SlotPage, slot: int, suffix: bytes) -> Step:
+def _read_open_slot(page: _SlotPage, slot: int) -> Step:
     """Read the names of a slot that is half moved, at its source and its target."""
-    probe = probe_of(page.space.prefix, slot, suffix)
-    names = names_of(slot, page.space.max_slot_keys)
+    probe, most = page.space.probe(slot), page.space.max_slot_keys
+    names = names_of(slot, most)
     here = yield Exchange(None, [*names, (b"EXISTS", probe)])
-    asked = here[2]
-    if not _is_ask(asked):  # the move has ended, or was taken back
-        page.progress.asked.pop(slot, None)
-        page.refuse(slot, asked if isinstance(asked, Exception) else TryAgainError("it was open"))
+    guard = here[2]
+    if not _is_ask(guard):  # the move has ended, or was taken back
+        page.progress.refusals[slot].asks = 0
+        page.enter(slot, guard if isinstance(guard, Exception) else TryAgainError("it was open"))
         return
-    there = yield Exchange(asked.node_addr, [*names])
+    there = yield Exchange(guard.node_addr, [*names])
     again = yield Exchange(None, [*names, (b"EXISTS", probe)])
     for answer in (*here[:2], *there, *again[:2]):
         if isinstance(answer, Exception):
-            page.refuse(slot, answer)
+            page.enter(slot, answer)
             return
     for count, listed in ((here[0], here[1]), (there[0], there[1]), (again[0], again[1])):
-        if count > len(listed) >= page.space.max_slot_keys:
-            raise slot_too_large(slot, count, page.space.max_slot_keys)
-    guard = again[2]
-    if not _is_ask(guard) or guard.node_addr != asked.node_addr:
-        page.refuse(slot, guard if isinstance(guard, Exception) else TryAgainError("it was open"))
+        if count > len(listed) >= most:
+            raise slot_too_large(slot, count, most)
+    last = again[2]
+    if not _is_ask(last) or last.node_addr != guard.node_addr:
+        page.enter(slot, last if isinstance(last, Exception) else TryAgainError("it was open"))
     elif _came_back(here[1], again[1]):
-        page.refuse(slot, TryAgainError("keys came back to it"))
+        page.enter(slot, TryAgainError("keys came back to it"))
     else:
-        page.found[slot] = _in_either(here[1], there[1])
-        page.targets[slot] = asked.node_addr
+        page.enter(slot, _in_either(here[1], there[1]))
+        page.targets[slot] = guard.node_addr
 
 
 def _came_back(before: list[bytes], after: list[bytes]) -> bool:
@@ -331,8 +337,9 @@ class _SlotPage:
 
     Attributes:
         positions: the slots that it may read, with their positions.
-        found: the names of the slots that are wholly here, unfiltered.
+        found: the names of the slots that are wholly here and not read yet, unfiltered.
         targets: of slots that are read open, where the rest of their keys is.
+        left: the positions of slots that have more rows after the page.
     """
 
     def __init__(
@@ -345,15 +352,20 @@ class _SlotPage:
         self.request, self.space, self.progress, self.positions = request, space, progress, positions
         self.found: dict[int, list[bytes]] = {}
         self.targets: dict[int, Address] = {}
+        self.left: dict[int, bytes | None] = {}
         self._refused: set[int] = set()
-        self._half_read: dict[int, bytes] = {}  # the positions of slots that are left
-        self._untouched: set[int] = set()
         self._batches: list[pa.RecordBatch] = []
         self._slots: list[Slots] = []
 
-    def refuse(self, slot: int, error: Exception) -> None:
-        self.progress.refuse(slot, error)
-        self._refused.add(slot)
+    def enter(self, slot: int, names: list[bytes] | Exception) -> None:
+        """Note the names of a slot, or the error by which it was refused."""
+        if isinstance(names, Exception):
+            if slot not in self._refused:
+                self.progress.refuse(slot, names)
+                self._refused.add(slot)
+            return
+        position = self.positions[slot]
+        self.found[slot] = names if position is None else [name for name in names if name > position]
 
     def read_values(self) -> Step:
         """Read values slot by slot, in chunks, until the page is full."""
@@ -398,14 +410,7 @@ class _SlotPage:
                 "name": pa.array([*chain.from_iterable(self.found.values())], pa.binary()),
             }
         )
-        fresh = self.space.select(fresh)
-        for slot in self.found:
-            if (position := self.positions[slot]) is not None:
-                passed = pc.and_(
-                    pc.equal(fresh.column("slot"), slot), pc.less_equal(fresh.column("name"), position)
-                )
-                fresh = fresh.filter(pc.invert(passed))
-        fresh = fresh.sort_by([("slot", "ascending"), ("name", "ascending")])
+        fresh = self.space.select(fresh).sort_by([("slot", "ascending"), ("name", "ascending")])
         slots.append(fresh.column("slot").to_numpy())
         names.append(fresh.column("name").combine_chunks())
         return np.concatenate(slots), pa.concat_arrays(names)
@@ -429,34 +434,42 @@ class _SlotPage:
         answers = yield Exchange(None, commands)
         if not any(issubclass(kind, Exception) for kind in set(map(type, answers))):
             return answers
-        for at in [at for at, answer in enumerate(answers) if isinstance(answer, Exception)]:
-            slot, command, answer = int(slots[at]), commands[at], answers[at]
-            if slot not in self._refused and _is_ask(answer) and answer.node_addr == self.targets.get(slot):
-                _, answer = yield Exchange(answer.node_addr, [_ASKING, command])
-                if answer in _NOT_THERE:  # deleted, or back at the source: the next list of names will tell
-                    answer = TryAgainError("a key of an open slot was not found")
+        failed = [at for at, answer in enumerate(answers) if isinstance(answer, Exception)]
+        for target in {self.targets.get(int(slots[at])) for at in failed} - {None}:
+            asked = [
+                at
+                for at in failed
+                if _is_ask(answers[at])
+                and self.targets.get(int(slots[at])) == answers[at].node_addr == target
+            ]
+            moved = yield Exchange(target, [part for at in asked for part in (_ASKING, commands[at])])
+            for at, answer in zip(asked, moved[1::2], strict=True):
+                # Deleted, or back at the source: the next list of names will tell.
+                gone = TryAgainError("a key of an open slot was not found")
+                answers[at] = gone if answer in _NOT_THERE else answer
+        for at in failed:
+            answer = answers[at]
             if isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE"):
-                raise wrong_type(command[1], self.space.model.kind)
-            if isinstance(answer, Exception) and slot not in self._refused:
-                self.refuse(slot, answer)
-            answers[at] = None if isinstance(answer, Exception) else answer
+                raise wrong_type(commands[at][1], self.space.model.kind)
+            if isinstance(answer, Exception):
+                self.enter(int(slots[at]), answer)
+                answers[at] = None
         return answers
 
     def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
         """Note where slots stand after the page, and keep the names that are left."""
         rest = slots[end:]
-        if end and end < len(slots) and slots[end - 1] == slots[end]:
-            self._half_read[int(slots[end])] = names[end - 1].as_py()
-        for slot in self.positions:
-            mine = np.flatnonzero(rest == slot)
-            if slot in self._refused or not len(mine):
-                self.progress.names.pop(slot, None)
+        starts = [0, *(np.flatnonzero(rest[1:] != rest[:-1]) + 1).tolist()] if len(rest) else []
+        self.progress.names = {s: kept for s, kept in self.progress.names.items() if s not in self.positions}
+        for start, stop in pairwise([*starts, len(rest)]):  # each slot is in one place
+            slot = int(rest[start])
+            if slot in self._refused:
                 continue
-            first, count = end + int(mine[0]), len(mine)
-            self.progress.advance(slot)
-            self.progress.names[slot] = SlotNames(names.slice(first, count), self.targets.get(slot))
-            if slot not in self._half_read:
-                self._untouched.add(slot)
+            begun = start == 0 and end > 0 and slots[end - 1] == slot
+            self.left[slot] = names[end - 1].as_py() if begun else self.positions[slot]
+            self.progress.names[slot] = SlotNames(
+                names.slice(end + start, stop - start), self.targets.get(slot)
+            )
 
     def rows(self) -> PageRows:
         """Return the answer: rows of refused slots are dropped, and their position stays."""
@@ -466,19 +479,14 @@ class _SlotPage:
         if refused:
             stays = ~refused.mask(slots)
             rows, slots = rows.filter(pa.array(stays)), slots[stays]
-        left = self._half_read.keys() | self._untouched
-        for slot in self.positions.keys() - left - self._refused:
-            self.progress.finish(slot)
+        for slot in self.positions.keys() - self._refused:
+            self.progress.refusals.pop(slot, None)
         asked = _slot_set(self.positions)
         after = [Cursor(cursor.slots - asked, cursor.position) for cursor in self.request.cursors]
-        after += [
-            Cursor(SlotSet.span(slot, slot + 1), self._half_read.get(slot, self.positions[slot]))
-            for slot in left - self._refused
-        ]
+        after += [Cursor(SlotSet.span(slot, slot + 1), position) for slot, position in self.left.items()]
         batches = rows.combine_chunks().to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
-        scanned = len(slots)
-        return PageRows(batch, pa.array(slots, pa.uint16()), merge(after), scanned, refused=refused)
+        return PageRows(batch, pa.array(slots, pa.uint16()), merge(after), len(slots), refused=refused)
 
 
 def _is_ask(answer: Any) -> bool:

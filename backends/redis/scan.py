@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,12 @@ from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.errors import torn_slots
 from elasticscan.base.errors import ScanConsumed
 from elasticscan.filters import And, Predicate
-from elasticscan.protocol import ContinuationKey, slots_of
+from elasticscan.protocol import ContinuationKey, Guarantee, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.topology import SlotSet
 
 if TYPE_CHECKING:
     from elasticscan.backends.redis.store import ClusterTable
-
-GUARANTEE = "each key that exists throughout exactly once, any other at most once; no snapshot"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class ClusterScan(Iterator[ClusterPage]):
     @property
     def key(self) -> str | None:
         """The continuation key of where the scan stands now; None when it is complete."""
-        return self._table.seal(self._state) if self._state.cursors else None
+        return self._table.store.seal(self._state) if self._state.cursors else None
 
     def __iter__(self) -> Iterator[ClusterPage]:
         return self
@@ -70,16 +68,31 @@ class ClusterScan(Iterator[ClusterPage]):
                 self._pages = self._read(self._state.columns)
             elif self._reader is not None:
                 raise self._consumed()
-            return next(self._pages)
+            try:
+                return next(self._pages)
+            except StopIteration:
+                raise
+            except BaseException:  # it goes on where it stands when it is asked again
+                self._pages = None
+                raise
 
     @property
     def slots(self) -> SlotSet:
         """All slots of the scan, read or not."""
         return self._state.slots
 
-    def part(self, slots: SlotSet) -> str:
-        """Return the key of this scan over some of its slots: how it is divided among tasks."""
-        return self._table.seal(self._state.restrict_to(slots))
+    @property
+    def standing(self) -> ContinuationKey:
+        """The state of the scan now."""
+        return self._state
+
+    @property
+    def table_name(self) -> str:
+        return self._table.name
+
+    def parts(self, slots: Sequence[SlotSet]) -> list[str]:
+        """Return keys of this scan over some of its slots each: how it is divided among tasks."""
+        return [self._table.store.seal(self._state.restrict_to(some)) for some in slots]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the remaining rows as a stream; pages without rows are left out."""
@@ -114,7 +127,7 @@ class ClusterScan(Iterator[ClusterPage]):
         ]
         return {
             "table": self._table.name,
-            "guarantee": GUARANTEE,
+            "guarantee": Guarantee.EACH_ONCE.value,
             "columns": list(self._state.columns),
             "filter": self._state.filter,
             "slots": len(self._state.slots),
@@ -154,7 +167,7 @@ class ClusterScan(Iterator[ClusterPage]):
                 torn = reader.torn_slots(state.slots)
                 if torn:
                     raise torn_slots(str(torn))
-            yield ClusterPage(rows, self._state, self._table.seal)
+            yield ClusterPage(rows, self._state, self._table.store.seal)
             if left == 0:
                 return
 

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import msgpack
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.backends.redis.cluster_map import ClusterMap
 from elasticscan.backends.redis.connections import Connections
-from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
 from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.inference import infer_fields
-from elasticscan.backends.redis.keys import ClusterSealer
-from elasticscan.backends.redis.options import FAIL_FAST, ClusterOptions, TableOptions
+from elasticscan.backends.redis.names import SLOTS, expression_of, prefix_of, slot_of, slots_of_prefix
+from elasticscan.backends.redis.options import FAIL_FAST, ClusterOptions, TableOptions, read_options
 from elasticscan.backends.redis.pages import KeySpace
-from elasticscan.backends.redis.patterns import expression_of, prefix_of, slots_of_prefix
 from elasticscan.backends.redis.scan import ClusterScan, key_condition
 from elasticscan.backends.redis.values import Model
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotSupported, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.base.suggestions import suggest
 from elasticscan.filters import Predicate, decode_key, single_values, value_set
 from elasticscan.metadata import no_such_column
-from elasticscan.protocol import ContinuationKey, Cursor
+from elasticscan.protocol import ContinuationKey, Cursor, ReadRequest, ScanStart, Sealer, Weights
 from elasticscan.store import Store, Table
 from elasticscan.topology import Placement, SlotSet
 
 _MOST_KEYS = 10_000  # that a condition names
 _KEY_BYTES = 1_000  # about what a value takes, to weigh slots
-
-Weights = np.ndarray[Any, np.dtype[np.float64]]
+_NEVER = 1 << 62
+_PUBLIC, _SECRET = 1, 2  # numbers of secrets
 
 
 class ClusterStore:
-    """A Redis or Valkey cluster. It can be read, and nothing of it can be changed.
+    """A Redis or Valkey cluster. It can be read, and nothing of it can be changed."""
 
-    Args:
-        options: how to reach it.
-        key_secret: what seals continuation keys, or `env:` and the name of a variable; None for keys that
-            anyone who holds them can read.
-    """
-
-    def __init__(self, options: ClusterOptions, key_secret: str | None = None) -> None:
-        self.connections = Connections(options)
-        self.sealer = ClusterSealer(key_secret)
+    def __init__(self, options: ClusterOptions) -> None:
+        self.options, self.connections = options, Connections(options)
+        # Without a secret of the user's, anyone who holds a key can read and forge it.
+        number, text = (_PUBLIC, "") if options.key_secret is None else (_SECRET, options.key_secret)
+        self._sealer = Sealer("cluster", {number: hashlib.sha256(text.encode()).digest()})
 
     def __repr__(self) -> str:
         return f"<elasticscan.ClusterStore of {len(self.connections.map.nodes)} masters>"
@@ -72,13 +67,11 @@ class ClusterStore:
         Raises:
             InvalidOption: an option does not exist, or no key was found to read columns from.
         """
-        known = [each.name for each in fields(TableOptions)]
-        for option in options:
-            if option not in known:
-                raise InvalidOption(
-                    f"table() has no option {option!r}{suggest(option, known)}", option=option
-                )
-        return ClusterTable(self, name, TableOptions(**{"keys_pattern": f"{name}:*"} | options), schema)
+        (asked,) = read_options(options, TableOptions)
+        return ClusterTable(self, name, TableOptions(**{"keys_pattern": f"{name}:*"} | asked), schema)
+
+    def seal(self, state: ContinuationKey) -> str:
+        return self._sealer.seal(state, _NEVER)
 
     def resume(self, key: str) -> ClusterScan:
         """Return the scan that a page's key stands for, from after that page.
@@ -87,16 +80,14 @@ class ClusterStore:
             ContinuationKeyError: it is no key of such a scan.
             TableChanged: the cluster is another one.
         """
-        return self.resume_state(self.sealer.open(key))
-
-    def resume_state(self, state: ContinuationKey) -> ClusterScan:
+        state = self._sealer.open(key, time.time())
         try:
             name, options, schema, members = msgpack.unpackb(state.plan)
             columns = pa.ipc.read_schema(pa.py_buffer(schema))
             table = ClusterTable(self, name, TableOptions(**options), columns)
         except (ValueError, TypeError, pa.ArrowInvalid, msgpack.UnpackException):
             raise ContinuationKeyError("this is no key of a scan of a cluster; start a new scan") from None
-        if not self.connections.map.members.intersection(members):
+        if not self.connections.read_map().members.intersection(members):
             raise TableChanged(
                 "the cluster was replaced by another one since the scan began; begin another scan"
             )
@@ -106,14 +97,6 @@ class ClusterStore:
         """Return where slots are now, and the addresses of shards."""
         cluster = self.connections.read_map()
         return cluster.placement, {s: "{}:{}".format(*node.address) for s, node in cluster.nodes.items()}
-
-    def record_topology(self, history: str | None) -> tuple[ClusterMap, Placement]:
-        """Return where slots are now, and the newest topology that the history had before this one.
-
-        `history` is a SQLite file; None for the memory of this process.
-        """
-        cluster = self.connections.read_map()
-        return cluster, record_topology(cluster, history)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise not_supported(Store, name)
@@ -130,8 +113,11 @@ class ClusterTable:
         self._pattern = options.keys_pattern.encode()
         self._prefix = prefix_of(self._pattern)
         self.slots = slots_of_prefix(self._prefix)
-        self._schema = pa.schema([pa.field(options.key_column, pa.string())])  # until the others are known
-        self._schema = _with_key(infer_fields(self) if schema is None else list(schema), options)
+        self._schema = pa.schema([pa.field(options.key_column, pa.string())])
+        if schema is None:
+            most, typed = options.sample_keys, options.infer_schema
+            schema = infer_fields(self.connections, self.space(None), self.slots, most, typed)
+        self._schema = _with_key(schema, options)
 
     def __repr__(self) -> str:
         return f"<elasticscan.ClusterTable {self.name!r} of keys {self.options.keys_pattern}>"
@@ -218,24 +204,52 @@ class ClusterTable:
             expression_of(self._pattern),
             model,
             options.max_slot_keys,
-            self.connections.has_slot_scan,
+            b":elasticscan:" + os.urandom(6).hex().encode(),
             None if predicate is None else key_condition(predicate, model.key),
         )
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        return (self.options.key_column,)
+
+    shard_key = primary_key
+
+    def begin(self, read: ReadRequest) -> ScanStart:
+        """Begin a scan that is divided among tasks."""
+        scan = self.scan(read.columns, read.filter, None, read.page_rows, read.page_bytes)
+        cluster = self.connections.read_map()
+        names = {shard: "{}:{}".format(*node.address) for shard, node in cluster.nodes.items()}
+        base = record_topology(cluster, self.store.options.topology_history)
+        return ScanStart(scan, self._schema, cluster.placement, base, names, self.slot_bytes())
+
+    def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
+        """Return the one way to read: all keys of the slots that the filter leaves."""
+        slots = self.scan(read.columns, read.filter).slots
+        keys = float(sum(self.slot_bytes()[start:end].sum() for start, end in slots)) / _KEY_BYTES
+        return [
+            {
+                "access": "direct",
+                "kind": "direct",
+                "condition": None,
+                "remainder": read.filter,
+                "rows_scanned": keys,
+                "cost": keys,
+                "chosen": True,
+                "reason": None,
+            }
+        ]
+
+    def places(self, rows: pa.RecordBatch) -> NoReturn:
+        raise not_supported(Table, "places")
 
     def slot_bytes(self) -> Weights:
         """Return about how much each slot holds: its keys, of all tables."""
         weights: Weights = np.zeros(SLOTS)
         cluster = self.connections.map
         for shard, node in cluster.nodes.items():
-            slots = [slot for start, end in cluster.placement.at(shard) for slot in range(start, end)]
-            commands = [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in slots]
-            counts = self.connections.try_exchange(node.address, commands)
-            for slot, count in zip(slots, counts, strict=True):
-                weights[slot] = count * _KEY_BYTES if isinstance(count, int) else 0
+            for slot, count in self.connections.count_keys(node.address, cluster.placement.at(shard)).items():
+                weights[slot] = count * _KEY_BYTES
         return weights
-
-    def seal(self, state: ContinuationKey) -> str:
-        return self.store.sealer.seal(state)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.scan().__arrow_c_stream__(requested_schema)
@@ -254,7 +268,7 @@ class ClusterTable:
         raise not_supported(Table, name)
 
 
-def _with_key(columns: list[pa.Field], options: TableOptions) -> pa.Schema:
+def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:
     """Return the columns with the key's first, and the time to live last."""
     named = {field.name: field for field in columns}
     key = named.pop(options.key_column, pa.field(options.key_column, pa.string()))

@@ -1,8 +1,8 @@
 """Values of keys as rows: hashes, strings, and strings that hold JSON. Pure.
 
-The answers for many keys become one Arrow column per field. A text that does not fit its column's type is
-null in the mode PERMISSIVE, and an error in FAILFAST.
-"""
+The answers for many keys become one Arrow column per field. A text that does not fit its column's type, or an object
+that does not fit its columns, is null in the mode PERMISSIVE, and an error in FAILFAST.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.showing import brief
 
 Kind = Literal["hash", "string", "json"]
+KINDS: tuple[Kind, ...] = ("hash", "string", "json")
+SAMPLE: Literal["sample"] = (
+    "sample"  # the kind of a hash whose fields are not known: all of them, or some if it has very many
+)
+SAMPLED_FIELDS = 1_000
 _FAR = (1 << 31) - 1
 _GONE = -2  # what PTTL answers where there is no key
-KINDS: tuple[Kind, ...] = ("hash", "string", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Model:
         fail_fast: whether a text that does not fit its type is an error.
     """
 
-    kind: Kind
+    kind: Kind | Literal["sample"]
     fields: pa.Schema
     key_start: int
     ttl: str | None = None
@@ -62,6 +66,8 @@ class Model:
             return [(b"EXISTS", name) for name in names]
         if self.kind == "hash":
             return [(b"HMGET", name, *stored) for name in names]
+        if self.kind == SAMPLE:
+            return [(b"HSCAN", name, b"0", b"COUNT", b"%d" % SAMPLED_FIELDS) for name in names]
         return [(b"GET", name) for name in names]
 
     def read(
@@ -78,19 +84,21 @@ class Model:
         if not stored:
             there = np.fromiter((value == 1 for value in values), np.bool_, len(values))
         elif self.kind == "hash":
-            nothing = [None] * len(stored)
-            parts = list(zip(*[value or nothing for value in values], strict=True)) or [()] * len(stored)
-            texts = [pa.array(part, pa.binary()) for part in parts]
+            texts = _columns_of(values, len(stored))
             there = ~np.logical_and.reduce([text.is_null().to_numpy(zero_copy_only=False) for text in texts])
             unsure = [at for at in np.flatnonzero(~there).tolist() if values[at] is not None]
             arrays = {name: self._cast(name, text) for name, text in zip(stored, texts, strict=True)}
+        elif self.kind == SAMPLE:
+            found = [None if value is None else value[1] for value in values]
+            there = np.array([bool(texts) for texts in found], dtype=np.bool_)
+            arrays[stored[0]] = pa.array(found, self.fields.field(stored[0]).type)
         else:
             text = pa.array(values, pa.binary())
             there = text.is_valid().to_numpy(zero_copy_only=False)
             if self.kind == "string":
                 arrays[stored[0]] = self._cast(stored[0], text)
             else:
-                arrays = dict(zip(stored, self._objects(self.schema(stored), text).columns, strict=True))
+                arrays = dict(zip(stored, self._objects(stored, text), strict=True))
         if self.key in columns:
             arrays[self.key] = self.keys(names)
         if left is not None:
@@ -118,48 +126,55 @@ class Model:
         def read(part: pa.Array) -> pa.Array:
             return part.cast(kind) if pa.types.is_binary(kind) else part.cast(pa.string()).cast(kind)
 
-        return pa.concat_arrays(self._read(column, texts, read, lambda count: pa.nulls(count, kind)))
+        return self._read(column, texts, kind, read)
 
-    def _objects(self, schema: pa.Schema, texts: pa.Array) -> pa.RecordBatch:
-        """Read a JSON object from each text."""
+    def _objects(self, columns: Sequence[str], texts: pa.Array) -> list[pa.Array]:
+        """Read a JSON object from each text; return its fields.
+
+        Each text is put into an object of its own, so that it makes one row or an error, whatever it holds,
+        and never takes a row of its neighbours.
+        """
+        kind = pa.struct(self.schema(columns))
+        schema = pa.schema([pa.field("value", kind)])
         options = pa.json.ParseOptions(schema, newlines_in_values=True, unexpected_field_behavior="ignore")
 
-        def read(part: pa.Array) -> pa.RecordBatch:
-            text = b"\n".join(part.to_pylist())
-            limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-            table = pa.json.read_json(io.BytesIO(text), limits, options).combine_chunks()
-            if table.num_rows != len(part):
-                raise pa.ArrowInvalid("a value holds no object, or several")
-            return table.to_batches()[0].select(schema.names)
-
-        def nothing(count: int) -> pa.RecordBatch:
-            return pa.RecordBatch.from_arrays(
-                [pa.nulls(count, field.type) for field in schema], schema=schema
+        def read(part: pa.Array) -> pa.Array:
+            text = b"\n".join(
+                b'{"value":%b}' % (value or b"") for value in part.fill_null(b"null").to_pylist()
             )
+            limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+            table = pa.json.read_json(io.BytesIO(text), limits, options)
+            if table.num_rows != len(part):
+                raise pa.ArrowInvalid("a value holds several objects")
+            return table.column("value").combine_chunks()
 
-        there = pc.is_valid(texts)
-        found = self._read("value", texts.drop_null(), read, nothing)
-        batch = pa.concat_batches(found) if found else nothing(0)
-        places = pc.if_else(there, pc.subtract(pc.cumulative_sum(there.cast(pa.int64())), 1), None)
-        return batch.take(places)
+        found = self._read("value", texts, kind, read)
+        return [pc.struct_field(found, [at]) for at in range(len(columns))]
 
     def _read(
-        self, column: str, texts: pa.Array, read: Callable[[pa.Array], Any], nothing: Callable[[int], Any]
-    ) -> list[Any]:
+        self, column: str, texts: pa.Array, kind: pa.DataType, read: Callable[[pa.Array], pa.Array]
+    ) -> pa.Array:
         """Read texts in as few parts as possible; a single one that cannot be read is null, or an error."""
+        if not len(texts):
+            return pa.nulls(0, kind)
         try:
-            return [read(texts)] if len(texts) else [nothing(0)]
+            return read(texts)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if len(texts) > 1:
                 half = len(texts) // 2
                 parts = (texts[:half], texts[half:])
-                return [found for part in parts for found in self._read(column, part, read, nothing)]
+                return pa.concat_arrays([self._read(column, part, kind, read) for part in parts])
             if self.fail_fast:
                 raise SchemaMismatch(
-                    f"column {column!r}: {brief(texts[0].as_py())} is no {self.fields.field(column).type}; "
-                    "read with mode PERMISSIVE, or correct it"
-                    if column in self.fields.names
-                    else f"a value is no JSON object of these columns: {error!s:.200}; correct it",
+                    f"a value of column {column!r} is no {kind}: {brief(texts[0].as_py())} ({error!s:.200}); "
+                    "read with mode PERMISSIVE, or correct it",
                     column=column,
                 ) from None
-            return [nothing(1)]
+            return pa.nulls(1, kind)
+
+
+def _columns_of(values: Sequence[list[Any] | None], count: int) -> list[pa.Array]:
+    """Return one array for each of so many fields, from a list of fields for each key, or None."""
+    nothing = [None] * count
+    columns = zip(*[value or nothing for value in values], strict=True) if values else [()] * count
+    return [pa.array(column, pa.binary()) for column in columns]

@@ -240,9 +240,9 @@ class AttachedStore(Sequence[str]):
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """Return the current tables and the newest snapshot, from one read of the catalog."""
-        context = open_store(self._uri).context
-        context.check_newest()
-        tables, snapshot = context.tables()
+        backend = open_store(self._uri).backend
+        backend.newest()
+        tables, snapshot = backend.tables()
         by_name = {table.name: table for table in tables}
         return {
             view: TableShape(by_name[name].schema, by_name[name].primary_key[0], by_name[name].primary_key)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from elasticscan.base.redaction import shown
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.sql.tokens import StatementReader, quoted
-from elasticscan.store import Store, Table, status_of
+from elasticscan.store import Store, Table
 
 DETAIL = (
     "format STRING, name STRING, location STRING, snapshot BIGINT, lastModified TIMESTAMP, rows BIGINT, "
@@ -22,7 +22,7 @@ DETAIL = (
 
 def _facts(store: Store, table: Table) -> dict[str, Any]:
     """Return facts about a table, by the columns of `DETAIL`."""
-    (status,) = status_of(store.context, only=table.name)["tables"]
+    status = store.backend.status(table.name)
     newest = next(iter(table.history(1)), None)
     return {
         "format": "elasticscan",

@@ -26,7 +26,7 @@ from elasticscan.connector.partial_rows import PartialRows
 from elasticscan.connector.reading import begin_chosen, chosen_columns, offered_schema, snapshot_chosen
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold, Predicate
-from elasticscan.store import FirstRows, Scan, known_values
+from elasticscan.store import FirstRows, Scan
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 20_000, 4 << 20
@@ -210,10 +210,10 @@ def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) 
         table = store.table(options.table).definition
         partial = PartialRows.of(table.name, table.schema, options.partial)
         schema = offered_schema(table, options)
-        with begin_chosen(store, options, partial.columns(table)) as scan:
+        with begin_chosen(store, options, partial.columns(table.primary_key)) as scan:
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
-            known = None if partial.by else known_values(store.context, scan.standing, partial.values)
+            known = None if partial.by else store.backend.known_values(scan.standing, partial.values)
             rows = _fold(scan, partial, cores, new) if known is None else partial.of_values(known)
             if rows is None:
                 return None

@@ -46,7 +46,7 @@ from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.filters import parse_value
-from elasticscan.store import MOST_ATTEMPTS, Selection, Store, delete_rows, update_rows
+from elasticscan.store import MOST_ATTEMPTS, Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _DELETES = f"{OWN}deletes"
@@ -82,12 +82,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
     plan, _ = queries.plan(change.query)
     if kind != "MERGE" and len(plan.scans) == 1 and plan.scans[0].complete:
         said = {"statement": kind}
-        selection = Selection(
-            store.context,
-            lambda tx: store.context.table(tx, table),
-            plan.scans[0].filter,
-            user_metadata=said,
-        )
+        selection = store.backend.selection(table, plan.scans[0].filter, said)
         if change.set is None:
             return Counter({DELETE: delete_rows(selection).rows})
         schema = store.table(table).schema

@@ -120,9 +120,7 @@ class TableRead:
         options = dict(self.options)
         is_feed = parse_options({"store": self._uri, "table": self._table, **options}).changes.feed
         if not is_feed and not any(name.lower() in _SNAPSHOTS for name in options):
-            context = open_store(self._uri).context
-            context.check_newest()
-            options["versionAsOf"] = str(context.versions()[1])
+            options["versionAsOf"] = str(open_store(self._uri).backend.newest())
         limit = None if self._most is None else RowLimit(self._most)
         few = read_few(parse_options({"store": self._uri, "table": self._table, **options}), limit)
         if few is not None:

@@ -48,11 +48,11 @@ class TableViews:
         Returns:
             The views that were dropped.
         """
-        context = open_store(self._uri).context
-        versions = context.versions()
+        backend = open_store(self._uri).backend
+        versions = backend.versions()
         if versions == self._versions:
             return frozenset()
-        there = {self._prefix + info.name: info for info in context.tables()[0]}
+        there = {self._prefix + info.name: info for info in backend.tables()[0]}
         gone = frozenset(self._tables.keys() - there.keys())
         is_one_hidden = False
         for view in gone:
@@ -73,7 +73,7 @@ class TableViews:
             try:
                 self.make([view])
             except PySparkException:
-                if info.id in {each.id for each in context.tables()[0]}:
+                if info.id in {each.id for each in backend.tables()[0]}:
                     raise
                 self.drop(view)  # it was dropped just now
         self._versions = None if is_one_hidden else versions  # its name may be free the next time

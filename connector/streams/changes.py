@@ -27,7 +27,7 @@ from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.splits import ScanPart, cut
 from elasticscan.connector.streams.offsets import InChanges, segments
 from elasticscan.metadata import TableInfo
-from elasticscan.store import Commit, SlotPlaces, Store, StreamState, look, scan_changes
+from elasticscan.store import Commit, SlotPlaces, Store, StreamState
 from elasticscan.topology import SlotSet
 
 ROWS_PER_TASK = 250_000
@@ -115,8 +115,7 @@ def plan_changes(
     # Deletes have no new rows: without a change feed, reading across them does no harm.
     passed = [c.number for c in commits if _must_pass(c, options.changes)]
     parts = segments(sorted(c.number for c in read), passed, first, last, places.placement.slot_count)
-    scan = scan_changes(
-        store.context,
+    scan = store.backend.changes.scan(
         table,
         places.base,
         tuple(parts),
@@ -129,7 +128,7 @@ def plan_changes(
     )
     rows = sum(change_rows(commit, options.changes) for commit in read)
     rows = rows * len(scan.slots) // places.placement.slot_count
-    return partitions_of(store, scan, _tasks(places, scan.slots, rows, options), places)
+    return partitions_of(store.backend, scan, _tasks(places, scan.slots, rows, options), places.shard_names)
 
 
 def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
@@ -168,10 +167,10 @@ class ChangeFeedReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         store, options = open_store(self._options.store), self._options
         if options.changes.end is None:
-            store.context.check_newest()
+            store.backend.newest()
         table = store.table(options.table).definition
         start = commit_before_start(store, table, options.changes)
-        state = look(store.context, table.id, table.name, after=start)
+        state = store.backend.changes.look(table.id, table.name, after=start)
         state = replace(state, table=state.table.at(self._definition))
         first, last = InChanges(start), InChanges(_end(store, state, options.changes, start))
         lease = secrets.token_hex(8)
@@ -200,7 +199,7 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
             )
     upto = state.newest if options.end is None else options.end
     if options.end_time is not None:
-        upto = store.context.commit_at(options.end_time)
+        upto = store.backend.changes.commit_at(options.end_time)
     if after >= upto and not (options.end is None and options.end_time is None):
         raise InvalidOption(
             f"the change feed would begin with commit {after + 1} and end with {upto}; let it end later",
@@ -216,8 +215,10 @@ def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) 
         NotFound: they ask for those of a time that is still to come.
     """
     if options.start_time is not None:
-        store.context.commit_at(options.start_time)  # else a slip of a year would be a feed without changes
-        return store.context.commit_before(math.nextafter(options.start_time, -math.inf))
+        store.backend.changes.commit_at(
+            options.start_time
+        )  # else a slip of a year would be a feed without changes
+        return store.backend.changes.commit_before(math.nextafter(options.start_time, -math.inf))
     if options.start == EARLIEST:
         return table.oldest_snapshot
     assert isinstance(options.start, int), "checked before"

@@ -6,7 +6,7 @@ import logging
 import math
 
 from elasticscan.base.errors import StartAgain, TryAgain
-from elasticscan.store import Store, hold_for_stream
+from elasticscan.store import Store
 
 RENEW_SECONDS = 60  # how often the catalog is written to
 MOVED_SECONDS = 5  # the same after progress of the stream, which `status` shows
@@ -39,12 +39,12 @@ class StreamLease:
         """Renew the lease, unless that was done a short while ago and not `at_once`."""
         if self._name is None or self._at is None:
             return
-        now = store.context.clock.now()
+        now = store.backend.changes.now()
         pause = RENEW_SECONDS if self._at == self._told else MOVED_SECONDS
         if not at_once and self._told_at <= now < self._told_at + pause:  # and the clock was not set back
             return
         self._told, self._told_at = self._at, now
         try:
-            hold_for_stream(store.context, self._table, self._name, self._at)
+            store.backend.changes.hold(self._table, self._name, self._at)
         except (TryAgain, StartAgain) as error:  # it is renewed long before it ends
             _log.warning("the lease of stream %r could not be renewed: %s", self._name, error)

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -66,11 +65,6 @@ from elasticscan.store import (
     Commit,
     Store,
     StreamState,
-    hold_snapshot,
-    look,
-    look_behind,
-    rows_by_slot,
-    slots_of_filter,
 )
 
 _log = logging.getLogger(__name__)
@@ -88,7 +82,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             Predicate.parse(options.filter, table.schema)
         self._columns = match_columns(schema, offered_schema(table, options))
         self._schema = schema
-        self._store_id, self._table_id = store.context.info.store_id, table.id
+        self._store_id, self._table_id = store.backend.identity, table.id
         self._definition = table.definition  # whose columns the stream has to its end
         self._lease = StreamLease(options.changes.stream_name, table.id)
         self._initial: dict[str, Any] | None = None
@@ -104,7 +98,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the offset of a new stream's beginning. Spark asks again when it repeats the first batch."""
         if self._initial is None:
             store = self._open()
-            store.context.check_newest()
+            store.backend.newest()
             position = self._first_position(store, self._look(store))
             self._initial = _format(store).write(Offset(self._table_id, position, position))
         return dict(self._initial)
@@ -139,15 +133,13 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Leave later commits to the next run."""
-        context = self._open().context
-        context.check_newest()
-        self._target = context.versions()[1]
+        self._target = self._open().backend.newest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the batch that begins at `start`; `start` itself when there is nothing new."""
         store = self._open()
-        store.context.check_newest()
-        question = (store.context.versions(), limit, start)
+        store.backend.newest()
+        question = (store.backend.versions(), limit, start)
         if question == self._unchanged:
             self._lease.keep(store)
             return start
@@ -203,20 +195,22 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_snapshot(
         self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
     ) -> Position:
-        table, at, slots = state.table, start.at, store.context.info.slots
+        table, at, slots = state.table, start.at, store.backend.slot_count
         if at < table.oldest_snapshot and not self._options.changes.fail_on_data_loss:
             at = table.oldest_snapshot
             _log.warning(
                 "snapshot %d of table %r is no longer kept; going on in snapshot %d", start.at, table.name, at
             )
         try:
-            hold_snapshot(store.context, state, at)
+            store.backend.changes.hold_snapshot(state, at)
         except SnapshotExpired as error:
             raise _snapshot_gone(table, at) from error
         end = slots
         if budget is not None:
-            floor = store.context.table_state(table.id, at).floor(at)
-            counts = self._count_rows(store, table, Bounds(floor, at, since=at))
+            floor = store.backend.changes.floor(table.id, at, seen_from=at)
+            counts = store.backend.changes.count_rows(
+                table, Bounds(floor, at, since=at), self._options.filter
+            )
             end = cut_slots(counts, start.slot, budget)
         return InChanges(at) if end >= slots else InSnapshot(at, end)
 
@@ -258,8 +252,10 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         number, feed = commit.number, self._options.changes.feed
         floor = number
         if feed and commit.kind == "overwrite":  # its changes include the rows that it deletes
-            floor = store.context.table_state(table.id, number).floor(number - 1)
-        counts = self._count_rows(store, table, Bounds(floor, number, since=number - 1))
+            floor = store.backend.changes.floor(table.id, number, seen_from=number - 1)
+        counts = store.backend.changes.count_rows(
+            table, Bounds(floor, number, since=number - 1), self._options.filter
+        )
         return counts * 2 if feed and commit.kind in ("write", "merge") else counts
 
     def _cut(self, store: Store, table: TableInfo, commit: Commit, slot: int, most: int) -> InChanges:
@@ -268,33 +264,19 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         end = cut_slots(counts, slot, most)
         return InChanges(commit.number) if end >= len(counts) else InChanges(commit.number - 1, end)
 
-    def _count_rows(self, store: Store, table: TableInfo, bounds: Bounds) -> Counts:
-        """Rows by slot, in slots that the filter leaves; counted once for a snapshot or a large commit."""
-        context, text = store.context, self._options.filter
-
-        def count() -> Counts:
-            counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
-            for start, end in slots_of_filter(context, table, text):
-                counts[start:end] = every[start:end]
-            return counts
-
-        key = ("rows by slot", table.id, self._definition, bounds, text)
-        counts: Counts = context.derived.get(key, count)
-        return counts
-
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Measure the stream's distance behind the table: for people, in the query's progress."""
         position = self._position
         if position is None:
             return None
         store = self._open()
-        versions = store.context.versions()
+        versions = store.backend.versions()
         report = self._behind
         if report is None or report[:2] != (versions, position):
-            slots, in_snapshot = store.context.info.slots, isinstance(position, InSnapshot)
+            slots, in_snapshot = store.backend.slot_count, isinstance(position, InSnapshot)
             name = self._options.table
-            lag = look_behind(
-                store.context, self._table_id, name, _commit_held(position), fragments=in_snapshot
+            lag = store.backend.changes.look_behind(
+                self._table_id, name, _commit_held(position), fragments=in_snapshot
             )
             if in_snapshot:
                 rows = lag.rows + rows_left(lag.fragments, position.slot, slots)
@@ -303,7 +285,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             behind = {"commit": lag.newest, "behindCommits": lag.commits, "behindRows": rows}
             self._behind = report = (versions, position, behind, lag.oldest)
         since = report[3]
-        seconds = 0.0 if since is None else max(store.context.clock.now() - since, 0.0)
+        seconds = 0.0 if since is None else max(store.backend.changes.now() - since, 0.0)
         return report[2] | {"behindSeconds": round(seconds, 3)}
 
     # Batches
@@ -313,7 +295,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
         careless = not self._options.changes.fail_on_data_loss
-        span = between(first, last, store.context.info.slots, may_jump=careless)
+        span = between(first, last, store.backend.slot_count, may_jump=careless)
         if not self._lease.begun:
             self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
         self._lease.keep(store)
@@ -364,7 +346,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _look(self, store: Store, **asked: Any) -> StreamState:
         """One look at the catalog: all that planning a micro-batch knows."""
-        state = look(store.context, self._table_id, self._options.table, **asked)
+        state = store.backend.changes.look(self._table_id, self._options.table, **asked)
         return replace(state, table=state.table.at(self._definition))
 
     def _newest(self, state: StreamState) -> int:
@@ -383,9 +365,8 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 def _format(store: Store) -> OffsetFormat:
     """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
-    info = store.context.info
-    sealer = store.context.sealer
-    return OffsetFormat(info.store_id, info.slots, sealer.sign_offset, sealer.is_signed)
+    backend, signer = store.backend, store.backend.changes.signer()
+    return OffsetFormat(backend.identity, backend.slot_count, signer.sign_offset, signer.is_signed)
 
 
 def _commit_held(position: Position) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of
-from elasticscan.connector.splits import cut, slot_bytes
+from elasticscan.connector.splits import cut
 from elasticscan.connector.streams.changes import stored_columns, task_limits
 from elasticscan.connector.streams.offsets import SnapshotPart
 from elasticscan.metadata import Fragment
-from elasticscan.store import Store, StreamState, scan_snapshot
+from elasticscan.store import Store, StreamState, slot_bytes
 from elasticscan.topology import SlotSet
 
 
@@ -27,8 +27,7 @@ def plan_snapshot(
         SnapshotExpired: the snapshot is no longer kept.
     """
     places = state.places
-    scan = scan_snapshot(
-        store.context,
+    scan = store.backend.changes.scan_snapshot(
         state,
         part.at,
         SlotSet.span(part.start, part.end),
@@ -42,7 +41,7 @@ def plan_snapshot(
     size, most = task_limits(size, _rows(state.fragments, scan.slots), options)
     size = min(size, options.split_bytes)
     parts = cut(places.placement, places.base.placement, weights, size, most, scan.slots)
-    return partitions_of(store, scan, parts, places)
+    return partitions_of(store.backend, scan, parts, places.shard_names)
 
 
 def _rows(fragments: Sequence[Fragment], slots: SlotSet) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from elasticscan.backends.redis import pages
+from elasticscan.protocol import Cursor, merge, slots_of
 from elasticscan.reader import scan
 from elasticscan.topology import SlotSet
 
@@ -83,3 +84,25 @@ def open_slots_are_read_at_their_source_alone(patch: pytest.MonkeyPatch) -> None
 def a_turned_move_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """An open slot is read without a third list, although its keys may have come back to the source."""
     patch.setattr(pages, "_came_back", lambda before, after: False)
+
+
+@fault
+def a_probe_of_another_slot(patch: pytest.MonkeyPatch) -> None:
+    """The guard of a table whose prefix ends within a hash tag is a key of any slot."""
+    patch.setattr(pages, "probe_of", lambda prefix, slot, end: prefix + b"{%d}" % slot + end)
+
+
+@fault
+def a_finished_slot_is_read_again(patch: pytest.MonkeyPatch) -> None:
+    """A slot that is finished stays in the cursors for one more page."""
+    remaining = scan.remaining
+    again: set[int] = set()
+
+    def once_more(read: Any, page: Any) -> Any:
+        left = remaining(read, page)
+        finished = [slot for start, end in read.slots - slots_of(left) for slot in range(start, end)]
+        fresh = [slot for slot in finished if slot not in again]
+        again.update(fresh)
+        return merge((*left, Cursor(SlotSet.of((slot, slot + 1) for slot in fresh))))
+
+    patch.setattr(scan, "remaining", once_more)

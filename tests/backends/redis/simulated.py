@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -21,16 +22,19 @@ from redis.exceptions import AskError, MovedError, ResponseError
 
 from elasticscan.backends.redis.cluster import ClusterShards
 from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views
-from elasticscan.backends.redis.hash_slots import SLOTS, slot_of
+from elasticscan.backends.redis.names import SLOTS, slot_of
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import KeySpace
-from elasticscan.backends.redis.values import Model
+from elasticscan.backends.redis.values import Kind, Model
 from elasticscan.protocol import Cursor, Cursors
 from elasticscan.reader import ScanPlan, ScanStats, drive
 from elasticscan.topology import SlotSet
 
-MODEL = Model("string", pa.schema([("key", pa.string()), ("value", pa.string())]), 2)
-SPACE = KeySpace(b"t:", None, MODEL, 1_000, slot_scan=False)
+FIELDS = pa.schema([("key", pa.string()), ("value", pa.string()), ("left", pa.int64())])
+PREFIXES = (b"t:", b"t:{", b"t:{1")  # the last two end within a hash tag
+
+
+BUCKETS = 4  # of a slot that is walked
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +56,9 @@ class SimulatedCluster:
         self.owners = np.arange(SLOTS) * masters // SLOTS  # by slot, the place of its master in the list
         self.options = ClusterOptions(seeds=(), slot_timeout=1e9)
         self.changes_left = 0
+        self.can_walk_slots = chance.random() < 0.5
+        self.at_once = chance.choice([0.2, 0.9])  # how often a slot moves in one step
+        self.turned = chance.choice([0.0, 0.2, 0.4])  # how often a key goes back
         self.map = self.read_map()
 
     # What a scan asks
@@ -68,6 +75,12 @@ class SimulatedCluster:
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         master = next(m for m in self.masters if m.address == address)
+        if (
+            self.changes_left > 0 and self.random.random() < 0.03
+        ):  # the line is cut, before or after the changes
+            self.changes_left -= 1
+            self.happen()
+            raise ConnectionResetError("the line was cut")
         answers: list[Any] = []
         queued: list[tuple[bytes, ...]] | None = None
         asking = False
@@ -100,6 +113,10 @@ class SimulatedCluster:
         if command[0] == b"CLUSTER":
             here = master.keys.get(int(command[2]), {})
             return len(here) if command[1] == b"COUNTKEYSINSLOT" else list(here)[: int(command[3])]
+        if command[0] == b"INFO":
+            return b"redis_version:8.2.1\r\n" if self.can_walk_slots else b"redis_version:7.0.15\r\n"
+        if command[0] == b"SCAN":
+            return self._walk(master, int(command[1]))
         slot = slot_of(command[1])
         here = master.keys.get(slot, {})
         owner = self.owner_of(slot)
@@ -109,7 +126,20 @@ class SimulatedCluster:
         elif not (asking and slot in master.importing):
             return MovedError("{} {}:{}".format(slot, *owner.address))
         value = here.get(command[1])
+        if command[0] == b"HMGET":
+            return [value] * len(command[2:])
+        if command[0] == b"PTTL":
+            return -2 if value is None else -1
         return value if command[0] == b"GET" else int(value is not None)
+
+    def _walk(self, master: Master, cursor: int) -> list[Any]:
+        """Return some keys of a slot and the cursor after them, which has the slot in its lowest bits.
+
+        Keys lie in buckets by their hash, as in a server, so that those that stay are met whatever is added.
+        """
+        slot, bucket = cursor % SLOTS, cursor // SLOTS
+        here = [key for key in master.keys.get(slot, {}) if crc32(key) % BUCKETS == bucket]
+        return [b"%d" % (0 if bucket + 1 == BUCKETS else slot + (bucket + 1) * SLOTS), here]
 
     # What happens to a cluster
 
@@ -123,20 +153,22 @@ class SimulatedCluster:
         target = owner.migrating.get(slot)
         if target is None:
             other = self.random.choice([m for m in self.masters if m is not owner])
-            if self.random.random() < 0.3:  # at once, as Valkey 9 does
+            if self.random.random() < self.at_once:  # as Valkey 9 does
                 self._hand_over(slot, owner, other)
             else:
                 owner.migrating[slot], other.importing[slot] = other, owner
             return
-        here = owner.keys.get(slot, {})
-        if here and self.random.random() < 0.7:
+        here, there = owner.keys.setdefault(slot, {}), target.keys.setdefault(slot, {})
+        chance = self.random.random()
+        if there and chance < self.turned:  # the move is being turned back
+            key = self.random.choice(list(there))
+            here[key] = there.pop(key)
+        elif here and chance < 0.8:
             key = self.random.choice(list(here))
-            target.keys.setdefault(slot, {})[key] = here.pop(key)
-        elif not here:
+            there[key] = here.pop(key)
+        elif not here and chance < 0.9:
             self._hand_over(slot, owner, target)
-        elif self.random.random() < 0.3:  # the move is turned back, key by key
-            for key in list(target.keys.get(slot, {})):
-                here[key] = target.keys[slot].pop(key)
+        elif not there:
             self._close(slot, owner, target)
 
     def _hand_over(self, slot: int, owner: Master, target: Master) -> None:
@@ -171,41 +203,50 @@ class SimulatedCluster:
 
 
 class Program:
-    """One scan of a simulated cluster: keys that stay must come once, others at most once."""
+    """One scan of a simulated cluster: keys that stay must come once, others at most once.
+
+    The names of keys begin with a prefix, whose hash tag may be open: `t:{` with `{1}7` as `t:{1}7`.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed, chance = seed, random.Random(seed)
         self.random = chance
         tags = [str(number).encode() for number in range(chance.randint(1, 12))]
         self.cluster = SimulatedCluster(chance, [slot_of(tag) for tag in tags], chance.randint(2, 4))
+        kind: Kind = chance.choice(["string", "hash"])
+        model = Model(kind, FIELDS, 0, ttl="left" if chance.random() < 0.3 else None)
+        prefix = chance.choice(PREFIXES)
+        tags = [tag for tag in tags if (b"t:{" + tag).startswith(prefix)]
+        self.space = KeySpace(prefix, None, model, 1_000, b":probe")
+        self.columns = ("key", "value", *([] if model.ttl is None else ["left"]))
         self.stays = {
             b"t:{%b}%d" % (tag, number): b"v" for tag in tags for number in range(chance.randint(0, 9))
         }
         for key, value in self.stays.items():
             self.cluster.write(key, value)
-        self.tags = tags
+        self.tags = tags or [b"1"]
         self.got: Counter[str] = Counter()
 
     def run(self) -> None:
         chance, cluster = self.random, self.cluster
-        reader = ClusterShards(cluster, SPACE)  # type: ignore[arg-type]
+        reader = ClusterShards(cluster, self.space)  # type: ignore[arg-type]
         slots = SlotSet.of((slot, slot + 1) for slot in cluster.slots)
         cursors: Cursors = (Cursor(slots),)
         cluster.changes_left = chance.randint(0, 150)
         page_rows = chance.choice([1, 2, 5, 1_000])
         while cursors:
-            plan = ScanPlan(0, 0, ("key", "value"), page_rows, 1 << 20, reader.current(), slots)
+            plan = ScanPlan(0, 0, self.columns, page_rows, 1 << 20, reader.current(), slots)
             for pages, page in enumerate(drive(plan, cursors, reader, reader, ScanStats())):
                 self.got.update(page.rows.column("key").to_pylist())
                 cursors = page.after
                 self._write()
                 assert pages < 2_000, f"seed {self.seed}: the scan does not end"
                 if chance.random() < 0.1:  # resumed elsewhere
-                    reader = ClusterShards(cluster, SPACE)  # type: ignore[arg-type]
+                    reader = ClusterShards(cluster, self.space)  # type: ignore[arg-type]
                     break
             if chance.random() < 0.2 or not cluster.changes_left:
                 cluster.settle()
-        expected = {key[2:].decode() for key in self.stays}
+        expected = {key.decode() for key in self.stays}
         lost, twice = expected - self.got.keys(), {key for key, times in self.got.items() if times > 1}
         assert not lost and not twice, f"seed {self.seed}: lost {lost}, repeated {twice}"
 

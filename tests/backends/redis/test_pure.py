@@ -8,20 +8,24 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from elasticscan.backends import is_cluster
+from elasticscan.backends.redis import pages
 from elasticscan.backends.redis.cluster_map import UNSERVED, merge_views, read_nodes
-from elasticscan.backends.redis.hash_slots import SLOTS, probe_of, slot_of
 from elasticscan.backends.redis.history import record_topology
-from elasticscan.backends.redis.keys import ClusterSealer
-from elasticscan.backends.redis.options import parse_options, split_uri
+from elasticscan.backends.redis.names import (
+    SLOTS,
+    expression_of,
+    prefix_of,
+    probe_of,
+    slot_of,
+    slots_of_prefix,
+)
+from elasticscan.backends.redis.options import ClusterOptions, TableOptions, read_options, split_uri
 from elasticscan.backends.redis.pages import KeySpace, SlotProgress, read_page
-from elasticscan.backends.redis.patterns import expression_of, prefix_of, slots_of_prefix
 from elasticscan.backends.redis.values import Model
-from elasticscan.base.errors import ContinuationKeyError, InvalidOption, SchemaMismatch
-from elasticscan.protocol import ContinuationKey, Cursor, PageRequest
+from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.protocol import Cursor, PageRequest
 from elasticscan.topology import SlotSet
 
 ID = "{:040x}".format
@@ -32,8 +36,15 @@ def line(number: int, port: int, slots: str, epoch: int = 1, flags: str = "maste
 
 
 @pytest.mark.parametrize("slot", [0, 1, 8_191, 16_383])
-def test_a_probe_lies_in_its_slot(slot: int) -> None:
-    assert slot_of(probe_of(b"person:", slot, b":x")) == slot
+@pytest.mark.parametrize("prefix", [b"person:", b"", b"user{", b"user{a", b"{", b"a}b", b"a{b{c"])
+def test_a_probe_lies_in_its_slot_and_begins_with_its_prefix(prefix: bytes, slot: int) -> None:
+    probe = probe_of(prefix, slot, b":x")
+    assert slot_of(probe) == slot and probe.startswith(prefix)
+
+
+@pytest.mark.parametrize("prefix", [b"t:{a}:", b"{a}{", b"t:{a}"])
+def test_a_probe_of_a_prefix_with_a_tag_lies_in_the_slot_of_the_tag(prefix: bytes) -> None:
+    assert slot_of(probe_of(prefix, 7, b":x")) == slot_of(b"a")
 
 
 def test_the_newest_view_of_each_slot_wins() -> None:
@@ -47,9 +58,6 @@ def test_the_newest_view_of_each_slot_wins() -> None:
     first, second = shards[ID(1)], shards[ID(2)]
     assert cluster.placement.at(second) == SlotSet.span(0, 99)
     assert cluster.placement.at(first) == SlotSet.span(99, SLOTS)
-    hinted = cluster.with_hints({200: ("10.0.0.2", 7002), 201: ("elsewhere", 1)})
-    assert hinted.placement.tablet_of(200).shard == second
-    assert hinted.placement.tablet_of(201).shard == first
     assert merge_views([read_nodes(line(1, 7001, "5"), ("h", 1))], {}).placement.at(UNSERVED) == SlotSet.of(
         [(0, 5), (6, SLOTS)]
     )
@@ -71,6 +79,12 @@ def test_replicas_and_nodes_without_address_own_nothing() -> None:
         (b"t:?x*", b"t:", [b"t:ax", b"t:\xffx1"], [b"t:x"]),
         (b"t[a-c]\\*", b"t", [b"tb*"], [b"td*", b"tb1"]),
         (b"t[^a]", b"t", [b"tb"], [b"ta"]),
+        (b"t[\\]]", b"t", [b"t]"], [b"t\\", b"t"]),
+        (b"t[\\d]", b"t", [b"td"], [b"t\\", b"t7"]),
+        (b"t[z-a-]x", b"t", [b"tmx", b"t-x"], [b"tAx"]),
+        (b"t[]a", b"t", [], [b"ta", b"t]a"]),
+        (b"t[^]a", b"t", [b"t\xffa"], [b"ta"]),
+        (b"t[ab", b"t", [b"ta", b"tb"], [b"t[ab"]),
     ],
 )
 def test_patterns_match_as_in_redis(
@@ -79,7 +93,7 @@ def test_patterns_match_as_in_redis(
     assert prefix_of(pattern) == prefix
     model = Model("string", pa.schema([("key", pa.binary()), ("value", pa.string())]), 0)
     names = pa.table({"name": pa.array([*matching, *others], pa.binary())})
-    kept = KeySpace(prefix, expression_of(pattern), model, 1, slot_scan=False).select(names)
+    kept = KeySpace(prefix, expression_of(pattern), model, 1, b":x").select(names)
     assert kept.column("name").to_pylist() == matching
 
 
@@ -100,7 +114,17 @@ def test_a_url_says_how_to_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "password", ["[hunter2]", "\u2100hunter2", "hunter2/x", "hunter2#x", "hunter2?", "12/hunter2"]
+    "password",
+    [
+        "[hunter2]",
+        "\u2100hunter2",
+        "hunter2/x",
+        "hunter2#x",
+        "hunter2?",
+        "12/hunter2",
+        "12?hunter2",
+        "12#hunter2",
+    ],
 )
 def test_no_error_of_a_url_shows_its_password(password: str) -> None:
     with pytest.raises(InvalidOption) as refused:
@@ -118,15 +142,25 @@ def test_no_error_of_a_url_shows_its_password(password: str) -> None:
 )  # fmt: skip
 def test_options_that_are_wrong_are_refused(name: str, text: str) -> None:
     with pytest.raises(InvalidOption, match=name):
-        parse_options({name: text})
+        read_options({name: text}, ClusterOptions, TableOptions)
 
 
 def test_options_of_spark_redis_are_understood() -> None:
-    cluster, table = parse_options(
-        {"keys.pattern": "a*", "KEY.column": "id", "addressmap": "10.0.0.1:6379=h:7"}
+    cluster, table = read_options(
+        {"keys.pattern": "a*", "KEY.column": "id", "auth": "x", "addressmap": "10.0.0.1:6379=h:7"},
+        ClusterOptions,
+        TableOptions,
     )
     assert table == {"keys_pattern": "a*", "key_column": "id"}
-    assert cluster == {"address_map": {("10.0.0.1", 6379): ("h", 7)}}
+    assert cluster == {"address_map": {("10.0.0.1", 6379): ("h", 7)}, "password": "x"}
+
+
+def test_options_in_python_are_those_of_spark() -> None:
+    (table,) = read_options(
+        {"mode": "failfast", "model": "HASH", "infer_schema": True, "sample_keys": 10, "ttl_column": None},
+        TableOptions,
+    )
+    assert table == {"mode": "FAILFAST", "model": "hash", "infer_schema": True, "sample_keys": 10}
 
 
 def rows(model: Model, values: list[object], columns: list[str]) -> tuple[list[dict[str, object]], list[int]]:
@@ -154,6 +188,17 @@ def test_objects_become_rows_and_what_is_none_is_null() -> None:
         rows(strict, values, ["a"])
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [b"", b"null", b'{"a": 3}\n{"a": 33}', b'{"a": 3}}\n{"value":{"a": 33}', b'{"a": "', b'{"a":', b'"}, {"'],
+)
+def test_a_value_that_is_no_object_takes_no_row_of_its_neighbours(odd: bytes) -> None:
+    model = Model("json", pa.schema([("key", pa.string()), ("a", pa.int64())]), 2)
+    found, _ = rows(model, [odd, b'{"a": 2}', b"", odd, b'{"a": 4}'], ["key", "a"])
+    assert [(row["key"], row["a"]) for row in found if row["a"] is not None] == [("1", 2), ("4", 4)]
+    assert [row["key"] for row in found] == ["0", "1", "2", "3", "4"]
+
+
 def test_all_objects_of_an_exchange_are_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     read_json = pa.json.read_json
@@ -171,7 +216,7 @@ def test_all_objects_of_an_exchange_are_parsed_at_once(monkeypatch: pytest.Monke
 
 def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> None:
     model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
-    space = KeySpace(b"t:", None, model, 1_000_000, slot_scan=False)
+    space = KeySpace(b"t:", None, model, 1_000_000, b":x")
     names = [b"t:{a}%d" % number for number in range(4_000)]
     slot = slot_of(b"a")
     request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 1 << 20, 1 << 30)
@@ -192,36 +237,26 @@ def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> Non
     assert sizes[6:] and max(sizes[6:]) < 100
 
 
+def test_a_slot_that_grows_beyond_the_limit_while_it_is_listed_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "NAMES_AT_ONCE", 2)
+    model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
+    slot = slot_of(b"a")
+    request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 9, 1 << 30)
+    step = read_page(request, KeySpace(b"t:", None, model, 3, b":x"), SlotProgress())
+    next(step)
+    step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, 3, [b"t:{a}1", b"t:{a}2"]]])
+    with pytest.raises(LimitExceeded, match="maxSlotKeys"):
+        step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, 4, [b"t:{a}%d" % n for n in range(3)]]])
+
+
 def test_names_that_are_no_text_need_a_binary_column() -> None:
     names = pa.array([b"t:\xff"], pa.binary())
     with pytest.raises(SchemaMismatch, match="binary"):
         Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2).keys(names)
     kept = Model("string", pa.schema([("key", pa.binary()), ("v", pa.string())]), 2).keys(names)
     assert kept.to_pylist() == [b"\xff"]
-
-
-def key_of(filter_text: str) -> ContinuationKey:
-    slots = SlotSet.span(3, 9)
-    return ContinuationKey(
-        0, 0, 0, slots, (Cursor(slots, b"t:1"),), ("key",), filter_text, 1, 1, "", plan=b"\x00"
-    )
-
-
-@given(st.text(max_size=20), st.sampled_from([None, "secret"]))
-def test_keys_come_back(text: str, secret: str | None) -> None:
-    sealer = ClusterSealer(secret)
-    assert sealer.open(sealer.seal(key_of(text))) == key_of(text)
-
-
-@given(st.integers(0, 200), st.integers(1, 255))
-def test_an_altered_key_is_refused(place: int, change: int) -> None:
-    text = ClusterSealer(None).seal(key_of("a = 1"))
-    letters = [*text]
-    at = place % len(letters)
-    letters[at] = chr((ord(letters[at]) + change) % 128)
-    if letters[at] != text[at]:
-        with pytest.raises(ContinuationKeyError):
-            ClusterSealer(None).open("".join(letters))
 
 
 @pytest.mark.parametrize("in_file", [False, True])

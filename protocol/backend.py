@@ -1,0 +1,162 @@
+"""The door to stores: what Spark and the terminal need of one, whatever it is that holds its rows.
+
+The embedded store is one back end (`elasticscan.store`), a Redis or Valkey cluster another (`elasticscan.backends`).
+Each gives the placement of its slots and reads pages at its shards (`shards`); the cursor rule, the proof of
+coverage, the cutting of a scan into partitions and the reading of one are the same for all of them.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import ContinuationKeyError
+from elasticscan.protocol.keys import ContinuationKey
+from elasticscan.protocol.requests import Placements, ShardReader
+from elasticscan.topology import Placement, SlotSet
+
+Weights = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Guarantee(Enum):
+    """The rows that a scan returns."""
+
+    SNAPSHOT = "every row of one snapshot exactly once"
+    EACH_ONCE = "each key that exists throughout exactly once, any other at most once; no snapshot"
+
+
+class Capability(Enum):
+    """An ability that only some back ends have."""
+
+    SNAPSHOT = "reads at a commit, a tag or a time"
+    ORDER = "reads through indexes, and in their order"
+    CHANGES = "reads of what commits changed, and streams"
+    WRITE = "writes"
+    LOOKUP = "reads of rows by their keys"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A read of a table, as its user asked for it.
+
+    Attributes:
+        columns, filter: what it returns; the filter as SQL text.
+        page_rows, page_bytes: limits of a page.
+        index: the access path, where the back end has the capability ORDER.
+        snapshot, timestamp: what to read at, where it has SNAPSHOT; None for the newest.
+    """
+
+    columns: Sequence[str]
+    filter: str | None
+    page_rows: int
+    page_bytes: int
+    index: str = "auto"
+    snapshot: int | str | None = None
+    timestamp: float | None = None
+
+
+class PartScan(Protocol):
+    """A scan, or a part of one."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def slots(self) -> SlotSet:
+        """All slots of the scan, read or not."""
+
+    @property
+    def standing(self) -> ContinuationKey: ...
+
+    def parts(self, slots: Sequence[SlotSet]) -> list[str]:
+        """Return sealed keys of this scan over some of its slots each: how it is divided among tasks."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+    def count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStart:
+    """A scan that has begun, and what it is divided by.
+
+    Attributes:
+        schema: of the whole table, as the scan reads it.
+        placement, base: where slots are now, and where the newest topology has them.
+        shard_names: for people.
+        weights: about how many bytes each slot holds.
+        entries: how many entries of an index the scan looks at; None where it reads rows alone.
+    """
+
+    scan: PartScan
+    schema: pa.Schema
+    placement: Placement
+    base: Placement
+    shard_names: Mapping[int, str]
+    weights: Weights
+    entries: float | None = None
+
+
+class ReadableTable(Protocol):
+    """A table as reads know it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def primary_key(self) -> tuple[str, ...]: ...
+
+    @property
+    def shard_key(self) -> tuple[str, ...]:
+        """The columns that say in which slot a row is."""
+
+    def begin(self, read: ReadRequest) -> ScanStart: ...
+
+    def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
+        """Return the ways in which a read could be done, with their costs."""
+
+    def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.uint16]]:
+        """Return the shard where each row is at this moment, by name, and its slot."""
+
+
+class Backend(Protocol):
+    """A store that Spark can read."""
+
+    @property
+    def guarantee(self) -> Guarantee: ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
+
+    @property
+    def slot_count(self) -> int: ...
+
+    @property
+    def identity(self) -> str:
+        """The store's id; empty where the keys of scans say themselves which store they belong to."""
+
+    def table(self, name: str, schema: pa.Schema | None = None) -> ReadableTable:
+        """Return a table. `schema` is what a user says its columns are, where the store does not know."""
+
+    def resume(self, key: str, table: str, filter: str | None) -> PartScan:  # noqa: A002
+        """Return the scan that a sealed key stands for.
+
+        Raises:
+            ContinuationKeyError: it is not one of a read of this table with this filter.
+        """
+
+    def shards(self, table: str) -> tuple[Placements, ShardReader]:
+        """Return that by which a scan of a table reads."""
+
+
+def of_another_read() -> ContinuationKeyError:
+    return ContinuationKeyError("the partition belongs to another read; load the DataFrame again")

@@ -1,0 +1,377 @@
+"""The embedded store as a back end: what Spark and the terminal ask of it beyond `Store` and `Table`.
+
+`EmbeddedBackend` reads, as every back end does. `Writes` and `CommitReads` are for those who write, or follow commits,
+in several processes: Spark's writers and streams.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import NotFound
+from elasticscan.base.hashing import slots_of
+from elasticscan.base.showing import utc
+from elasticscan.catalog import IdempotencyKey
+from elasticscan.filters import Aggregate
+from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
+from elasticscan.optimizer import Candidate
+from elasticscan.protocol import (
+    Capability,
+    ContinuationKey,
+    Guarantee,
+    Placements,
+    ReadRequest,
+    ScanStart,
+    Shards,
+    Weights,
+    of_another_read,
+)
+from elasticscan.store.context import Context
+from elasticscan.store.context.leases import hold_for_stream, keep_lease
+from elasticscan.store.context.sealing import StoreSealer
+from elasticscan.store.reading.access_paths import slots_of_filter
+from elasticscan.store.reading.beginning import begin_scan, scan_changes
+from elasticscan.store.reading.changes import Counts, rows_by_slot
+from elasticscan.store.reading.extremes import known_values
+from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.streams import (
+    Lag,
+    StreamState,
+    hold_snapshot,
+    look,
+    look_behind,
+    scan_snapshot,
+)
+from elasticscan.store.status import status_of
+from elasticscan.store.writing.attempts import OutdatedLookError
+from elasticscan.store.writing.by_condition import Selection
+from elasticscan.store.writing.definitions import reserve_table
+from elasticscan.store.writing.merging import Clauses, rows_merged
+from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
+from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
+from elasticscan.store.writing.replacing import publish_replacing, replacing_in
+from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
+from elasticscan.store.writing.writer import has_forerunner, table_to_write
+from elasticscan.topology import SlotSet
+
+
+class EmbeddedTable:
+    """A table, as reads know it."""
+
+    def __init__(self, context: Context, info: TableInfo) -> None:
+        self._context, self.info = context, info
+        self.name, self.schema = info.name, info.schema
+        self.primary_key, self.shard_key = info.primary_key, info.shard_key
+
+    def begin(self, read: ReadRequest) -> ScanStart:
+        """Begin a scan that is divided among tasks."""
+        scan = self._scan(read, is_divided=True)
+        assert scan.layout is not None, "a scan that is divided has one"
+        places, standing = scan.layout.places, scan.standing
+        entries = None
+        if standing.index is not None or standing.by_key:
+            assert scan.choice is not None, "a scan that begins has chosen"
+            entries = scan.choice.candidate.rows_scanned
+        return ScanStart(
+            scan,
+            self.info.at(standing.definition).schema,
+            places.placement,
+            places.base.placement,
+            places.shard_names,
+            slot_bytes(scan.layout.fragments, places.placement.slot_count),
+            entries,
+        )
+
+    def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
+        """Return the candidates of the choice, one of them chosen."""
+        with self._scan(read) as scan:
+            assert scan.choice is not None, "a scan that begins has chosen"
+            chosen: Candidate = scan.choice.candidate
+            return [asdict(each) | {"chosen": each == chosen} for each in scan.choice.candidates]
+
+    def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.uint16]]:
+        """Return the shard where each row is at this moment, by name, and its slot."""
+        slots = slots_of(rows.select(self.shard_key).columns, self._context.info.slots)
+        placement, names = self._context.placement(), self._context.shard_names()
+        starts = np.array([tablet.start for tablet in placement.tablets])
+        homes = pa.array([names.get(tablet.shard, str(tablet.shard)) for tablet in placement.tablets])
+        at: Any = np.searchsorted(starts, slots, "right") - 1
+        return homes.take(pa.array(at)), slots
+
+    def _scan(self, read: ReadRequest, **how: Any) -> Scan:
+        backend = EmbeddedBackend(self._context)
+        snapshot = backend.snapshot_of(self.info, read.snapshot, read.timestamp)
+        page = (read.page_rows, read.page_bytes)
+        return backend.begin(self.name, read.columns, read.filter, snapshot, page, index=read.index, **how)
+
+
+class EmbeddedBackend:
+    """An open store, for the layers above it."""
+
+    guarantee = Guarantee.SNAPSHOT
+    capabilities = frozenset(Capability)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @property
+    def slot_count(self) -> int:
+        return self._context.info.slots
+
+    @property
+    def identity(self) -> str:
+        return self._context.info.store_id
+
+    @property
+    def writes(self) -> Writes:
+        return Writes(self._context)
+
+    @property
+    def changes(self) -> CommitReads:
+        return CommitReads(self._context)
+
+    def shards(self, table: str) -> tuple[Placements, Shards]:
+        """Return placements and shards for scans of all tables."""
+        return self._context.cluster.placements, self._context.cluster.shards
+
+    # Reads
+
+    def table(self, name: str, schema: pa.Schema | None = None) -> EmbeddedTable:
+        """Return a table; the store knows its columns."""
+        return EmbeddedTable(self._context, self._context.table_now(name))
+
+    def begin(
+        self,
+        table: str,
+        columns: Sequence[str],
+        filter: str | None,  # noqa: A002 - the word users know
+        snapshot: int | str | None,
+        page_limits: tuple[int, int],
+        **how: Any,
+    ) -> Scan:
+        """Begin a scan; `how` as for `begin_scan`."""
+        context = self._context
+        return begin_scan(
+            context, lambda tx: context.table(tx, table), list(columns), filter, snapshot, page_limits, **how
+        )
+
+    def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
+        """Return the part of a scan that a task reads. It ends no lease: the task may be repeated."""
+        context, state = self._context, self._context.sealer.open(key)
+        info = keep_lease(context, state)
+        if (state.table, state.filter, state.limit) != (context.table_now(table).id, filter, None):
+            raise of_another_read()
+        return Scan(context, info, context.base_topology(state.base_topology), state, ends_lease=False)
+
+    def snapshot_of(
+        self, table: TableInfo, snapshot: int | str | None, timestamp: float | None
+    ) -> int | str | None:
+        """Return the snapshot at or before a time, if one is given."""
+        if timestamp is None:
+            return snapshot
+        self._context.check_newest()
+        commit = self._context.commit_at(timestamp)
+        if commit < table.created_commit:
+            raise NotFound(
+                f"table {table.name!r} was made after timestampAsOf={utc(timestamp)}; "
+                f"its first snapshot is {table.created_commit}",
+                table=table.name,
+                timestamp=timestamp,
+                kind="snapshot",
+            )
+        return commit
+
+    def known_values(self, key: ContinuationKey, values: Sequence[Aggregate]) -> list[pa.Array] | None:
+        """Return aggregates of a scan that statistics know, if they know all."""
+        return known_values(self._context, key, values)
+
+    def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> Selection:
+        """Return the rows of a table that meet a condition, for one commit that changes them."""
+        context = self._context
+        return Selection(context, lambda tx: context.table(tx, table), where, user_metadata=user_metadata)
+
+    # The catalog
+
+    def newest(self) -> int:
+        """Return the newest commit, after a check that no shard knows a newer one."""
+        self._context.check_newest()
+        return self.versions()[1]
+
+    def versions(self) -> tuple[int, int]:
+        """Return (layout, newest commit): while these are the same, so is everything that readers see."""
+        return self._context.versions()
+
+    def tables(self) -> tuple[tuple[TableInfo, ...], int]:
+        """Return all tables, and the newest commit, from one look at the catalog."""
+        return self._context.tables()
+
+    def status(self, table: str) -> dict[str, Any]:
+        """Return what `Store.status` says of a table."""
+        status: dict[str, Any] = status_of(self._context, only=table)["tables"][0]
+        return status
+
+
+class Writes:
+    """Writes by several processes: tasks stage files, and one of them publishes what all have staged."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def table(self, table_id: int) -> TableInfo | None:
+        """Return a table to write to, also one that is only reserved; None if it is gone."""
+        return table_to_write(self._context, table_id)
+
+    def reserve(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        shard_key: Sequence[str] | None,
+        compression: str | None,
+    ) -> TableInfo:
+        """Reserve a table, which the commit of its first rows makes."""
+        return reserve_table(self._context, name, schema, primary_key, shard_key, compression)
+
+    def stage(self, table: TableInfo, rows: Iterator[pa.RecordBatch], kind: str) -> list[StagedFragment]:
+        """Write rows into files that nothing refers to yet."""
+        return stage(self._context, table, rows, kind)
+
+    def complete(
+        self,
+        table_id: int,
+        definition: int,
+        since: int,
+        rows: Iterator[pa.RecordBatch],
+        given: Sequence[str],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield whole rows: the given columns, and the other columns of the rows with these keys.
+
+        Raises:
+            OutdatedLookError: the table has another definition by now.
+        """
+        find = partial(self._context.look, table_id)
+        current = find()
+        if current.state.table.definition != definition:
+            raise OutdatedLookError
+        yield from rows_merged(self._context, find, current, since, rows, Clauses(columns=given))
+
+    def remove(self, staged: Sequence[StagedFragment]) -> None:
+        """Remove staged files, except those that a commit refers to."""
+        remove_staged(self._context, staged)
+
+    def check_no_key_twice(self, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
+        """Raise `InvalidKey` where two tasks staged the same key."""
+        check_no_key_twice(self._context, table, staged)
+
+    def is_committed(self, table: TableInfo, txn: IdempotencyKey) -> bool:
+        return is_committed(self._context, table.id, txn)
+
+    def has_forerunner(self, table: TableInfo, application: str) -> bool:
+        """Return True if an application wrote to another table of this name, which was dropped."""
+        return has_forerunner(self._context, table, application)
+
+    def absent(self, table: TableInfo, txn: IdempotencyKey | None) -> KeyCheck:
+        """Return the requirement that no written key is there."""
+        return absent(self._context, table, txn)
+
+    def unchanged(
+        self, table: TableInfo, since: int, txn: IdempotencyKey | None
+    ) -> AbstractContextManager[KeyCheck]:
+        """Return the requirement that no written key was changed since a commit."""
+        return unchanged(self._context, table, since, txn)
+
+    def publish(self, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest) -> None:
+        """Make staged files one commit."""
+        publish(self._context, table, staged, request)
+
+    def publish_replacing(
+        self,
+        table: TableInfo,
+        where: str,
+        staged: Sequence[StagedFragment],
+        txn: IdempotencyKey | None,
+        user_metadata: Mapping[str, str] | None,
+    ) -> None:
+        """Make staged files one commit that deletes the other rows which meet a condition."""
+        publish_replacing(replacing_in(self._context, table, where, txn, user_metadata), table, staged)
+
+
+class CommitReads:
+    """Reads of what commits changed, for streams and change feeds."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def now(self) -> float:
+        return self._context.clock.now()
+
+    def look(self, table_id: int, name: str, **asked: Any) -> StreamState:
+        """Look once at the catalog for all that planning needs; `asked` as for `streams.look`."""
+        return look(self._context, table_id, name, **asked)
+
+    def look_behind(self, table_id: int, name: str, after: int, fragments: bool) -> Lag:
+        return look_behind(self._context, table_id, name, after, fragments=fragments)
+
+    def commit_at(self, timestamp: float) -> int:
+        """Return the newest commit at or before a time, which must not be still to come."""
+        return self._context.commit_at(timestamp)
+
+    def commit_before(self, timestamp: float) -> int:
+        return self._context.commit_before(timestamp)
+
+    def scan(self, *asked: Any) -> Scan:
+        """Begin a scan of changes; `asked` as for `scan_changes`."""
+        return scan_changes(self._context, *asked)
+
+    def scan_snapshot(self, state: StreamState, at: int, slots: SlotSet, *asked: Any) -> Scan:
+        """Begin a scan of some slots of a snapshot; `asked` as for `streams.scan_snapshot`."""
+        return scan_snapshot(self._context, state, at, slots, *asked)
+
+    def hold_snapshot(self, state: StreamState, at: int) -> None:
+        """Keep a snapshot that a stream begins with. Raises `SnapshotExpired`."""
+        hold_snapshot(self._context, state, at)
+
+    def hold(self, table_id: int, name: str, commit: int) -> None:
+        """Keep the changes after a commit for the stream of a name."""
+        hold_for_stream(self._context, table_id, name, commit)
+
+    def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
+        """Return the commit that overwrote everything before it, as seen from another one."""
+        return self._context.table_state(table_id, snapshot).floor(seen_from)
+
+    def count_rows(self, table: TableInfo, bounds: Bounds, filter: str | None) -> Counts:  # noqa: A002
+        """Count rows by slot, in the slots that a filter leaves. Counted once for a snapshot or a commit."""
+        context = self._context
+
+        def count() -> Counts:
+            counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
+            for start, end in slots_of_filter(context, table, filter):
+                counts[start:end] = every[start:end]
+            return counts
+
+        counts: Counts = context.derived.get(
+            ("rows by slot", table.id, table.definition, bounds, filter), count
+        )
+        return counts
+
+    def signer(self) -> StoreSealer:
+        """Return what signs the offsets of streams."""
+        return self._context.sealer
+
+
+def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> Weights:
+    """About how many bytes each slot holds: a fragment's are spread over the slots it serves."""
+    weights: Weights = np.zeros(slot_count)
+    for fragment in fragments:
+        share = fragment.serving_bytes / max(len(fragment.slots), 1)
+        for start, end in fragment.slots:
+            weights[start:end] += share
+    return weights
