@@ -372,7 +372,7 @@ def _only_path(text: str) -> str:
 
 
 def _where(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the options `store` and `table`: from the options, from the path "uri/table", or from a path and `table`."""
+    """Return the options `store` and `table`, also where a path gives them: "uri/table", or "uri" alone."""
     store, table, path, url = (values.get(name) for name in ("store", "table", "path", URL))
     places = [place for place in (store, path, url) if place is not None]
     if any(map(is_cluster, places)):  # whose URL may end with the table

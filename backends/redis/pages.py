@@ -57,7 +57,7 @@ PAGE_SLOTS = 256
 NAMES_AT_ONCE = 4_096  # of a slot, before it is known to have more
 SCANNED_NAMES = 50_000  # a slot with more is walked by SCAN where the server can: GETKEYSINSLOT blocks it
 SCAN_COUNT = 1_000
-FIRST_CHUNK, MOST_CHUNK = 64, 16_384  # keys of one exchange of values
+FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys of one exchange of values; each has at most twice those before
 CHUNK_BYTES = 4 << 20
 PASSES_BEFORE_OPEN = 5
 

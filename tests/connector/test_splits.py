@@ -13,9 +13,9 @@ from elasticscan.connector.splits import (
     ScanPart,
     cut,
     most_index_parts,
-    slot_bytes,
 )
 from elasticscan.metadata import StagedFragment
+from elasticscan.store import slot_bytes
 from elasticscan.topology import Placement, SlotSet, Tablet, initial_placement
 from tests.base.examples import examples
 

@@ -154,7 +154,7 @@ class SimulatedCluster:
         if target is None:
             other = self.random.choice([m for m in self.masters if m is not owner])
             if self.random.random() < self.at_once:  # as Valkey 9 does
-                self._hand_over(slot, owner, other)
+                self.hand_over(slot, owner, other)
             else:
                 owner.migrating[slot], other.importing[slot] = other, owner
             return
@@ -167,11 +167,11 @@ class SimulatedCluster:
             key = self.random.choice(list(here))
             there[key] = here.pop(key)
         elif not here and chance < 0.9:
-            self._hand_over(slot, owner, target)
+            self.hand_over(slot, owner, target)
         elif not there:
             self._close(slot, owner, target)
 
-    def _hand_over(self, slot: int, owner: Master, target: Master) -> None:
+    def hand_over(self, slot: int, owner: Master, target: Master) -> None:
         target.keys.setdefault(slot, {}).update(owner.keys.pop(slot, {}))
         self._close(slot, owner, target)
         self.owners[slot] = self.masters.index(target)
@@ -185,7 +185,7 @@ class SimulatedCluster:
         self.changes_left = 0
         for owner in self.masters:
             for slot, target in list(owner.migrating.items()):
-                self._hand_over(slot, owner, target)
+                self.hand_over(slot, owner, target)
 
     def owner_of(self, slot: int) -> Master:
         return self.masters[self.owners[slot]]

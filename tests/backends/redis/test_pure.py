@@ -232,7 +232,7 @@ def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> Non
             exchange = step.send([value] * len(exchange.commands))
         except StopIteration:
             break
-    assert sizes[:4] == [64] * 4
+    assert sizes[:4] == [pages.FIRST_CHUNK] * 4
     assert all(after <= 2 * before for before, after in pairwise(sizes))
     assert sizes[6:] and max(sizes[6:]) < 100
 

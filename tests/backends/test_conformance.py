@@ -1,0 +1,351 @@
+"""The promises of every back end behind the cursor rule, each with its letter, against five of them.
+
+F1 what is finished is whole · F2 one order at every shard · F3 no key twice · F4 no row of slots that are elsewhere
+F5 trouble never looks like an empty slot · F6 what was refused is read later · F7 answers are bounded
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pytest
+
+import elasticscan
+from elasticscan.backends.redis.backend import RedisBackend
+from elasticscan.backends.redis.cluster import ClusterShards
+from elasticscan.backends.redis.errors import ACL
+from elasticscan.backends.redis.names import slot_of
+from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.values import Model
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.hashing import slots_of as slots_of_keys
+from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, Placements, ShardReader
+from elasticscan.reader.cursor import Accepted, accept_page, plan_read, remaining
+from elasticscan.reader.scan import drop_moved
+from elasticscan.topology import Placement, SlotSet, Tablet
+from tests.backends.redis.servers import ServerCluster
+from tests.backends.redis.simulated import SimulatedCluster
+from tests.reader.memory import SCHEMA, MemoryCluster
+
+KEYS, VALUE = 60, "v" * 200
+LARGEST = 300  # more bytes than a row has
+Expected = dict[int, list[str]]  # the keys of each slot, in its order
+
+
+class Subject(Protocol):
+    """A back end with some keys, whose slots can be moved."""
+
+    expected: Expected
+
+    def open(self) -> tuple[Placements, ShardReader]: ...
+
+    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest: ...
+
+    def move(self, slot: int) -> None:
+        """Move a slot to another shard."""
+
+    def begin_move(self, slot: int) -> Callable[[], None] | None:
+        """Leave a slot half moved; returns what ends the move, None where a slot always is at one place."""
+
+    def broken(self) -> Iterator[None]:
+        """For the length of a block no shard answers rightly."""
+
+
+def whole(slots: Expected) -> SlotSet:
+    return SlotSet.of((slot, slot + 1) for slot in slots)
+
+
+class EmbeddedStore:
+    def __init__(self, place: Path) -> None:
+        roots = {name: str(place / name) for name in ("a", "b", "c")}
+        self.place = place
+        self.store = elasticscan.create(str(place / "x.store"), shards=roots, tablets=8, slots=8)
+        table = self.store.create_table(
+            "t", pa.schema([("key", pa.string()), ("value", pa.string())]), ["key"]
+        )
+        keys = [f"{number:03}" for number in range(KEYS)]
+        self.snapshot = table.upsert(pa.table({"key": keys, "value": [VALUE] * KEYS}))
+        self.table = table.definition.id
+        self.expected: Expected = defaultdict(list)
+        for key, slot in zip(keys, slots_of_keys([pa.array(keys)], 8).tolist(), strict=True):
+            self.expected[slot].append(key)
+
+    def open(self) -> tuple[Placements, ShardReader]:
+        return self.store.backend.shards("t")
+
+    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
+        return PageRequest(self.table, shard, cursors, self.snapshot, ("key", "value"), rows, size)
+
+    def move(self, slot: int) -> None:
+        (tablet,) = [each for each in self.store.status()["tablets"] if each["slots"][0] == slot]
+        names = ["a", "b", "c"]
+        self.store.move(tablet["id"], names[(names.index(tablet["shard"]) + 1) % 3])
+
+    def begin_move(self, slot: int) -> None:
+        return None
+
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        for name in "abc":
+            (self.place / name).rename(self.place / f"{name}-away")
+        try:
+            yield
+        finally:
+            for name in "abc":
+                (self.place / f"{name}-away").rename(self.place / name)
+
+
+class Twin:
+    def __init__(self) -> None:
+        placement = Placement.of(Tablet(slot + 1, slot, slot + 1, slot % 3 + 1, 1) for slot in range(8))
+        self.cluster = MemoryCluster(placement)
+        self.snapshot = self.cluster.write({number: number for number in range(KEYS)})
+        self.expected = {slot: [str(n) for n in range(KEYS) if n % 8 == slot] for slot in range(8)}
+
+    def open(self) -> tuple[Placements, ShardReader]:
+        return self.cluster, self.cluster
+
+    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
+        return PageRequest(1, shard, cursors, self.snapshot, tuple(SCHEMA.names), rows, size)
+
+    def move(self, slot: int) -> None:
+        tablet = self.cluster.current().tablet_of(slot)
+        self.cluster.move(tablet.id, tablet.shard % 3 + 1)
+
+    def begin_move(self, slot: int) -> Callable[[], None]:
+        self.cluster.refuses = lambda: True
+        return lambda: setattr(self.cluster, "refuses", lambda: False)
+
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        self.cluster.refuses = lambda: True
+        yield
+        self.cluster.refuses = lambda: False
+
+
+NAMES = [f"person:{{{number % 8}}}{number:03}" for number in range(KEYS)]
+CLUSTER_SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
+
+
+def by_slot(names: list[str]) -> Expected:
+    found: Expected = defaultdict(list)
+    for name in names:
+        found[slot_of(name.encode())].append(name.removeprefix("person:"))
+    return found
+
+
+class Simulated:
+    def __init__(self) -> None:
+        self.expected = by_slot(NAMES)
+        self.cluster = SimulatedCluster(random.Random(1), list(self.expected), 3)
+        self.space = KeySpace(b"person:", None, Model("string", CLUSTER_SCHEMA, 7), 1_000, b":probe")
+        for name in NAMES:
+            self.cluster.write(name.encode(), VALUE.encode())
+
+    def open(self) -> tuple[Placements, ShardReader]:
+        shards = ClusterShards(self.cluster, self.space)  # type: ignore[arg-type]
+        return shards, shards
+
+    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
+        return PageRequest(0, shard, cursors, 0, ("key", "value"), rows, size)
+
+    def move(self, slot: int) -> None:
+        owner = self.cluster.owner_of(slot)
+        masters = self.cluster.masters
+        self.cluster.hand_over(slot, owner, masters[(masters.index(owner) + 1) % 3])
+
+    def begin_move(self, slot: int) -> Callable[[], None]:
+        owner = self.cluster.owner_of(slot)
+        target = next(master for master in self.cluster.masters if master is not owner)
+        owner.migrating[slot], target.importing[slot] = target, owner
+        key = next(iter(owner.keys[slot]))
+        target.keys.setdefault(slot, {})[key] = owner.keys[slot].pop(key)
+        return lambda: self.cluster.hand_over(slot, owner, target)
+
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        exchange = self.cluster.exchange
+
+        def cut(*_: object) -> None:
+            raise ConnectionResetError("the line was cut")
+
+        self.cluster.exchange = cut  # type: ignore[assignment,method-assign]
+        yield
+        self.cluster.exchange = exchange  # type: ignore[method-assign]
+
+
+class Servers:
+    """Real servers, read by a user who has the documented permissions and no other."""
+
+    def __init__(self, cluster: ServerCluster) -> None:
+        self.cluster, self.expected = cluster, by_slot(NAMES)
+        for server in cluster.servers:
+            rule = ["reader", "reset", "on", ">pw", *ACL.split(), "%R~person:*"]
+            server.client.execute_command("ACL SETUSER", *rule)
+        cluster.load({name: {"value": VALUE} for name in NAMES})
+        url = cluster.url.replace("redis://", "redis://reader:pw@")
+        self.backend = RedisBackend(url, {"timeout": "0.5"})
+
+    def open(self) -> tuple[Placements, ShardReader]:
+        shards = ClusterShards(
+            self.backend.store.connections, self.backend.table("person", CLUSTER_SCHEMA).space(None)
+        )
+        return shards, shards
+
+    def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
+        return PageRequest(0, shard, cursors, 0, ("key", "value"), rows, size)
+
+    def move(self, slot: int) -> None:
+        masters = self.cluster.masters
+        self.cluster.move(slot, masters[(masters.index(self.cluster.owner(slot)) + 1) % len(masters)])
+        self.cluster.settle()
+
+    def begin_move(self, slot: int) -> Callable[[], None]:
+        source = self.cluster.owner(slot)
+        target = next(master for master in self.cluster.masters if master is not source)
+        self.cluster.begin_move(slot, source, target)
+        (key,) = source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 1)
+        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 5_000)
+
+        def end() -> None:
+            self.cluster.move_keys(slot, source, target)
+            self.cluster.end_move(slot, target)
+
+        return end
+
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        for server in self.cluster.servers:
+            server.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for server in self.cluster.servers:
+                server.process.send_signal(signal.SIGCONT)
+            self.cluster.settle()
+
+
+@pytest.fixture(params=["embedded", "twin", "simulated", "redis", "valkey"], scope="module")
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    if request.param in ("redis", "valkey"):
+        with ServerCluster(request.param) as cluster:
+            yield Servers(cluster)
+    elif request.param == "embedded":
+        yield EmbeddedStore(tmp_path_factory.mktemp("embedded"))
+    else:
+        yield Twin() if request.param == "twin" else Simulated()
+
+
+class Reader:
+    """Reads pages by the cursor rule, one after another, with something between its steps."""
+
+    def __init__(self, subject: Subject, slots: SlotSet) -> None:
+        self.subject, self.cursors = subject, (Cursor(slots),)
+        self.placements, self.shards = subject.open()
+        self.found: Expected = defaultdict(list)
+        self.finished = SlotSet()
+        self.refused = SlotSet()
+
+    def page(
+        self,
+        rows: int = 1_000,
+        size: int = 1 << 20,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> tuple[Accepted, PageRows]:
+        read = plan_read(self.cursors, self.placements.current())
+        assert read is not None
+        before()
+        page = self.shards.read_page(self.subject.request(read.shard, read.cursors, rows, size))
+        after()
+        with self.placements.look() as look:
+            accepted = accept_page(self.cursors, read, remaining(read, page), look.answer())
+        kept = drop_moved(page, accepted.moved)
+        for key, slot in zip(kept.rows.column("key").to_pylist(), kept.slots.to_pylist(), strict=True):
+            assert read.slots.mask(kept.slots.to_numpy(zero_copy_only=False)).all(), "F4"
+            self.found[slot].append(str(key))
+        self.refused = page.refused
+        self.finished |= accepted.finished
+        self.cursors = accepted.cursors
+        for slot in self.subject.expected:
+            if slot in self.finished:
+                assert self.found[slot] == self.subject.expected[slot], f"F1, F2, F3: slot {slot}"
+        return accepted, kept
+
+
+def test_f1_to_f4_what_is_finished_is_whole_whatever_moves_between_the_steps(subject: Subject) -> None:
+    chance = random.Random(3)
+    slots = list(subject.expected)
+
+    def some_moves() -> None:
+        for slot in chance.sample(slots, 2):
+            subject.move(slot)
+
+    for _ in range(4):
+        reader = Reader(subject, whole(subject.expected))
+        for _ in range(12):
+            if reader.cursors:
+                reader.page(chance.choice([3, 1_000]), before=some_moves, after=some_moves)
+        while reader.cursors:
+            reader.page()
+        assert reader.found.keys() == subject.expected.keys()
+
+
+def test_f2_and_f3_the_order_of_a_slot_is_the_same_at_every_shard(subject: Subject) -> None:
+    slot = min(subject.expected)
+    reader = Reader(subject, SlotSet.span(slot, slot + 1))
+    positions = []
+    while reader.cursors:
+        reader.page(rows=1)
+        positions += [cursor.position for cursor in reader.cursors]
+        subject.move(slot)
+    assert reader.found[slot] == subject.expected[slot]
+    assert positions == sorted(set(positions))
+
+
+def test_f5_a_shard_that_does_not_answer_is_no_empty_slot(subject: Subject) -> None:
+    reader = Reader(subject, whole(subject.expected))
+    placed = reader.placements.current()
+    read = plan_read(reader.cursors, placed)
+    assert read is not None
+    with subject.broken():
+        try:
+            page = reader.shards.read_page(subject.request(read.shard, read.cursors, 1_000, 1 << 20))
+        except (ElasticScanError, OSError):
+            page = None
+    if page is not None and page.refused != read.slots:
+        finished = accept_page(reader.cursors, read, remaining(read, page), placed).finished
+        rows = page.rows.num_rows
+        assert rows == sum(len(keys) for slot, keys in subject.expected.items() if slot in finished)
+    while reader.cursors:
+        reader.page()
+
+
+def test_f6_a_refused_slot_is_read_when_it_is_whole_again(subject: Subject) -> None:
+    slot = max(subject.expected)
+    reader = Reader(subject, SlotSet.span(slot, slot + 1))
+    end = subject.begin_move(slot)
+    if end is None:
+        pytest.skip("a slot of this back end is always whole at one shard")
+    accepted, kept = reader.page()
+    assert reader.refused == SlotSet.span(slot, slot + 1)
+    assert not accepted.finished and not kept.rows.num_rows
+    end()
+    for _ in range(10):
+        if reader.cursors:
+            reader.page()
+    assert not reader.cursors
+
+
+def test_f7_an_answer_is_no_larger_than_a_page_and_one_value(subject: Subject) -> None:
+    reader = Reader(subject, whole(subject.expected))
+    while reader.cursors:
+        _, page = reader.page(size=1_000)
+        assert page.rows.nbytes <= 1_000 + LARGEST
