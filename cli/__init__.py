@@ -24,6 +24,7 @@ table        drop, add-column, drop-column, rename-column, widen-column, set-com
 loading      load
 exporting    export
 scan         scan, changes, count, get
+clusters     scans of Redis and Valkey clusters, and their slot map
 query        aggregate, sql, explain
 snapshot     history, restore-table, set-retention, tag create, tag drop, tag list
 index        index create, index drop, index list

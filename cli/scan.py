@@ -16,10 +16,12 @@ import pyarrow as pa
 import typer
 
 import elasticscan
+from elasticscan.backends import is_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
+from elasticscan.cli.clusters import begun_scan
 from elasticscan.cli.options import (
     Columns,
     Filter,
@@ -30,6 +32,7 @@ from elasticscan.cli.options import (
     Table,
     Uri,
     names_of,
+    pairs_of,
 )
 from elasticscan.cli.output import (
     answer,
@@ -69,14 +72,19 @@ def scan(
     pages: Pages = None,
     page_rows: PageRows = DEFAULT_PAGE_ROWS,
     key: Annotated[str | None, typer.Option(metavar="KEY", help="Continue where a scan stopped.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="Of a Redis or Valkey cluster, as model=json."),
+    ] = None,
     output: Output = None,
     format_: Format = None,
     json: Json = False,
 ) -> None:
     """Read every row of a snapshot exactly once, while tablets move.
 
-    Rows go to the terminal as a table (the first 20 by default), to stdout as one JSON object a line, or to a
-    file. A scan that stops after some --pages prints the key that continues after them.
+    Of a Redis or Valkey cluster (redis://host:7000/person) each key that exists throughout. Rows go to the
+    terminal as a table (the first 20 by default), to stdout as one JSON object a line, or to a file. A scan
+    that stops after some --pages prints the key that continues after them.
 
     Example: elasticscan scan trips.store trips --filter 'km > 9' --columns id,km -o trips.parquet
     """
@@ -91,20 +99,26 @@ def scan(
     given = {name: value for name, value in settings.items() if value is not None}
     form = "json" if json else format_
     is_preview = output is None and form is None and limit is None and pages is None
+    if key is not None and given:
+        name = f"--{next(iter(given)).replace('_', '-')}"
+        raise InvalidOption(f"{name} cannot change a scan that has begun; leave it out", option=name)
+    if is_preview and key is None:
+        given |= {"limit": SHOWN_ROWS + 1}
+    if is_cluster(uri):
+        with begun_scan(
+            uri, table, key, pairs_of(option, "--option"), given | {"page_rows": page_rows}
+        ) as begun:
+            of = "of a cluster"
+            _give(begun, islice(begun, pages), f"elasticscan scan {shown(uri)}", of, output, form, is_preview)
+        return
     with elasticscan.open(uri) as store:
         if key is not None:
-            if given:
-                option = f"--{next(iter(given)).replace('_', '-')}"
-                raise InvalidOption(
-                    f"{option} cannot change a scan that has begun; leave it out", option=option
-                )
             begun = store.resume(key)
             if table not in (None, begun.explain()["table"]):
                 raise InvalidOption(f"the key is not one of table {table!r}; leave TABLE out", option="--key")
         elif table is None:
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
         else:
-            given |= {"limit": SHOWN_ROWS + 1} if is_preview else {}
             begun = store.table(table).scan(page_rows=page_rows, **given)
         of = f"of snapshot {begun.snapshot}"
         _give(begun, islice(begun, pages), f"elasticscan scan {shown(uri)}", of, output, form, is_preview)
@@ -282,6 +296,7 @@ def _write(
             writer.write_batch(page.rows)
             rows += page.rows.num_rows
             bar.update(task, note=f"{rows:,} rows")
-    value = {"output": str(path), "rows": rows, "snapshot": begun.snapshot, "continuation_key": begun.key}
+    value = {"output": str(path), "rows": rows, "snapshot": getattr(begun, "snapshot", None)}
+    value["continuation_key"] = begun.key
     more = f"\nMore with --key {begun.key}" if begun.key else ""
     answer(as_json, value, f"{counted(rows, 'row')} {of} written to {path}.{more}")

@@ -12,9 +12,11 @@ from rich.console import Group
 from rich.text import Text
 
 import elasticscan
+from elasticscan.backends import is_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import utc
 from elasticscan.base.user_files import naming_file
+from elasticscan.cli.clusters import show_topologies
 from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, shards_of
 from elasticscan.cli.output import answer, listing, progress
 from elasticscan.cli.picture import shard_lines
@@ -119,11 +121,20 @@ def topologies(
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option(help="Of a Redis or Valkey cluster: go on with each change that is seen.")
+    ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
 
+    Of a Redis or Valkey cluster, which keeps none, the present one.
+
     Example: elasticscan topologies trips.store --svg slots.svg
     """
+    if is_cluster(uri):
+        return show_topologies(uri, json, watch, limit, svg)
+    if watch:
+        raise InvalidOption("--watch is for Redis and Valkey clusters; leave it out", option="--watch")
     with elasticscan.open(uri) as store:
         if svg is not None:
             slot_map = store.slot_map(100 if limit is None else limit)

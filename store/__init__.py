@@ -55,6 +55,7 @@ from elasticscan.store.reading.changes import feed_fields
 from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
+from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import StreamState
@@ -62,6 +63,7 @@ from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
+from elasticscan.store.rows.sources import read_files
 from elasticscan.store.rows.text import guess_type
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
@@ -116,8 +118,11 @@ __all__ = [
     "feed_fields",
     "file_form",
     "guess_type",
+    "kind_of",
     "known_values",
+    "open_file",
     "publish",
+    "read_files",
     "repair_store",
     "resolve",
     "rows_that_meet",

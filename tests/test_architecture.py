@@ -69,8 +69,7 @@ PURE = (
     "upkeep/*.py",
     "reader/*.py",
     "backends/redis/cluster_map.py",
-    "backends/redis/hash_slots.py",
-    "backends/redis/patterns.py",
+    "backends/redis/names.py",
     "store/repair/plan.py",
     "store/upkeep/garbage.py",
 )

@@ -118,6 +118,10 @@ class ClusterScan(Iterator[ClusterPage]):
         """Count the remaining rows, by the columns that the filter needs or by the keys alone."""
         return sum(rows.num_rows for rows in self._batches((self._table.schema.names[0],)))
 
+    def close(self) -> None:
+        """End the scan early; the keys of its pages can still be resumed."""
+        self._reader = self._reader or self
+
     def explain(self) -> dict[str, Any]:
         """Explain what is read where, and which guarantee holds."""
         placement, names = self._table.store.placement()
