@@ -3,8 +3,7 @@
 `Predicate` is a filter: text that sqlglot reads (`parser`), a small typed tree (`expression`, `typed`,
 `coercion`), evaluated by Arrow kernels (`kernels`, `casts`, `patterns`) in three-valued logic. What cannot
 be evaluated exactly as Spark would is refused. `with_parameters` writes values into it as literals
-(`parameters`), `sql_of_expression` says what one of pyarrow's expressions means (`arrow_expressions`).
-`Assignment` is a column's new value, read by the same rules.
+(`parameters`). `Assignment` is a column's new value, read by the same rules.
 
 `value_set` says which values of one column a condition leaves possible, as sets of key intervals (`key_sets`,
 `bounds`). Rows may be skipped by them: a set may be too wide, which costs time, and never too
@@ -23,7 +22,7 @@ coercion           types that a filter computes with; typed: trees with Spark's 
 casts              CAST on whole arrays; patterns: LIKE and RLIKE; kernels: a tree on record batches
 parser             SQL text, read into a tree
 predicate          a filter: checked once, then evaluated
-parameters         values, written into a condition; arrow_expressions: conditions of pyarrow's
+parameters         values, written into a condition
 assignment         a column's new value
 value_sets         the values that a condition leaves possible
 units              decimals as whole numbers; exact: arithmetic in 64 bits where that is certain to be exact
@@ -43,7 +42,6 @@ from elasticscan.filters.aggregates import (
     Aggregate,
     check_groupable,
 )
-from elasticscan.filters.arrow_expressions import sql_of_expression
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
 from elasticscan.filters.casts import always_fits, may_fail
@@ -142,7 +140,6 @@ __all__ = [
     "quote_name",
     "shortened",
     "single_values",
-    "sql_of_expression",
     "to_sql",
     "to_text",
     "type_name",

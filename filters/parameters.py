@@ -48,7 +48,7 @@ def with_parameters(text: str, parameters: Mapping[str, Any]) -> str:
                 f"the parameter :{name} has no value; add it to parameters, which has {_listed(parameters)}",
                 filter=text,
             )
-        literal = literal_of(name, parameters[name])
+        literal = _literal_of(name, parameters[name])
         if _stands_alone(tokens, number) and _items(parameters[name]) is not None:
             literal = literal[1:-1]  # the parentheses of `IN (:name)` are those of the list
         pieces += [text[end : token.start], literal]
@@ -87,7 +87,7 @@ def _listed(names: Any) -> str:
     return ", ".join(map(str, names)) or "none"
 
 
-def literal_of(name: str, value: Any) -> str:
+def _literal_of(name: str, value: Any) -> str:
     """Return the literal of a value, or the list of an IN; `name` is for an error."""
     items = _items(value)
     if items is None:

@@ -20,7 +20,6 @@ from numbers import Real
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from elasticscan.base.clock import seconds_of, zoned
 from elasticscan.base.errors import InvalidOption, LimitExceeded
@@ -36,14 +35,13 @@ from elasticscan.base.limits import (
 )
 from elasticscan.base.showing import brief, is_whole
 from elasticscan.catalog import IdempotencyKey
-from elasticscan.filters import sql_of_expression, with_parameters
+from elasticscan.filters import with_parameters
 
 Value = TypeVar("Value")
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 
 Names: TypeAlias = str | Sequence[str]
-Filter: TypeAlias = str | pc.Expression | None  # SQL text, or an expression of pyarrow's
 Parameters: TypeAlias = Mapping[str, Any] | None
 Snapshot: TypeAlias = int | str | datetime | None
 Said: TypeAlias = Mapping[str, str] | None
@@ -90,11 +88,11 @@ def text(option: str, value: Any) -> str:
     return str(value)
 
 
-def condition(option: str, value: Any, parameters: Any, schema: Callable[[], pa.Schema]) -> str | None:
+def condition(option: str, value: Any, parameters: Any) -> str | None:
     """Return a condition as SQL text with its parameters as literals; None if there is none."""
     if value is None:
         return None
-    sql = sql_of_expression(value, schema()) if isinstance(value, pc.Expression) else text(option, value)
+    sql = text(option, value)
     return sql if parameters is None else with_parameters(sql, parameters)
 
 

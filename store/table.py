@@ -17,7 +17,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import IdempotencyKey, Tag, Tx, retry_interrupted
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, schema_changes
-from elasticscan.store.arguments import Filter, Names, Parameters, Reading, Said, Since, Snapshot, Txn
+from elasticscan.store.arguments import Names, Parameters, Reading, Said, Since, Snapshot, Txn
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable
 from elasticscan.store.context.tags import add_tag, drop_tag
@@ -58,7 +58,7 @@ class Table:
       write raises `RowsChanged` if one of its keys was written or deleted by a later commit; its `fields`
       name some `keys` and the `newest` commit. `SnapshotExpired`: these changes are no longer kept.
     - `user_metadata`: a small dict of texts that `history` shows with the commit.
-    - `filter`, `where`: a SQL condition, or an expression of pyarrow's such as `pc.field("km") > 1`.
+    - `filter`, `where`: a SQL condition.
     - `parameters`: values of the condition's `:name`: "city IN :cities", {"cities": ["Oslo", "Lima"]}.
     - `snapshot`: a commit number, a tag, or a time with its zone, for which the newest commit until then is
       read; numbers and times also as text. The newest by default. Raises `NotFound` or `SnapshotExpired`.
@@ -168,7 +168,7 @@ class Table:
         rows: Any,
         txn: Txn = None,
         *,
-        where: Filter = None,
+        where: str | None = None,
         parameters: Parameters = None,
         user_metadata: Said = None,
     ) -> CommitNumber:
@@ -180,7 +180,7 @@ class Table:
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
         table = self.definition
         data = arrow_rows(rows, table)
-        where = arguments.condition("where", where, parameters, lambda: table.schema)
+        where = arguments.condition("where", where, parameters)
         if where is not None:
             return replace_rows(self._selection(where, None, once, said), table, data)
         return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
@@ -189,7 +189,7 @@ class Table:
         self,
         keys: Any = None,
         *,
-        where: Filter = None,
+        where: str | None = None,
         parameters: Parameters = None,
         if_unchanged_since: Since = None,
         txn: Txn = None,
@@ -206,7 +206,7 @@ class Table:
             raise InvalidOption(
                 "delete takes either keys or where=condition; give one of them", option="where"
             )
-        where = arguments.condition("where", where, parameters, lambda: self.schema)
+        where = arguments.condition("where", where, parameters)
         if where is not None:
             return delete_rows(self._selection(where, if_unchanged_since, once, said))
         table = self.definition
@@ -217,7 +217,7 @@ class Table:
     def update(
         self,
         set: Mapping[str, Any],
-        where: Filter = None,
+        where: str | None = None,
         *,
         parameters: Parameters = None,
         if_unchanged_since: Since = None,
@@ -236,7 +236,7 @@ class Table:
         An overflow or a division by zero is a `FilterError` or `SchemaMismatch`, too.
         """
         once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
-        where = arguments.condition("where", where, parameters, lambda: self.schema)
+        where = arguments.condition("where", where, parameters)
         return update_rows(self._selection(where, if_unchanged_since, once, said), set)
 
     def merge(
@@ -288,7 +288,7 @@ class Table:
     def scan(
         self,
         columns: Names | None = None,
-        filter: Filter = None,
+        filter: str | None = None,
         *,
         parameters: Parameters = None,
         index: str = AUTO,
@@ -315,7 +315,7 @@ class Table:
             self._context,
             self._find,
             arguments.or_none(arguments.names, "columns", columns),
-            arguments.condition("filter", filter, parameters, lambda: self.schema),
+            arguments.condition("filter", filter, parameters),
             arguments.or_none(arguments.past, "snapshot", snapshot),
             arguments.page_limits(page_rows, page_bytes),
             index=arguments.text("index", index),
@@ -329,22 +329,26 @@ class Table:
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def to_reader(
-        self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]
+        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
     ) -> pa.RecordBatchReader:
         """Read the rows of a snapshot as a stream of record batches; arguments and errors as of `scan`."""
         return self.scan(columns, filter, **how).to_reader()
 
     def to_arrow(
-        self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]
+        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
     ) -> pa.Table:
         """Read all rows of a snapshot as an Arrow table; arguments and errors as of `scan`."""
         return self.scan(columns, filter, **how).to_table()
 
-    def to_pandas(self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]) -> Any:
+    def to_pandas(
+        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
+    ) -> Any:
         """Read all rows of a snapshot as a pandas frame, as `Scan.to_pandas`; arguments as of `scan`."""
         return self.scan(columns, filter, **how).to_pandas()
 
-    def to_polars(self, columns: Names | None = None, filter: Filter = None, **how: Unpack[Reading]) -> Any:
+    def to_polars(
+        self, columns: Names | None = None, filter: str | None = None, **how: Unpack[Reading]
+    ) -> Any:
         """Read all rows of a snapshot as a Polars frame; arguments and errors as of `scan`."""
         return self.scan(columns, filter, **how).to_polars()
 
@@ -352,7 +356,7 @@ class Table:
         self,
         path: str | Path,
         columns: Names | None = None,
-        filter: Filter = None,
+        filter: str | None = None,
         *,
         file_bytes: int = FILE_BYTES,
         compression: str = "zstd",
@@ -378,7 +382,7 @@ class Table:
         self,
         values: Names,
         group_by: Names = (),
-        filter: Filter = None,
+        filter: str | None = None,
         snapshot: Snapshot = None,
         *,
         parameters: Parameters = None,
@@ -395,7 +399,7 @@ class Table:
             self._find,
             arguments.names("values", values),
             arguments.names("group_by", group_by),
-            arguments.condition("filter", filter, parameters, lambda: self.schema),
+            arguments.condition("filter", filter, parameters),
             arguments.or_none(arguments.past, "snapshot", snapshot),
         )
 
@@ -422,7 +426,7 @@ class Table:
         after: Snapshot = None,
         upto: Snapshot = None,
         columns: Names | None = None,
-        filter: Filter = None,
+        filter: str | None = None,
         *,
         parameters: Parameters = None,
         feed: bool = True,
@@ -446,7 +450,7 @@ class Table:
             self._find,
             (arguments.or_none(past, "after", after), arguments.or_none(past, "upto", upto)),
             arguments.or_none(arguments.names, "columns", columns),
-            arguments.condition("filter", filter, parameters, lambda: self.schema),
+            arguments.condition("filter", filter, parameters),
             feed,
             arguments.page_limits(page_rows, page_bytes),
         )

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet
 import pytest
@@ -208,21 +207,6 @@ def test_times_of_other_libraries_are_those_times_or_refused(store: Store) -> No
     for finer in (day + np.timedelta64(1, "ns"), pd.Timestamp(day) + pd.Timedelta(1, "ns")):
         with pytest.raises(FilterError, match="to the microsecond"):
             count(finer)
-
-
-def test_expressions_of_pyarrow_are_conditions(table: Table) -> None:
-    assert table.scan(filter=pc.field("id") > 1).count() == 2
-    assert table.aggregate("count(*)", filter=pc.field("city").isin(["Oslo"])).to_pylist() == [
-        {"count(*)": 1}
-    ]
-    table.update({"ok": "FALSE"}, pc.field("n").is_null())
-    assert table.get([2], ["ok"]).to_pylist() == [{"ok": False}]
-    table.delete(where=pc.field("id") == 3)
-    assert table.scan().count() == 2
-    with pytest.raises(FilterError, match="other things than a column and a value"):
-        table.scan(filter=pc.field("id") + 1 > 2)
-    with pytest.raises(FilterError, match="no parameter :id"):
-        table.scan(filter=pc.field("id") > 1, parameters={"id": 1})
 
 
 def test_a_time_names_the_newest_snapshot_until_then(table: Table) -> None:
