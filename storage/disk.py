@@ -324,7 +324,7 @@ class LocalFile:
         self._descriptor: _Descriptor | None = _Descriptor(path)
         state = os.fstat(self._descriptor.number)
         if not stat.S_ISREG(state.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise IsADirectoryError(errno.EISDIR, "not a regular file", str(path))
         self.size = state.st_size
         _DESCRIPTORS.used(self)
 

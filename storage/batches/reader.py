@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.errors import FragmentDamaged
+from elasticscan.base.resources import lack_of_memory
 from elasticscan.metadata import Seal
 from elasticscan.storage.batches.cache import BatchCache, KeptBatches
 from elasticscan.storage.batches.layout import (
@@ -25,7 +26,6 @@ from elasticscan.storage.batches.layout import (
 )
 from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
 from elasticscan.storage.disk import Disk
-from elasticscan.storage.disk_errors import out_of_memory
 from elasticscan.storage.parts import Parts
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 
@@ -116,7 +116,7 @@ class BatchReader:
         try:
             yield
         except MemoryError as error:
-            raise out_of_memory(self._path) from error
+            raise lack_of_memory() from error
         except UNREADABLE as error:
             raise self.damaged(error) from error
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -20,7 +18,8 @@ from botocore.exceptions import ConnectionError as NoConnection
 from urllib3.exceptions import HTTPError
 
 from elasticscan.base.errors import DiskFull, ElasticScanError, ShardUnavailable, WriteConflict
-from elasticscan.storage.disk_errors import missing_file, out_of_files
+from elasticscan.base.resources import lack_in
+from elasticscan.storage.disk_errors import missing_file
 
 # What a request can end with that may go well when it is sent again.
 FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
@@ -94,13 +93,13 @@ def may_be_renewed(error: BaseException) -> bool:
     return code_of(error) in _OUTDATED or isinstance(error, (NoCredentialsError, CredentialRetrievalError))
 
 
-def _number_of(error: BaseException | None) -> int | None:
-    """Return the first number of the operating system in what caused an error."""
+def _cause_of(error: BaseException | None) -> OSError | None:
+    """Return the first error of the operating system in what caused an error."""
     for _ in range(10):
         if error is None or (isinstance(error, OSError) and error.errno is not None):
             break
         error = error.__cause__ or error.__context__
-    return error.errno if isinstance(error, OSError) else None
+    return error if isinstance(error, OSError) else None
 
 
 def as_ours(error: BaseException, root: str, where: str, server: str, writing: bool) -> ElasticScanError:
@@ -112,8 +111,9 @@ def as_ours(error: BaseException, root: str, where: str, server: str, writing: b
         writing: whether something was to be changed.
     """
     code = code_of(error)
-    if not code and _number_of(error) in (errno.EMFILE, errno.ENFILE):
-        return out_of_files(where)
+    cause = None if code else _cause_of(error)
+    if cause is not None and (lack := lack_in(cause)) is not None:
+        return lack
     if code in ("NoSuchKey", "404"):
         return missing_file(where)
     if code == "NoSuchUpload":
