@@ -78,13 +78,7 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
 from elasticscan.storage.changes.pages import read_changes
-from elasticscan.storage.conform import (
-    batches_of,
-    check_keys_filled,
-    conform,
-    hint_of_case,
-    rows_instead_of,
-)
+from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled, conform
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, stored_schema
@@ -132,6 +126,7 @@ __all__ = [
     "DELETED",
     "INSERT",
     "OBJECT_SCHEMES",
+    "ROWS_HINT",
     "RUN_COLUMNS",
     "SMALL_FILE_BYTES",
     "SMALL_FRAGMENT_BYTES",
@@ -168,7 +163,6 @@ __all__ = [
     "find_seal",
     "flush_directory",
     "gather",
-    "hint_of_case",
     "is_fragment_path",
     "keep_from_group",
     "most_rows",
@@ -182,7 +176,6 @@ __all__ = [
     "read_ranges",
     "read_rows",
     "reroute",
-    "rows_instead_of",
     "shared_keys",
     "slot_counts",
     "staged_source",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,11 @@ from elasticscan.base.errors import InvalidKey, SchemaMismatch
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.showing import a_type
 from elasticscan.metadata import TableInfo
+
+ROWS_HINT = (
+    "hand in a pyarrow Table, RecordBatch or RecordBatchReader, a frame of Polars, pandas or DuckDB, a dict "
+    "of columns, or a list of dicts"
+)
 
 
 def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
@@ -56,7 +61,7 @@ def _reader(data: Any) -> pa.RecordBatchReader:
             return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, TypeError) as error:  # also of what other libraries make of it
         raise SchemaMismatch(f"{a_type(data)} is no stream of rows: {error}") from error
-    raise SchemaMismatch(f"cannot write {a_type(data)}: {rows_instead_of(data)}")
+    raise SchemaMismatch(f"cannot write {a_type(data)}: {ROWS_HINT}")
 
 
 def _check_no_objects(schema: Mapping[str, Any], kind: Any) -> None:
@@ -83,41 +88,6 @@ def _of_pandas(frame: Any) -> pa.Table:
     return pa.Table.from_pandas(frame, preserve_index=is_kept)
 
 
-# How to make rows of what people hand in that has none, by the names of types.
-_MADE_ROWS = {
-    "LazyFrame": "collect() makes a frame of it",
-    "DataFrame": "its toArrow() is a pyarrow Table; in Spark, frame.write.format('elasticscan') writes it",
-    "generator": "list(…) is a list of dicts",
-    "ndarray": "a dict gives its columns names: {'id': array}",
-    "Series": "a dict gives it a name: {'id': series}",
-    "str": "store.load(table, path) reads files",
-    "PosixPath": "store.load(table, path) reads files",
-}
-
-
-# Where one of its whole numbers is missing, pandas makes floats of all.
-_OF_PANDAS = "; of a frame of pandas: df.astype({{{!r}: 'Int64'}}), where missing ones are pandas.NA"
-
-
-def rows_instead_of(data: Any) -> str:
-    """Return the rows that there can be in place of what is none."""
-    kinds = [kind.__name__ for kind in type(data).__mro__]
-    own = next((f"; of {a_type(data)}, {_MADE_ROWS[kind]}" for kind in kinds if kind in _MADE_ROWS), "")
-    return (
-        "hand in a pyarrow Table, RecordBatch or RecordBatchReader, a frame of Polars, pandas or DuckDB, a "
-        f"dict of columns, or a list of dicts; pa.Table.from_batches makes one table of batches{own}"
-    )
-
-
-def hint_of_case(missing: Sequence[str], unknown: Sequence[str]) -> str | None:
-    """Return the hint about a column whose name has other capital letters than the table's; None for none."""
-    for own in missing:
-        for other in unknown:
-            if own.lower() == other.lower():
-                return f"capital letters count: rename {other!r} to {own!r}"
-    return None
-
-
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch with exactly the table's columns, in its order and types.
 
@@ -134,13 +104,13 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if missing or unknown or len(names) != len(schema):
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
-        whole = "whole rows are replaced, so give a column of nulls for what shall be null"
-        some = "or name the columns that are to be written: Table.merge(rows, columns=[…])"
         needed = [name for name in missing if not schema.field(name).nullable]
-        hint = f"; {whole}, {some}" if missing else ""
-        if (renamed := hint_of_case(missing, unknown)) is not None:
-            hint = f"; {renamed}"
-        elif needed:  # neither nulls nor a merge would do
+        hint = (
+            "; give a column of nulls, or name the columns to write: merge(rows, columns=[…])"
+            if missing
+            else ""
+        )
+        if needed:  # neither nulls nor a merge would do
             hint = f"; every row needs a value of {', '.join(needed)}, which cannot be null"
         raise SchemaMismatch(
             f"the rows do not have the table's columns ({'; '.join(differences) or 'one is repeated'}); "
@@ -156,10 +126,8 @@ def _conform_column(column: pa.Array, field: pa.Field) -> pa.Array:
     _check_sound(column, field)
     if column.type != field.type:
         if not _widens(column.type, field.type):
-            is_float = pa.types.is_floating(column.type) and pa.types.is_integer(field.type)
             raise SchemaMismatch(
-                f"column {field.name!r} is {column.type} but the table has {field.type}; cast it first"
-                f"{_OF_PANDAS.format(field.name) if is_float else ''}",
+                f"column {field.name!r} is {column.type} but the table has {field.type}; cast it first",
                 column=field.name,
             )
         try:

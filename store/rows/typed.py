@@ -18,7 +18,7 @@ from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.limits import MAX_NESTING
 from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import batches_of, conform, hint_of_case
+from elasticscan.storage import batches_of, conform
 
 # What pandas calls an index without a name, where it has made Arrow of a frame.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -63,10 +63,9 @@ def _check_complete(number: int, row: Mapping[Any, Any], names: Sequence[str], i
     if missing or unknown:
         differences = [f"missing: {', '.join(missing)}"] if missing else []
         differences += [f"unknown: {', '.join(unknown)}"] if unknown else []
-        step = "give None for a null, or name the columns: merge(rows, columns=[…])"
         raise SchemaMismatch(
             f"row {number} of the list lacks or adds columns ({', '.join(differences)}); "
-            f"{hint_of_case(missing, unknown) or step}",
+            "give None for a null, or name the columns: merge(rows, columns=[…])",
             missing=missing,
             unknown=unknown,
         )

@@ -17,7 +17,7 @@ from elasticscan.base.limits import check_name
 from elasticscan.base.showing import a_type
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
-from elasticscan.storage import check_definition, rows_instead_of, stored_schema
+from elasticscan.storage import ROWS_HINT, check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 
@@ -34,7 +34,7 @@ def define_table(
     form = arguments.file_form("compression", compression)
     if not isinstance(schema, pa.Schema):
         raise InvalidOption(
-            f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: {rows_instead_of(schema)}",
+            f"schema is {a_type(schema)} and must be a pyarrow.Schema, or rows: {ROWS_HINT}",
             option="schema",
         )
     keys = arguments.names("primary_key", primary_key)

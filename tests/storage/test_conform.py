@@ -66,7 +66,6 @@ def test_metadata_of_the_rows_is_dropped() -> None:
         (rows(a=[1], b=["x"], c=[1]), "unknown: c"),
         (rows(a=[1], c=[1]), "missing: b; unknown: c"),
         (rows(A=[1], b=["x"]), "missing: a; unknown: A"),
-        (rows(A=[1], b=["x"]), "capital letters count: rename 'A' to 'a'"),
         (pa.RecordBatch.from_arrays([of([1], pa.int64())] * 3, names=["a", "b", "a"]), "one is repeated"),
     ],
 )
@@ -172,8 +171,7 @@ LOSSY = [
 
 @pytest.mark.parametrize(("column", "kind"), LOSSY, ids=lambda value: str(getattr(value, "type", value)))
 def test_a_type_that_could_lose_something_is_refused_by_column(column: pa.Array, kind: pa.DataType) -> None:
-    of_pandas = pa.types.is_floating(column.type) and pa.types.is_integer(kind)
-    with pytest.raises(SchemaMismatch, match="column 'v'" + ".*df.astype" * of_pandas):
+    with pytest.raises(SchemaMismatch, match="column 'v'"):
         written(column, kind)
 
 
