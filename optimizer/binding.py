@@ -24,22 +24,17 @@ from elasticscan.filters import (
     ColumnDomain,
     Expression,
     KeySet,
-    Literal,
     Or,
     axis_of,
     column_names,
-    computed_type,
     decode_key,
     normalise,
-    quote_name,
-    to_sql,
     to_text,
     value_set,
 )
 from elasticscan.metadata import HASH, IndexInfo
 
 MAX_RANGES = 1_000
-_SHOWN_VALUES = 5
 _SHOWN_CHARACTERS = 200
 
 Ranges = tuple[tuple[bytes, bytes], ...]
@@ -53,7 +48,7 @@ class IndexCondition:
         ranges: [low, high) over the index key, disjoint and ascending; none if nothing can match.
         bound: how many columns the ranges fix or limit; 0 reads the whole index.
         fixed: how many of those are fixed to single values: all of them, or all but the last.
-        text: the ranges, for people; empty for the whole index.
+        text: the conditions that make the ranges, for people; empty for the whole index.
         residual: what must be checked of each entry still, if anything.
     """
 
@@ -91,9 +86,7 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
         bound, fixed = len(used), sum(keys.singles for keys in used)
         implied = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
         remaining = conjuncts.not_implied_by(implied)
-    text = " AND ".join(
-        conjuncts.text_of(name, keys) for name, keys in zip(index.columns, used, strict=False)
-    )
+    text = conjuncts.text_limiting(index.columns[: len(used)])
     residual = remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None
     return IndexCondition(index, ranges, bound, fixed, text, residual)
 
@@ -136,38 +129,15 @@ class Conjuncts:
             if not any(self.domains(name)[at].exact for name in columns)
         )
 
-    def text_of(self, name: str, keys: KeySet) -> str:
-        """Return the limits of one column, in the words of the condition where its parts say exactly that."""
-        parts = [
-            (part, domain)
-            for part, domain in zip(self.parts, self.domains(name), strict=True)
-            if domain.keys != EVERYTHING
+    def text_limiting(self, columns: Sequence[str]) -> str:
+        """Return the parts that limit these columns, cut where they are long."""
+        texts = [
+            f"({to_text(part)})" if len(self.parts) > 1 and isinstance(part, Or) else to_text(part)
+            for at, part in enumerate(self.parts)
+            if any(self.domains(name)[at].keys != EVERYTHING for name in columns)
         ]
-        if keys == self.keys(name) and all(domain.exact for _, domain in parts):
-            among = len(self.parts) > 1
-            texts = [
-                f"({to_text(part)})" if among and isinstance(part, Or) else to_text(part) for part, _ in parts
-            ]
-            text = " AND ".join(texts)
-            if len(text) <= _SHOWN_CHARACTERS:
-                return text
-        return f"{quote_name(name)} {_describe(keys, self.schema.field(name).type)}"
-
-
-def _describe(keys: KeySet, stored: pa.DataType) -> str:
-    count = len(keys.intervals)
-    if not keys.singles:
-        return f"IN ({count} range{'s' if count > 1 else ''})"
-    if count > _SHOWN_VALUES:
-        return f"IN ({count} values)"
-    kind = computed_type(stored)
-    try:
-        values = [
-            decode_key(interval.key, stored).cast(kind, safe=False).as_py() for interval in keys.intervals
-        ]
-    except (OverflowError, ValueError):  # Python's years end at 9999.
-        return f"IN ({count} values)"
-    return f"IN ({', '.join(to_sql(Literal(value, kind, implicit=True)) for value in values)})"
+        text = " AND ".join(texts)
+        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def take_columns(columns: Sequence[KeySet], room: int = MAX_RANGES) -> list[KeySet]:

@@ -34,7 +34,7 @@ class KeyCondition:
         keys: the primary keys of such rows, or ranges of them; None if the condition limits none.
         fixed: how many columns of the primary key these fix to single values.
         limited: the column that they limit to a range after those, if any.
-        text: the keys, for people.
+        text: the conditions on the keys, for people.
         residual: the condition that rows with these keys have to meet still, if any.
     """
 
@@ -136,6 +136,6 @@ def _condition(
         keys=listed,
         fixed=fixed,
         limited=names[fixed] if fixed < len(used) else None,
-        text=" AND ".join(conjuncts.text_of(name, keys) for name, keys in zip(names, used, strict=True)),
+        text=conjuncts.text_limiting(names),
         residual=remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None,
     )
