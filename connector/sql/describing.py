@@ -54,26 +54,6 @@ def _detail(spark: SparkSession, store: Store, table: Table, reader: StatementRe
     return spark.createDataFrame([tuple(_facts(store, table).values())], DETAIL)
 
 
-def _extended(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    reader.expect_end()
-    rows = [(field.name, field.dataType.simpleString(), None) for field in spark_schema(table.schema)]
-    rows += [("", "", None), ("# Detailed Table Information", "", None)]
-    rows += [(name, _text(value), None) for name, value in _facts(store, table).items()]
-    return spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
-
-
-def _properties(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    reader.expect_end()
-    facts = _facts(store, table)
-    known = {
-        name: _text(facts[name]) for name in ("primaryKey", "shardKey", "compression", "retentionSeconds")
-    }
-    for index in facts["indexes"]:
-        name, _, definition = index.partition(": ")
-        known[f"index.{name}"] = definition
-    return spark.createDataFrame(list(known.items()), "key STRING, value STRING")
-
-
 def _creation(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
     """Return the statement that makes an equal table; indexes, which only Python makes, are comments."""
     reader.expect_end()
@@ -98,15 +78,7 @@ def _creation(spark: SparkSession, store: Store, table: Table, reader: Statement
     return spark.createDataFrame([("\n".join(lines),)], "createtab_stmt STRING")
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(value)
-    return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
 DESCRIPTIONS: Mapping[str, Callable[[SparkSession, Store, Table, StatementReader], DataFrame]] = {
     "DESCRIBE DETAIL": _detail,
-    "DESCRIBE EXTENDED": _extended,
     "SHOW CREATE TABLE": _creation,
-    "SHOW TBLPROPERTIES": _properties,
 }

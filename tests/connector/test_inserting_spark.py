@@ -212,17 +212,6 @@ def test_a_table_tells_its_keys_indexes_and_size(
         table.history()[-1].number,
     )
     assert detail.bytes > 0 and detail.lastModified is not None
-    message = {row.col_name: row.data_type for row in catalog.sql("DESCRIBE TABLE EXTENDED trips").collect()}
-    assert (message["day"], message["x"]) == ("int", "double")
-    assert (message["primaryKey"], message["rows"], message["indexes"]) == ("day, id", "1", detail.indexes[0])
-    properties = dict(catalog.sql("SHOW TBLPROPERTIES trips").collect())
-    assert properties == {
-        "primaryKey": "day, id",
-        "shardKey": "day",
-        "compression": "zstd",
-        "retentionSeconds": "60.0",
-        "index.by_x": "sorted (x)",
-    }
 
 
 def test_what_makes_a_table_makes_an_equal_one(
