@@ -1,7 +1,7 @@
 """Tables as they come to be: checked, and entered alone or with their first rows.
 
-A table that a write makes is *reserved* first: it has an id, so that files can be staged for it, and nobody
-sees it. The transaction that commits the first rows enters it. A write that fails, or whose process is
+A table that a write makes is *reserved* first: it has an id, so that files can be staged for it, but it
+is not listed. The transaction that commits the first rows enters it. A write that fails, or whose process is
 killed, therefore leaves no table behind, and two that make the same table at once share it.
 """
 
@@ -60,7 +60,7 @@ def reserve_table(
     shard_key: Sequence[str] | None = None,
     compression: str | None = None,
 ) -> TableInfo:
-    """Return a table for a first write: nobody sees it until its rows are committed.
+    """Return a table for a first write, not listed until its rows are committed.
 
     Raises:
         AlreadyExists: there is one of this name.

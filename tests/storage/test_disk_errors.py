@@ -81,7 +81,7 @@ def test_errors_without_a_number_keep_their_text_and_their_kind(tmp_path: Path) 
 
 
 def test_a_root_that_cannot_be_looked_at_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look tells whether a file that is not there is missing, or all of its disk."""
+    """The check of the root decides whether a missing file is gone alone, or with its disk."""
 
     def fail(*_: object, **__: object) -> os.stat_result:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

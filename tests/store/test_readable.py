@@ -99,7 +99,7 @@ FRAME = pd.DataFrame({"id": [1, 2, 3], "n": [5, 6, 7]})
 @pytest.mark.parametrize(
     ("frame", "columns"),
     [
-        (FRAME.set_index("id"), ["n", "id"]),  # a range with a name, which pandas hands to nobody
+        (FRAME.set_index("id"), ["n", "id"]),  # a range with a name, which pandas does not export
         (FRAME.set_index(["id", "n"]), ["id", "n"]),
         (FRAME[FRAME.id > 0].set_index("id", drop=False), ["id", "n"]),
         (FRAME.set_index([FRAME.id, FRAME.n.rename(None)]).drop(columns="id"), ["n", "id"]),
