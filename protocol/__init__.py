@@ -1,11 +1,10 @@
-"""The words that a scan and a shard exchange, as values; and who answers, as protocols.
+"""Requests and answers between a scan and shards, as values; and who answers, as protocols.
 
-`PageRequest` and `PageRows` cross between the one who scans and the one who holds files. `Shards` answers
-requests (and a `RowRequest`, for rows by their keys, with a `RowAnswer`), `Placements` says where slots are
-now, and a `Cluster` is both: in one process two thin shells around a store, made where it is opened and
-handed to every scan. A network node would serialize exactly these values. What a filter leaves possible
-travels in the request (`key_sets`, and the ranges of `IndexOrder`), so a shard can prune by the statistics of
-its own fragments, and knows nothing of the filter.
+`Placements` says where slots are, and `Shards` answers a `PageRequest` with `PageRows`, and a `RowRequest`
+(for rows by their keys) with a `RowAnswer`; an open store implements both (`Cluster`). A network node would
+serialize exactly these values. What a filter leaves possible travels in the request (`key_sets`, and the
+ranges of `IndexOrder`), so a shard can prune by the statistics of its own fragments, and knows nothing of
+the filter.
 
 cursors   positions of a scan, each with the slots that it holds for
 backend   the door to stores of any kind: reads that begin and go on, guarantees, capabilities

@@ -171,8 +171,9 @@ class RowRequest:
         columns: the columns wanted, in order; none where it only matters which keys are there.
         slots: of the keys; ascending, so that neighbours are read together.
         keys: the columns of the primary key.
-        layout: of the catalog when the reader looked where the slots are; None when that was later than
-            any layout it can name. A shard answers from what it serves then or later.
+        layout: the catalog's layout, a number that grows when placement, tables or fragments change, at
+            which the reader read the placement; None if it is not known. The shard answers from this one or
+            a later one.
         definition: as in `PageRequest`.
     """
 
@@ -239,7 +240,7 @@ class Placements(Protocol):
         """
 
     def layout_of(self, placement: Placement) -> int | None:
-        """Return the catalog's layout when it answered with this very value; None if it cannot be named."""
+        """Return the catalog's layout at which a placement was read; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

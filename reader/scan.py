@@ -144,7 +144,9 @@ def drive(
         if now.page.refused:
             refused |= now.page.refused
             ahead = None  # planned when these slots were expected to be done
-        if refused and slots_of(cursors) <= refused:  # a new pass, by a placement that is read for it
+        # A pass asks each slot that is left once. When only refused ones are, the next begins, and reads
+        # the placement.
+        if refused and slots_of(cursors) <= refused:
             refused, looked = SlotSet(), None
         yield replace(answer, after=cursors)
     coverage.prove()

@@ -23,7 +23,7 @@ import pyarrow as pa
 from elasticscan.base.value_keys import encode_values, inverted, sort_codes
 from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, Shards, merge, slots_of
 from elasticscan.reader.coverage import Coverage
-from elasticscan.reader.cursor import accept_page, plan_lowest
+from elasticscan.reader.cursor import accept_page, plan_lowest, remaining
 from elasticscan.reader.scan import ScanPlan, ScanStats, drop_moved
 from elasticscan.topology import Placement, SlotSet
 
@@ -120,7 +120,7 @@ def drive_sorted(
                 break
             page = shards.read_page(plan.request(read, placements.layout_of(looked)))
             looked = placements.current()
-            accepted = accept_page(ahead, read, page.after, looked)
+            accepted = accept_page(ahead, read, remaining(read, page), looked)
             answer = drop_moved(page, accepted.moved)
             stats.count(plan, read, accepted, page, answer)
             pool.add(answer)

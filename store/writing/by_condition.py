@@ -48,7 +48,7 @@ class Selection:
         where: a condition; None for all rows.
         since: those that met the condition at this commit, and nobody may have changed one of them later;
             None for those that meet it now, which nobody may change meanwhile.
-        txn: under what it is done once.
+        txn: (application, version); a write with the same pair is committed once.
         user_metadata: what the writer says of the commit.
     """
 

@@ -88,7 +88,7 @@ class KeyCheck:
         context, table: where the write goes.
         since: the commit after which nobody may have written or deleted the keys; None for keys of which no
             row may be there.
-        txn: under what the write is done once: if it was done, there is nothing to check.
+        txn: (application, version) of the write; if that was committed before, there is nothing to check.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class CommitRequest:
 
     Attributes:
         kind: its name in the table's history.
-        txn: under what it is done once.
+        txn: (application, version); a write with the same pair is committed once.
         check: what it requires of its keys. Where that does not hold, what was staged is removed.
         user_metadata: what its writer says of it.
         versions: those of the catalog at a look from before anything was staged, as for `stage`.
