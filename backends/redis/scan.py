@@ -148,7 +148,7 @@ class ClusterScan(Iterator[ClusterPage]):
                 raise self._consumed()
             self._reader = pages = self._read(columns)
             self._pages = self._pages or pages
-        return (page.rows for page in pages if page.rows.num_rows)
+        return _Stream(pages)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[ClusterPage]:
         """Yield the pages from where the scan stands; at its end, look for keys that no client sees."""
@@ -166,14 +166,33 @@ class ClusterScan(Iterator[ClusterPage]):
                 rows = rows.slice(0, left)
                 left -= rows.num_rows
                 after = after if left else ()
-            self._state = replace(state, cursors=after, limit=left)
+            state = replace(state, cursors=after, limit=left)
             if not after and left != 0 and self._table.options.fail_on_torn_slots:
                 torn = reader.torn_slots(state.slots)
                 if torn:
                     raise torn_slots(str(torn))
-            yield ClusterPage(rows, self._state, self._table.store.seal)
+            self._state = state  # nothing can fail any more before the page is out
+            yield ClusterPage(rows, state, self._table.store.seal)
             if left == 0:
                 return
+
+
+class _Stream(Iterator[pa.RecordBatch]):
+    """The rows of pages. No generator: one that has failed ends at the next call as if it had given all."""
+
+    def __init__(self, pages: Iterator[ClusterPage]) -> None:
+        self._pages, self._failed = pages, False
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._failed:
+            raise ScanConsumed("this stream of a scan failed before; begin another scan")
+        try:
+            return next(page.rows for page in self._pages if page.rows.num_rows)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._failed = True
+            raise
 
 
 def key_condition(predicate: Predicate, key: str) -> Predicate | None:
