@@ -30,6 +30,7 @@ from elasticscan.store import (
     OutdatedLookError,
     Store,
     check_condition,
+    publish_replacing,
     rows_that_meet,
 )
 
@@ -151,13 +152,14 @@ class TableWriter:
         if txn is not None and follows:
             self._check_followed(store, table, txn)
         # How the rows of a write that was committed before are laid out this time does not matter.
-        done = txn is not None and store.backend.writes.is_committed(table, txn)
+        done = txn is not None and store.backend.writes.is_committed(table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             self._check_tasks_differ(store, table, staged)
         if self._replace_where is not None:
-            store.backend.writes.publish_replacing(
-                table, self._replace_where, staged, txn, self._user_metadata
+            selection = store.backend.writes.select_replaced(
+                table, self._replace_where, txn, self._user_metadata
             )
+            publish_replacing(selection, table, staged)
             return
         with self._check(store, table, txn) as check:
             request = CommitRequest(self._kind, txn, check, self._user_metadata)

@@ -75,7 +75,7 @@ from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.loading import Loaded
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
-from elasticscan.store.writing.replacing import check_condition, rows_that_meet
+from elasticscan.store.writing.replacing import check_condition, publish_replacing, rows_that_meet
 from elasticscan.store.writing.staging import stage
 
 __all__ = [
@@ -122,6 +122,7 @@ __all__ = [
     "known_values",
     "open_file",
     "publish",
+    "publish_replacing",
     "read_files",
     "repair_store",
     "resolve",

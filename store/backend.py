@@ -6,11 +6,10 @@ in several processes: Spark's writers and streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import NotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.showing import utc
-from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import Aggregate
-from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.optimizer import Candidate
 from elasticscan.protocol import (
     Capability,
@@ -37,30 +35,27 @@ from elasticscan.protocol import (
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream, keep_lease
 from elasticscan.store.context.sealing import StoreSealer
+from elasticscan.store.reading import streams
 from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import Counts, rows_by_slot
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.scan import Scan
-from elasticscan.store.reading.streams import (
-    Lag,
-    StreamState,
-    hold_snapshot,
-    look,
-    look_behind,
-    scan_snapshot,
-)
 from elasticscan.store.status import status_of
+from elasticscan.store.writing import (
+    definitions,
+    merging,
+    preconditions,
+    publishing,
+    replacing,
+    staging,
+    writer,
+)
 from elasticscan.store.writing.attempts import OutdatedLookError
 from elasticscan.store.writing.by_condition import Selection
-from elasticscan.store.writing.definitions import reserve_table
-from elasticscan.store.writing.merging import Clauses, rows_merged
-from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
-from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
-from elasticscan.store.writing.replacing import publish_replacing, replacing_in
-from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
-from elasticscan.store.writing.writer import has_forerunner, table_to_write
-from elasticscan.topology import SlotSet
+
+Asked = ParamSpec("Asked")
+Result = TypeVar("Result")
 
 
 class EmbeddedTable:
@@ -219,30 +214,33 @@ class EmbeddedBackend:
         return status
 
 
+class Bound(Generic[Asked, Result]):
+    """A function of an open store, as a method of an object that has one as `context`."""
+
+    def __init__(self, function: Callable[Concatenate[Context, Asked], Result]) -> None:
+        self._function = function
+
+    def __get__(self, owner: Writes | CommitReads, kind: object = None) -> Callable[Asked, Result]:
+        return partial(self._function, owner.context)
+
+
 class Writes:
     """Writes by several processes: tasks stage files, and one of them publishes what all have staged."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self.context = context
 
-    def table(self, table_id: int) -> TableInfo | None:
-        """Return a table to write to, also one that is only reserved; None if it is gone."""
-        return table_to_write(self._context, table_id)
-
-    def reserve(
-        self,
-        name: str,
-        schema: pa.Schema,
-        primary_key: Sequence[str],
-        shard_key: Sequence[str] | None,
-        compression: str | None,
-    ) -> TableInfo:
-        """Reserve a table, which the commit of its first rows makes."""
-        return reserve_table(self._context, name, schema, primary_key, shard_key, compression)
-
-    def stage(self, table: TableInfo, rows: Iterator[pa.RecordBatch], kind: str) -> list[StagedFragment]:
-        """Write rows into files that nothing refers to yet."""
-        return stage(self._context, table, rows, kind)
+    reserve = Bound(definitions.reserve_table)
+    table = Bound(writer.table_to_write)
+    stage = Bound(staging.stage)
+    remove = Bound(staging.remove_staged)
+    check_no_key_twice = Bound(staging.check_no_key_twice)
+    is_committed = Bound(publishing.is_committed)
+    has_forerunner = Bound(writer.has_forerunner)
+    absent = Bound(preconditions.absent)
+    unchanged = Bound(preconditions.unchanged)
+    publish = Bound(publishing.publish)
+    select_replaced = Bound(replacing.replacing_in)
 
     def complete(
         self,
@@ -257,99 +255,39 @@ class Writes:
         Raises:
             OutdatedLookError: the table has another definition by now.
         """
-        find = partial(self._context.look, table_id)
+        find = partial(self.context.look, table_id)
         current = find()
         if current.state.table.definition != definition:
             raise OutdatedLookError
-        yield from rows_merged(self._context, find, current, since, rows, Clauses(columns=given))
-
-    def remove(self, staged: Sequence[StagedFragment]) -> None:
-        """Remove staged files, except those that a commit refers to."""
-        remove_staged(self._context, staged)
-
-    def check_no_key_twice(self, table: TableInfo, staged: Sequence[StagedFragment]) -> None:
-        """Raise `InvalidKey` where two tasks staged the same key."""
-        check_no_key_twice(self._context, table, staged)
-
-    def is_committed(self, table: TableInfo, txn: IdempotencyKey) -> bool:
-        return is_committed(self._context, table.id, txn)
-
-    def has_forerunner(self, table: TableInfo, application: str) -> bool:
-        """Return True if an application wrote to another table of this name, which was dropped."""
-        return has_forerunner(self._context, table, application)
-
-    def absent(self, table: TableInfo, txn: IdempotencyKey | None) -> KeyCheck:
-        """Return the requirement that no written key is there."""
-        return absent(self._context, table, txn)
-
-    def unchanged(
-        self, table: TableInfo, since: int, txn: IdempotencyKey | None
-    ) -> AbstractContextManager[KeyCheck]:
-        """Return the requirement that no written key was changed since a commit."""
-        return unchanged(self._context, table, since, txn)
-
-    def publish(self, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest) -> None:
-        """Make staged files one commit."""
-        publish(self._context, table, staged, request)
-
-    def publish_replacing(
-        self,
-        table: TableInfo,
-        where: str,
-        staged: Sequence[StagedFragment],
-        txn: IdempotencyKey | None,
-        user_metadata: Mapping[str, str] | None,
-    ) -> None:
-        """Make staged files one commit that deletes the other rows which meet a condition."""
-        publish_replacing(replacing_in(self._context, table, where, txn, user_metadata), table, staged)
+        clauses = merging.Clauses(columns=given)
+        yield from merging.rows_merged(self.context, find, current, since, rows, clauses)
 
 
 class CommitReads:
     """Reads of what commits changed, for streams and change feeds."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self.context = context
+
+    look = Bound(streams.look)
+    look_behind = Bound(streams.look_behind)
+    hold_snapshot = Bound(streams.hold_snapshot)
+    scan_snapshot = Bound(streams.scan_snapshot)
+    scan = Bound(scan_changes)
+    hold = Bound(hold_for_stream)
+    commit_at = Bound(Context.commit_at)
+    commit_before = Bound(Context.commit_before)
 
     def now(self) -> float:
-        return self._context.clock.now()
-
-    def look(self, table_id: int, name: str, **asked: Any) -> StreamState:
-        """Look once at the catalog for all that planning needs; `asked` as for `streams.look`."""
-        return look(self._context, table_id, name, **asked)
-
-    def look_behind(self, table_id: int, name: str, after: int, fragments: bool) -> Lag:
-        return look_behind(self._context, table_id, name, after, fragments=fragments)
-
-    def commit_at(self, timestamp: float) -> int:
-        """Return the newest commit at or before a time, which must not be still to come."""
-        return self._context.commit_at(timestamp)
-
-    def commit_before(self, timestamp: float) -> int:
-        return self._context.commit_before(timestamp)
-
-    def scan(self, *asked: Any) -> Scan:
-        """Begin a scan of changes; `asked` as for `scan_changes`."""
-        return scan_changes(self._context, *asked)
-
-    def scan_snapshot(self, state: StreamState, at: int, slots: SlotSet, *asked: Any) -> Scan:
-        """Begin a scan of some slots of a snapshot; `asked` as for `streams.scan_snapshot`."""
-        return scan_snapshot(self._context, state, at, slots, *asked)
-
-    def hold_snapshot(self, state: StreamState, at: int) -> None:
-        """Keep a snapshot that a stream begins with. Raises `SnapshotExpired`."""
-        hold_snapshot(self._context, state, at)
-
-    def hold(self, table_id: int, name: str, commit: int) -> None:
-        """Keep the changes after a commit for the stream of a name."""
-        hold_for_stream(self._context, table_id, name, commit)
+        return self.context.clock.now()
 
     def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
         """Return the commit that overwrote everything before it, as seen from another one."""
-        return self._context.table_state(table_id, snapshot).floor(seen_from)
+        return self.context.table_state(table_id, snapshot).floor(seen_from)
 
     def count_rows(self, table: TableInfo, bounds: Bounds, filter: str | None) -> Counts:  # noqa: A002
         """Count rows by slot, in the slots that a filter leaves. Counted once for a snapshot or a commit."""
-        context = self._context
+        context = self.context
 
         def count() -> Counts:
             counts, every = np.zeros(context.info.slots, dtype=np.int64), rows_by_slot(context, table, bounds)
@@ -357,14 +295,13 @@ class CommitReads:
                 counts[start:end] = every[start:end]
             return counts
 
-        counts: Counts = context.derived.get(
-            ("rows by slot", table.id, table.definition, bounds, filter), count
-        )
+        key = ("rows by slot", table.id, table.definition, bounds, filter)
+        counts: Counts = context.derived.get(key, count)
         return counts
 
     def signer(self) -> StoreSealer:
         """Return what signs the offsets of streams."""
-        return self._context.sealer
+        return self.context.sealer
 
 
 def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> Weights:

@@ -148,7 +148,7 @@ class ClusterScan(Iterator[ClusterPage]):
                 raise self._consumed()
             self._reader = pages = self._read(columns)
             self._pages = self._pages or pages
-        return _Stream(pages)
+        return _RowsOfPages(pages)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[ClusterPage]:
         """Yield the pages from where the scan stands; at its end, look for keys that no client sees."""
@@ -177,7 +177,7 @@ class ClusterScan(Iterator[ClusterPage]):
                 return
 
 
-class _Stream(Iterator[pa.RecordBatch]):
+class _RowsOfPages(Iterator[pa.RecordBatch]):
     """The rows of pages. No generator: one that has failed ends at the next call as if it had given all."""
 
     def __init__(self, pages: Iterator[ClusterPage]) -> None:
