@@ -23,6 +23,11 @@ def no_permission(error: Exception) -> ShardUnavailable:
 
 
 def unexpected(error: Exception) -> ShardUnavailable:
+    if "unknown" in str(error):
+        return ShardUnavailable(
+            f"the server does not offer a command that scans need ({error!s:.200}); read another one: "
+            "docs/redis.md names the services"
+        )
     return ShardUnavailable(f"a server of the cluster answered {error!s:.200}; look at its log")
 
 

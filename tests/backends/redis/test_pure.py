@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 import pytest
+from redis.exceptions import ExecAbortError, ResponseError
 
 from elasticscan.backends import is_cluster
 from elasticscan.backends.redis import pages
@@ -24,7 +25,7 @@ from elasticscan.backends.redis.names import (
 from elasticscan.backends.redis.options import ClusterOptions, TableOptions, read_options, split_uri
 from elasticscan.backends.redis.pages import KeySpace, SlotProgress, read_page
 from elasticscan.backends.redis.values import Model
-from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch, ShardUnavailable
 from elasticscan.protocol import Cursor, PageRequest
 from elasticscan.topology import SlotSet
 
@@ -249,6 +250,16 @@ def test_a_slot_that_grows_beyond_the_limit_while_it_is_listed_is_an_error(
     step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, 3, [b"t:{a}1", b"t:{a}2"]]])
     with pytest.raises(LimitExceeded, match="maxSlotKeys"):
         step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, 4, [b"t:{a}%d" % n for n in range(3)]]])
+
+
+def test_a_service_without_the_commands_is_an_error() -> None:
+    model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
+    request = PageRequest(0, 1, (Cursor(SlotSet.span(5, 6)),), 0, ("key", "v"), 9, 1 << 30)
+    step = read_page(request, KeySpace(b"t:", None, model, 3, b":x"), SlotProgress())
+    next(step)
+    refused = ResponseError("unknown subcommand 'GETKEYSINSLOT'")
+    with pytest.raises(ShardUnavailable, match="does not offer"):
+        step.send([b"OK", b"QUEUED", b"QUEUED", refused, ExecAbortError("discarded")])
 
 
 def test_names_that_are_no_text_need_a_binary_column() -> None:

@@ -316,3 +316,40 @@ def test_columns_are_read_wherever_their_keys_are_now(cluster: ServerCluster, st
     source = cluster.owner(slot)
     cluster.move(slot, next(master for master in cluster.masters if master is not source))
     assert store.table("solo").schema.names == ["key", "a", "note"]
+
+
+def test_connections_that_are_cut_in_the_middle_lose_and_repeat_nothing(
+    cluster: ServerCluster, store: ClusterStore
+) -> None:
+    stop, cuts = Event(), []
+
+    def cut() -> None:
+        while not stop.wait(0.01):
+            cuts.append(
+                [master.client.execute_command("CLIENT KILL TYPE normal") for master in cluster.masters]
+            )
+
+    thread = Thread(target=cut)
+    thread.start()
+    try:
+        for _ in range(3):
+            check(store.table("person", SCHEMA).scan(page_rows=200).to_table())
+    finally:
+        stop.set()
+        thread.join()
+    assert cuts
+
+
+def test_announced_addresses_are_mapped_or_named_in_the_error() -> None:
+    with ServerCluster("valkey", masters=3) as cluster:
+        cluster.load(ROWS)
+        ports = {master.port: number for number, master in enumerate(cluster.masters, start=1)}
+        for port, announced in ports.items():
+            master = next(each for each in cluster.masters if each.port == port)
+            master.client.config_set("cluster-announce-port", announced)
+        cluster.settle()
+        with pytest.raises(ShardUnavailable, match="addressMap"):
+            elasticscan.open(cluster.url)
+        pairs = ",".join(f"127.0.0.1:{announced}=127.0.0.1:{port}" for port, announced in ports.items())
+        with elasticscan.open(cluster.url, addressMap=pairs) as store:
+            check(store.table("person", SCHEMA).scan().to_table())
