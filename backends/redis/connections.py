@@ -11,12 +11,14 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from hiredis import pack_command
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.exceptions import (
     AuthenticationError,
-    BusyLoadingError,
     NoPermissionError,
     RedisError,
     ResponseError,
@@ -32,6 +34,29 @@ from elasticscan.topology import SlotSet
 
 _VIEWS = 3  # nodes that are asked for the placement
 UNREACHABLE = (RedisError, OSError)
+
+
+class _Answers:
+    """Answers of a connection, many at once: the client library calls ten functions of Python for each."""
+
+    _parser: Any
+
+    def read_answers(self, count: int) -> list[Any]:
+        """Return the next answers, errors among them. Raises where the connection fails."""
+        parser, answers = self._parser, list[Any]()
+        while len(answers) < count:
+            answers.extend(iter(partial(parser._reader.gets, False), NOT_ENOUGH_DATA))
+            if len(answers) < count:
+                parser.read_from_socket()
+        return answers
+
+
+class _PlainConnection(_Answers, Connection):
+    pass
+
+
+class _SecureConnection(_Answers, SSLConnection):
+    pass
 
 
 class Connections:
@@ -60,8 +85,10 @@ class Connections:
             OSError, RedisError: the node cannot be reached, or did not answer in time.
         """
         with self._connected(address) as connection:
-            connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
-            return [_answer(connection) for _ in commands]
+            packed = map(pack_command, commands)  # type: ignore[arg-type]  # its stub says one-tuples
+            connection.send_packed_command([b"".join(packed)])
+            answers: list[Any] = connection.read_answers(len(commands))
+            return answers
 
     def try_exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """Return the answers as `exchange` does; an error for each where the node cannot be reached."""
@@ -79,7 +106,7 @@ class Connections:
         return {slot: n for slot, n in zip(asked, counts, strict=True) if isinstance(n, int) and n}
 
     @contextmanager
-    def _connected(self, address: Address) -> Iterator[Connection]:
+    def _connected(self, address: Address) -> Iterator[Any]:
         pool = self._pool(address)
         connection = pool.get_connection()
         try:
@@ -99,7 +126,6 @@ class Connections:
                 host, port = self.options.address_map.get(address, address)
                 options = self.options
                 secure: dict[str, Any] = {
-                    "connection_class": SSLConnection,
                     "ssl_ca_certs": options.tls_ca_file,
                     "ssl_certfile": options.tls_cert_file,
                     "ssl_keyfile": options.tls_key_file,
@@ -112,6 +138,7 @@ class Connections:
                     socket_timeout=options.timeout,
                     socket_connect_timeout=options.timeout,
                     protocol=2,
+                    connection_class=_SecureConnection if options.tls else _PlainConnection,
                     **(secure if options.tls else {}),
                 )
             return self._pools[address]
@@ -161,10 +188,3 @@ class Connections:
         raise unreachable(
             ", ".join("{}:{}".format(*node.address) for node in self.map.nodes.values()), answer
         )
-
-
-def _answer(connection: Connection) -> Any:
-    try:
-        return connection.read_response(disable_decoding=True)
-    except (ResponseError, BusyLoadingError) as error:
-        return error
