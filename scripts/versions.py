@@ -34,7 +34,7 @@ TESTED_WITH = (
     "flask",
     "flask-cors",
 )
-EXTRAS = ("cli", "postgres", "s3", "sql", "ui")
+EXTRAS = ("cli", "postgres", "redis", "s3", "sql", "ui")
 SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology"),
@@ -42,6 +42,7 @@ TESTS = (
     *("tests/storage/test_conform.py", "tests/storage/test_definition.py", "tests/storage/test_disk.py"),
     "tests/store/test_scenarios.py",
     "tests/storage/objects",
+    *("tests/backends/redis/test_pure.py", "tests/backends/redis/test_servers.py"),
     *("tests/cli/test_app.py", "tests/cli/test_loading.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
 )
