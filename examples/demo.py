@@ -284,12 +284,13 @@ class Picture:
         )
 
 
-def result(expected: Account, spark: Account, plain: Account) -> Table:
-    shown = Table("", "the source", "Spark, elasticscan", "a plain reader", box=None, padding=(0, 3, 0, 0))
+def result(accounts: Mapping[str, Account]) -> Table:
+    """Return a table with a column for each account."""
+    shown = Table("", *accounts, box=None, padding=(0, 3, 0, 0))
     for name in ("read", "missing", "repeated"):
-        values = [getattr(who, name) for who in (expected, spark, plain)]
+        values = [getattr(who, name) for who in accounts.values()]
         shown.add_row(f"rows {name}", *(Text(f"{value:,}", justify="right") for value in values))
-    shown.add_row("checksum", *(who.checksum[:16] for who in (expected, spark, plain)))
+    shown.add_row("checksum", *(who.checksum[:16] for who in accounts.values()))
     return shown
 
 
@@ -376,7 +377,8 @@ def main() -> int:
                 options.svg.write_text(store.slot_map(1_000).svg, encoding="utf-8")
     truth, exact = account(source, source), account(source, rows)
     tablets, away = tablets_followed(rows, first)
-    console.print(result(truth, exact, account(source, plain)))
+    readers = {"the source": truth, "Spark, elasticscan": exact, "a plain reader": account(source, plain)}
+    console.print(result(readers))
     console.print(
         f"\nTablets moved {moves} times meanwhile. Spark followed {tablets} of them to other shards, "
         f"and read {away:,} rows there.",
