@@ -12,7 +12,6 @@ their sum bounds a machine's commits a second, whatever waits for whatever.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from measure import family_seconds
 
 from elasticscan.store import Store
 from tests.base.postgres import start_server
@@ -110,21 +110,6 @@ def write_on(uri: str, number: int, seconds: float, ready: Any, done: Any) -> No
         done.put((count, time.process_time() - began))
 
 
-def processor_seconds(ancestor: int) -> float:
-    """Return the processor time of a process and its children, ended ones included."""
-    parents, seconds = dict[int, int](), dict[int, float]()
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
-            fields = status.read_text().rpartition(")")[2].split()
-            process = int(status.parent.name)
-            parents[process], ticks = int(fields[1]), sum(map(int, fields[11:15]))
-            seconds[process] = ticks / os.sysconf("SC_CLK_TCK")
-    family = {ancestor}
-    while more := {process for process, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(seconds.get(process, 0.0) for process in family)
-
-
 def commits_a_second(uri: str, writers: int, server: int, seconds: float = 5.0) -> float:
     spawn = multiprocessing.get_context("spawn")
     done, ready = spawn.Queue(), spawn.Barrier(writers + 1)
@@ -132,9 +117,9 @@ def commits_a_second(uri: str, writers: int, server: int, seconds: float = 5.0) 
     for work in works:
         work.start()
     ready.wait()
-    before = processor_seconds(server)
+    before = family_seconds(server)
     counts, taken = zip(*(done.get() for _ in works), strict=True)
-    at_server = processor_seconds(server) - before
+    at_server = family_seconds(server) - before
     for work in works:
         work.join()
     commits = max(1, sum(counts))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -19,6 +22,21 @@ def processor_seconds(work: Callable[[], object]) -> float:
     started = time.process_time()
     work()
     return time.process_time() - started
+
+
+def family_seconds(ancestor: int) -> float:
+    """Return the processor time of a process and its children, ended ones included."""
+    parents, seconds = dict[int, int](), dict[int, float]()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = status.read_text().rpartition(")")[2].split()
+            process = int(status.parent.name)
+            parents[process], ticks = int(fields[1]), sum(map(int, fields[11:15]))
+            seconds[process] = ticks / os.sysconf("SC_CLK_TCK")
+    family = {ancestor}
+    while more := {process for process, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(seconds.get(process, 0.0) for process in family)
 
 
 def by_turns(rounds: int, warmups: int = 1, **works: Callable[[], object]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from data import SCHEMA, batches, make_store
-from measure import Results
+from measure import Results, family_seconds
 
 from elasticscan.reader import coverage, cursor, scan
 from elasticscan.storage import sealed_file
@@ -90,8 +90,7 @@ def in_spark(store: Path, times: Path, rounds: int) -> tuple[float, str]:
     """Parts in a hundred of a scan through Spark, together and each, at the median."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     os.environ["ELASTICSCAN_PROMISE_TIMES"] = str(times)
-    from compressed import tree_seconds  # noqa: PLC0415 - Spark is for those who ask for it
-    from spark_promised import PromisedSource  # noqa: PLC0415
+    from spark_promised import PromisedSource  # noqa: PLC0415 - Spark is for those who ask for it
     from spark_session import start_spark  # noqa: PLC0415
 
     times.mkdir()
@@ -100,10 +99,10 @@ def in_spark(store: Path, times: Path, rounds: int) -> tuple[float, str]:
     shares: dict[str, list[float]] = {}
     millis: dict[str, list[float]] = {}
     for turn in range(rounds + 1):
-        before = tree_seconds()
+        before = family_seconds(os.getpid())
         rows = spark.read.format("promised").options(store=str(store), table="t").load()
         rows.write.format("noop").mode("overwrite").save()
-        whole, spent = tree_seconds() - before, Counter[str]()
+        whole, spent = family_seconds(os.getpid()) - before, Counter[str]()
         for file in times.iterdir():
             spent.update(json.loads(file.read_text()))
             file.unlink()

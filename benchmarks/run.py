@@ -144,26 +144,14 @@ def bench_memory(results: Results, work: Path, rows: int) -> None:
 
 
 def start_spark(work: Path) -> Any:
+    import spark_session  # noqa: PLC0415
     import spark_sources  # noqa: PLC0415 - Spark is not needed for the other benchmarks
     from pyspark import cloudpickle  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    # Spark looks for sources with the Python that this names; a setting of the session is too late.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(HERE)  # for the workers
     spark_sources.PREPARED = next(batches(65_536))
     cloudpickle.register_pickle_by_value(spark_sources)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "4g")
-        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = spark_session.start_spark(spark__sql__warehouse__dir=str(work / "warehouse"))
     spark.dataSource.register(spark_sources.CeilingSource)
     return spark
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from measure import processor_seconds
+from measure import family_seconds, processor_seconds
 from plots import Points, plotted
 from pyspark.serializers import CPickleSerializer
 from sqlalchemy import create_engine
@@ -298,9 +298,7 @@ def _lived(work: Path, most: int, tablets: int, scattered: bool) -> Iterator[Fig
 
 
 def server_part(work: Path, most: int) -> Iterator[Figures]:
-    from far_catalog import processor_seconds as processor_seconds_of  # noqa: PLC0415 - with the tests' server
-
-    from tests.base.postgres import start_server  # noqa: PLC0415
+    from tests.base.postgres import start_server  # noqa: PLC0415 - the other parts need no server
 
     most = min(most, 100_000)
     clock = TurnedClock(most * COMMIT_SECONDS + 3_600)
@@ -316,9 +314,9 @@ def server_part(work: Path, most: int) -> Iterator[Figures]:
                     _enter_without_rows(store, clock, commits - 500 - there)
                     there = commits - 500
                 took = list(_updates(store, clock, commits - there - 100))
-                at_server = processor_seconds_of(server.process)
+                at_server = family_seconds(server.process)
                 took, there = list(_updates(store, clock, 100)), commits
-                at_server = processor_seconds_of(server.process) - at_server
+                at_server = family_seconds(server.process) - at_server
                 yield {
                     "commits": commits,
                     "commit_ms": statistics.mean(took),
