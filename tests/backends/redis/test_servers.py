@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
