@@ -210,17 +210,22 @@ def guarded(probe: bytes, *commands: Command) -> list[Command]:
     return [_MULTI, (b"EXISTS", probe), *commands, _EXEC]
 
 
-def result_of(answers: Answers) -> list[Any] | Exception:
-    """Return the results of a guarded transaction, or the error that refused it."""
+def results_of(answers: Answers) -> list[Any] | Exception:
+    """Return the results of a transaction, or the error that refused it."""
     errors = [answer for answer in answers if isinstance(answer, RedisError)]
     if errors:
         return next((error for error in errors if not isinstance(error, ExecAbortError)), errors[0])
     results = answers[-1]
     if not isinstance(results, list):
         return TryAgainError("the transaction was discarded")
-    failed = next((result for result in results if isinstance(result, RedisError)), None)
-    if failed is not None:
-        return failed
+    return next((result for result in results if isinstance(result, RedisError)), results)
+
+
+def result_of(answers: Answers) -> list[Any] | Exception:
+    """Return the results of a guarded transaction without the guard's, or the error that refused it."""
+    results = results_of(answers)
+    if isinstance(results, Exception):
+        return results
     return TryAgainError("the probe exists") if results[0] else results[1:]
 
 
@@ -419,14 +424,18 @@ class _SlotPage:
         """Return the rows of some keys, and their slots; refused slots and keys that are gone have none."""
         model, columns = self.space.model, self.request.columns
         listed = names.to_pylist()
-        values = yield from self._read_each(model.commands(listed, columns), slots)
+        commands = model.commands(listed, columns)
+        values = yield from self._read_each(commands, slots)
         left = None
         if model.ttl in columns:
             left = yield from self._read_each([(b"PTTL", name) for name in listed], slots)
         rows, there, unsure = model.read(names, values, left, columns)
         if unsure:
-            exist = yield from self._read_each([(b"EXISTS", listed[at]) for at in unsure], slots[unsure])
-            there[unsure] = [answer == 1 for answer in exist]
+            again = [(int(slots[at]), listed[at], commands[at]) for at in unsure]
+            for at, value in zip(unsure, (yield from self._read_again(again)), strict=True):
+                values[at] = value
+            rows, there, _ = model.read(names, values, left, columns)
+            there[unsure] = [values[at] is not None for at in unsure]
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
     def _read_each(self, commands: Sequence[Command], slots: Slots) -> Step:
@@ -455,6 +464,27 @@ class _SlotPage:
                 self.enter(int(slots[at]), answer)
                 answers[at] = None
         return answers
+
+    def _read_again(self, keys: Sequence[tuple[int, bytes, Command]]) -> Step:
+        """Return the fields of hashes that had none of those asked for; None for keys that are gone.
+
+        One transaction each asks for the fields and whether the key is there: it may be set again meanwhile.
+        """
+        both = [[_MULTI, (b"EXISTS", name), command, _EXEC] for _, name, command in keys]
+        answers = yield Exchange(None, [*chain.from_iterable(both)])
+        found: list[list[Any] | None] = []
+        for number, (slot, _, _) in enumerate(keys):
+            result: Any = results_of(answers[4 * number : 4 * number + 4])
+            if _is_ask(result) and result.node_addr == self.targets.get(slot):
+                result = results_of((yield Exchange(result.node_addr, [_ASKING, *both[number]]))[1:])
+                if not isinstance(result, Exception) and not result[0]:
+                    result = TryAgainError("a key of an open slot was not found")
+            if isinstance(result, Exception):
+                self.enter(slot, result)
+                found.append(None)
+            else:
+                found.append(result[1] if result[0] else None)
+        return found
 
     def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
         """Note where slots stand after the page, and keep the names that are left."""

@@ -106,3 +106,17 @@ def a_finished_slot_is_read_again(patch: pytest.MonkeyPatch) -> None:
         return merge((*left, Cursor(SlotSet.of((slot, slot + 1) for slot in fresh))))
 
     patch.setattr(scan, "remaining", once_more)
+
+
+@fault
+def existence_is_asked_on_its_own(patch: pytest.MonkeyPatch) -> None:
+    """A hash without values is a row if its key exists a moment later, when it may have been set again."""
+
+    def read_again(self: Any, keys: Any) -> Any:
+        slots = np.array([slot for slot, _, _ in keys])
+        answers = yield from self._read_each([(b"EXISTS", name) for _, name, _ in keys], slots)
+        return [
+            [None] * len(key[2][2:]) if answer else None for key, answer in zip(keys, answers, strict=True)
+        ]
+
+    patch.setattr(pages._SlotPage, "_read_again", read_again)

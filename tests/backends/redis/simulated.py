@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -56,8 +56,10 @@ class SimulatedCluster:
         self.owners = np.arange(SLOTS) * masters // SLOTS  # by slot, the place of its master in the list
         self.options = ClusterOptions(seeds=(), slot_timeout=1e9)
         self.changes_left = 0
+        self.during: Callable[[], None] = lambda: None
         self.can_walk_slots = chance.random() < 0.5
         self.at_once = chance.choice([0.2, 0.9])  # how often a slot moves in one step
+        self.writes = chance.choice([0.1, 0.5])  # how often a key is written in between
         self.turned = chance.choice([0.0, 0.2, 0.4])  # how often a key goes back
         self.map = self.read_map()
 
@@ -93,7 +95,7 @@ class SimulatedCluster:
                 queued, answer = [], b"OK"
             elif command[0] == b"EXEC":
                 assert queued is not None
-                answer, queued = self._execute(master, queued), None
+                answer, queued, asking = self._execute(master, queued, asking), None, False
             elif queued is not None:
                 queued.append(command)
                 answer = b"QUEUED"
@@ -104,8 +106,8 @@ class SimulatedCluster:
             answers.append(answer)
         return answers
 
-    def _execute(self, master: Master, queued: list[tuple[bytes, ...]]) -> Any:
-        answers = [self._answer(master, command, False) for command in queued]
+    def _execute(self, master: Master, queued: list[tuple[bytes, ...]], asking: bool) -> Any:
+        answers = [self._answer(master, command, asking) for command in queued]
         refused = next((answer for answer in answers if isinstance(answer, ResponseError)), None)
         return answers if refused is None else refused
 
@@ -148,6 +150,8 @@ class SimulatedCluster:
         if self.changes_left <= 0 or self.random.random() < 0.5:
             return
         self.changes_left -= 1
+        if self.random.random() < self.writes:
+            return self.during()
         slot = self.random.choice(self.slots)
         owner = self.owner_of(slot)
         target = owner.migrating.get(slot)
@@ -226,18 +230,21 @@ class Program:
             self.cluster.write(key, value)
         self.tags = tags or [b"1"]
         self.got: Counter[str] = Counter()
+        self.cluster.during = self._write
 
     def run(self) -> None:
         chance, cluster = self.random, self.cluster
         reader = ClusterShards(cluster, self.space)  # type: ignore[arg-type]
         slots = SlotSet.of((slot, slot + 1) for slot in cluster.slots)
         cursors: Cursors = (Cursor(slots),)
-        cluster.changes_left = chance.randint(0, 150)
+        cluster.changes_left = chance.randint(0, 300)
         page_rows = chance.choice([1, 2, 5, 1_000])
         while cursors:
             plan = ScanPlan(0, 0, self.columns, page_rows, 1 << 20, reader.current(), slots)
             for pages, page in enumerate(drive(plan, cursors, reader, reader, ScanStats())):
                 self.got.update(page.rows.column("key").to_pylist())
+                values = set(page.rows.column("value").to_pylist())
+                assert values <= {"v", "w"}, f"seed {self.seed}: a value that no key had"
                 cursors = page.after
                 self._write()
                 assert pages < 2_000, f"seed {self.seed}: the scan does not end"
@@ -253,5 +260,5 @@ class Program:
     def _write(self) -> None:
         """Other keys come and go."""
         for _ in range(self.random.randint(0, 2)):
-            key = b"t:{%b}x%d" % (self.random.choice(self.tags), self.random.randrange(5))
+            key = b"t:{%b}x%d" % (self.random.choice(self.tags), self.random.randrange(3))
             self.cluster.write(key, self.random.choice([None, b"w"]))

@@ -37,4 +37,4 @@ def test_keys_that_stay_come_once(seed: int) -> None:
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, CoverageBroken)):
-        run_all(range(300))
+        run_all(range(600))
