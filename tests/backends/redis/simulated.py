@@ -238,10 +238,11 @@ class Program:
         slots = SlotSet.of((slot, slot + 1) for slot in cluster.slots)
         cursors: Cursors = (Cursor(slots),)
         cluster.changes_left = chance.randint(0, 300)
-        page_rows = chance.choice([1, 2, 5, 1_000])
+        page_rows, pages = chance.choice([1, 2, 5, 1_000]), 0
         while cursors:
             plan = ScanPlan(0, 0, self.columns, page_rows, 1 << 20, reader.current(), slots)
-            for pages, page in enumerate(drive(plan, cursors, reader, reader, ScanStats())):
+            for page in drive(plan, cursors, reader, reader, ScanStats()):
+                pages += 1
                 self.got.update(page.rows.column("key").to_pylist())
                 values = set(page.rows.column("value").to_pylist())
                 assert values <= {"v", "w"}, f"seed {self.seed}: a value that no key had"
