@@ -22,7 +22,7 @@ concurrency  Work on several items at a time, cached properties, and locks of mo
 resources   The error for too many open files or no memory.
 showing     Values of callers inside of messages, cut short.
 suggestions  The name that was probably meant, for errors about a name that does not exist.
-drawing     Pictures as SVG and listings as HTML: the slot map, bars, what notebooks show.
+drawing     Pictures as SVG: the slot map, bars.
 json_text   Values as JSON, for the command line and the page.
 user_files  Errors of users' files, with the name of the file.
 

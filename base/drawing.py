@@ -1,11 +1,11 @@
-"""Pictures as SVG and listings as HTML without other files: one style for slot map and notebooks.
+"""Pictures as SVG without other files: one style for the slot map and for charts.
 
 All text is escaped here, so a name from a catalog is only ever shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
 # Distinct for most eyes, on white and on black; from Okabe and Ito, and lighter ones of the same hues.
@@ -35,21 +35,3 @@ def words(x: float, y: float, text: str, ends: bool = False) -> str:
     """Return a line of text that begins, or ends, at a position."""
     anchor = ' text-anchor="end"' if ends else ""
     return f'<text x="{x:g}" y="{y:g}"{anchor}>{escape(text)}</text>'
-
-
-def code(text: str) -> str:
-    """Return a line of HTML in the style of a shell."""
-    return f"<code>{escape(text)}</code>"
-
-
-def listing(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return an HTML table; integers have thousands separators and are aligned to the right."""
-
-    def cell(value: object) -> str:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return f'<td style="text-align:right">{value:,}</td>'
-        return f'<td style="text-align:left">{escape(str(value))}</td>'
-
-    head = "".join(f'<th style="text-align:left">{escape(title)}</th>' for title in titles)
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

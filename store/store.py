@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import (
@@ -424,7 +423,7 @@ class Store:
 
     def _repr_html_(self) -> str:
         """Return the picture that notebooks show."""
-        return f"{code(repr(self))}<br/>{self.slot_map(40).svg}"
+        return self.slot_map(40).svg
 
     # Upkeep
 

@@ -14,14 +14,13 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import IdempotencyKey, Tag, Tx, retry_interrupted
+from elasticscan.catalog import Commit, IdempotencyKey, Tag, Tx, retry_interrupted
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, schema_changes
 from elasticscan.store.arguments import Names, Parameters, Reading, Said, Since, Snapshot, Txn
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable
 from elasticscan.store.context.tags import add_tag, drop_tag
-from elasticscan.store.notebooks import History, table_html
 from elasticscan.store.reading.aggregating import aggregate_rows
 from elasticscan.store.reading.beginning import begin_changes, begin_scan
 from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
@@ -93,10 +92,6 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<elasticscan.Table {self._name!r} of {shown(self._opened.location.uri)}>"
-
-    def _repr_html_(self) -> str:
-        """Return the columns and the newest commits for notebooks."""
-        return table_html(repr(self), self.definition, self.history(10))
 
     @property
     def name(self) -> str:
@@ -530,13 +525,13 @@ class Table:
         return schema_changes.widen_column(self._context, self._find, asked, type).schema
 
     @retry_interrupted
-    def history(self, limit: int | None = None) -> History:
+    def history(self, limit: int | None = None) -> tuple[Commit, ...]:
         """List the newest `limit` commits, or all, oldest first. Raises `CatalogOutdated`."""
         most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
         self._context.check_newest()
         with self._context.catalog.reading() as tx:
             table = self._find(tx)[0].id
-            return History(tx.commits(table) if most is None else tx.newest_commits(table, most))
+            return tx.commits(table) if most is None else tx.newest_commits(table, most)
 
     def tag(self, name: str, snapshot: Snapshot = None) -> Tag:
         """Name a snapshot, and keep it and all later ones readable until the tag is dropped.

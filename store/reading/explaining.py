@@ -7,7 +7,6 @@ from typing import Any
 from elasticscan.catalog import retry_interrupted
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.store.context import Context
-from elasticscan.store.notebooks import Explanation
 from elasticscan.topology import Topology
 
 
@@ -18,7 +17,7 @@ def explain_scan(
     state: ContinuationKey,
     access: dict[str, Any],
     actual: dict[str, int],
-) -> Explanation:
+) -> dict[str, Any]:
     """Explain a scan that stands at a state, given its access path and what it has read."""
     placement, pending = context.placement(), slots_of(state.cursors)
     names = dict(base.shard_names) | context.shard_names()
@@ -28,7 +27,7 @@ def explain_scan(
         for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
             if part:
                 scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
-    message = {
+    return {
         "table": table,
         "snapshot": state.snapshot,
         "base_topology": base.number,
@@ -42,7 +41,6 @@ def explain_scan(
         "pending_slots": len(pending),
         "scans": scans,
     }
-    return Explanation(message)
 
 
 @retry_interrupted

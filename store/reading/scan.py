@@ -11,25 +11,20 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.drawing import code
 from elasticscan.base.errors import InvalidOption, ScanConsumed
-from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import ScanLayout
-from elasticscan.store.notebooks import Explanation
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
 from elasticscan.store.reading.explaining import explain_scan
 from elasticscan.store.reading.first_rows import KeptOrder
 from elasticscan.store.reading.frames import pandas_frame, polars_frame
 from elasticscan.store.reading.leased_pages import LeasedPages
 from elasticscan.store.reading.paging import Page, schema_of
-from elasticscan.topology import SlotMap, SlotSet, Topology
-
-_DRAWN_TOPOLOGIES = 100
+from elasticscan.topology import SlotSet, Topology
 
 
 class Scan(Iterator[Page]):
@@ -100,14 +95,6 @@ class Scan(Iterator[Page]):
             f"in {stats.pages:,} pages, {stats.virtual_reads:,} of them where slots had moved to; "
             f"{all_slots - left:,} of {all_slots:,} slots done>"
         )
-
-    @retry_interrupted
-    def _repr_html_(self) -> str:
-        """Return the picture that notebooks show: where the slots were since the scan began."""
-        with self._context.catalog.reading() as tx:
-            newest = tx.newest_topologies(_DRAWN_TOPOLOGIES)
-        since = tuple(t for t in newest if t.number > self._base.number)
-        return f"{code(repr(self))}<br/>{SlotMap((self._base, *since)).svg}"
 
     @property
     def snapshot(self) -> int:
@@ -363,7 +350,7 @@ class Scan(Iterator[Page]):
         """Return the access paths and the chosen one; None for a resumed scan."""
         return None if self._choose is None else self._choose()
 
-    def explain(self) -> Explanation:
+    def explain(self) -> dict[str, Any]:
         """Explain the scan's access path; after a run, with estimated against actual counts."""
         actual = {
             "rows_scanned": self.stats.scanned,
