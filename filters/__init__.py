@@ -19,7 +19,7 @@ The modules, from the bottom up:
 key_sets           sets of value keys, as intervals of bytes; bounds: what is below and above a constant
 expression         the typed tree, and its normalised text
 coercion           types that a filter computes with; typed: trees with Spark's conversions and checks
-casts              CAST on whole arrays; patterns: LIKE and RLIKE; kernels: a tree on record batches
+casts              CAST on whole arrays; patterns: LIKE; kernels: a tree on record batches
 parser             SQL text, read into a tree
 predicate          a filter: checked once, then evaluated
 parameters         values, written into a condition

@@ -118,7 +118,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A constant pattern: `kind` is LIKE, ILIKE, RLIKE, STARTSWITH, ENDSWITH or CONTAINS."""
+    """A constant pattern: `kind` is LIKE, ILIKE, STARTSWITH, ENDSWITH or CONTAINS."""
 
     kind: str
     child: Expression
@@ -224,7 +224,7 @@ def _render_call(node: Call) -> tuple[str, int]:
 
 def _render_match(node: Match) -> tuple[str, int]:
     pattern = _quote_text(node.pattern)
-    if node.kind not in ("LIKE", "ILIKE", "RLIKE"):
+    if node.kind not in ("LIKE", "ILIKE"):
         return f"{node.kind}({to_sql(node.child)}, {pattern})", _ATOM
     escape = "" if node.escape == "\\" else f" ESCAPE {_quote_text(node.escape)}"
     return f"{_wrap(node.child, _ADD)} {node.kind} {pattern}{escape}", _TEST

@@ -37,7 +37,7 @@ from elasticscan.filters.expression import (
     children,
     column_names,
 )
-from elasticscan.filters.patterns import FINAL_LINE_END, Pattern, like_pattern, regex_pattern
+from elasticscan.filters.patterns import Pattern, like_pattern
 from elasticscan.filters.units import is_narrow, to_units
 
 Datum: TypeAlias = pa.Array | pa.Scalar
@@ -334,13 +334,11 @@ def _match(node: Match) -> Evaluator:
         return lambda rows: _find(_change_case(rows.array(child(rows)), "lower"), pattern)
     if node.kind == "LIKE":
         pattern = like_pattern(node.pattern, node.escape)
-    elif node.kind == "RLIKE":
-        pattern = regex_pattern(node.pattern)
     else:
         pattern = Pattern(
             {"STARTSWITH": "starts", "ENDSWITH": "ends"}.get(node.kind, "contains"), node.pattern
         )
-    # Arrow looks at a pattern only when there is text to match: a malformed one is to fail now.
+    # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
     _find(pa.array(["x"]), pattern)
     return lambda rows: _find(child(rows), pattern)
 
@@ -355,11 +353,7 @@ def _find(text: Datum, pattern: Pattern) -> Datum:
             return pc.ends_with(text, pattern.text)
         case "contains":
             return pc.match_substring(text, pattern.text)
-    matches = pc.match_substring_regex(text, pattern.text)
-    if pattern.before_line_end:
-        shorter = pc.replace_substring_regex(text, FINAL_LINE_END, "", max_replacements=1)
-        matches = pc.or_(matches, pc.match_substring_regex(shorter, pattern.text))
-    return matches
+    return pc.match_substring_regex(text, pattern.text)
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:

@@ -56,7 +56,7 @@ _TESTS = (exp.Is, exp.Between, exp.In, exp.Like, exp.ILike, exp.RegexpLike, exp.
 _TEXT_FUNCTIONS: _Names = {exp.Upper: "UPPER", exp.Lower: "LOWER"}
 _DATE_PARTS: _Names = {exp.Year: "YEAR", exp.Month: "MONTH", exp.Day: "DAY", exp.DayOfMonth: "DAY"}
 _AFFIXES: _Names = {exp.StartsWith: "STARTSWITH", exp.EndsWith: "ENDSWITH", exp.Contains: "CONTAINS"}
-_PATTERNS: _Names = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
+_PATTERNS: _Names = {exp.Like: "LIKE", exp.ILike: "ILIKE"}
 _TYPES = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(),
     "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "TEXT": pa.string(),
@@ -459,7 +459,7 @@ def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
         ((exp.Is,), _TreeBuilder.test, two),
         ((exp.Between,), _TreeBuilder.between, "this low high"),
         ((exp.In,), _TreeBuilder.membership, "this expressions"),
-        ((exp.Like, exp.ILike, exp.RegexpLike), _TreeBuilder.pattern, f"{two} negate"),
+        ((exp.Like, exp.ILike), _TreeBuilder.pattern, f"{two} negate"),
         ((exp.Escape,), _TreeBuilder.escaped_pattern, two),
         (tuple(_AFFIXES), _TreeBuilder.affix, two),
         (tuple(_ARITHMETIC), _TreeBuilder.arithmetic, f"{two} typed safe"),

@@ -179,9 +179,6 @@ class _Dice:
         like = self.pick(
             "%", "a%", "%c", "%b%", "a_b", "_", "", "a%c", "%%", "_%", "a\\\\_b", "b\\\\%c", "%é%", "日_"
         )
-        regex = self.pick(
-            "a", "^a", "c$", "a.b", "^$", "[a-c]+", "^[^a-z]*$", "(a|b)c", "\\\\d", "\\\\s", "^.$", "b|x"
-        )
         return self.pick(
             f"{number} IS {negation}NULL",
             f"({self.condition(less)}) IS {negation}{self.pick('NULL', 'TRUE', 'FALSE')}",
@@ -192,7 +189,6 @@ class _Dice:
             f"{text} {negation}BETWEEN {self.text(0)} AND {self.text(0)}",
             f"{text} {negation}LIKE '{like}'",
             f"{text} {negation}ILIKE '{like}'",
-            f"{text} {negation}RLIKE '{regex}'",
             f"s {negation}LIKE 'b!%%' ESCAPE '!'",
             f"{self.pick('startswith', 'endswith', 'contains')}({text}, {word})",
             f"isnan({number})",
