@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -22,8 +23,8 @@ from elasticscan.base.redaction import as_cause, shown, without
 
 # Parameters of a URI that say who asks, not which place is meant.
 _WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
-# Text that may be meant for a URI, but lacks its two slashes.
-_SHORT = re.compile(r"(file):(?!//)|([a-z][a-z0-9+.-]+):(?=/(?!/))", re.IGNORECASE)
+# Text that is meant for a URI, but lacks its two slashes.
+_SHORT = re.compile(r"file:|[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,6 @@ class Place:
             return False
         one, two = f"{self.path.rstrip('/')}/", f"{place.path.rstrip('/')}/"
         return one.startswith(two) or two.startswith(one)
-
-    def ways(self) -> list[Place]:
-        """Return the places that it lies in, the widest first, and itself; each with a slash at its end."""
-        path = f"{self.path.rstrip('/')}/"
-        return [Place(self.service, path[: at + 1]) for at, letter in enumerate(path) if letter == "/"]
 
     def __str__(self) -> str:
         if not self.service:
@@ -98,18 +94,10 @@ def local_directory(uri: str) -> str | None:
     if parts.scheme.lower() != "file":
         return None
     directory = directory_of(uri)
-    if directory is None:
+    if directory is None or not parts.path or parts.query or parts.fragment:
         raise InvalidOption(
-            f"{shown(uri)} names a directory of the host {shown(parts.netloc)!r}, and none of this machine: "
-            "write file:///PATH with three slashes, or the path alone",
-            option="uri",
-        )
-    if not parts.path:
-        raise InvalidOption(f"{shown(uri)} names no directory; write file:///PATH", option="uri")
-    if parts.query or parts.fragment:
-        raise InvalidOption(
-            f"{shown(uri)} has a '?' or a '#', which end the path of a URI: write %3F and %23 for them, or "
-            "the path alone",
+            f"{shown(uri)} names no directory of this machine; write file:///PATH, with %3F and %23 for '?' "
+            "and '#', or the path alone",
             option="uri",
         )
     return directory
@@ -118,21 +106,15 @@ def local_directory(uri: str) -> str | None:
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:
     """Raise `InvalidOption` when two of these shards (name, root) overlap."""
     places = [(name, place_of(root)) for name, root in roots]
-    held, around = dict[Place, int](), dict[Place, int]()  # the first of each, by its place in the list
-    for number, (name, place) in enumerate(places):
-        *above, own = place.ways()
-        overlapping = [held[within] for within in (*above, own) if within in held]
-        overlapping += [around[own]] if own in around else []
-        if overlapping:
-            earlier, its = places[min(overlapping)]
+    # In the order of their paths, a place is followed by those within it.
+    places.sort(key=lambda each: (each[1].service, f"{each[1].path.rstrip('/')}/"))
+    for (name, place), (inner, within) in pairwise(places):
+        if place.overlaps(within):
             raise InvalidOption(
-                f"the storage of shard {name!r}, {place}, overlaps with {its} of {earlier!r}; "
+                f"the storage of shard {inner!r}, {within}, overlaps with {place} of {name!r}; "
                 "each shard needs a place of its own, where its garbage can be collected",
                 option="shards",
             )
-        held[own] = number
-        for within in above:
-            around.setdefault(within, number)
 
 
 def whole_uri(text: str) -> str:
@@ -150,23 +132,15 @@ def whole_uri(text: str) -> str:
                 f"{shown(text)} is not a URI: an IPv6 address stands in brackets, as [::1]", option="uri"
             ) from None
         return text
-    match = _SHORT.match(text)
-    if match is not None and match[1] and text.startswith("/", match.end()):
-        return f"file://{text[match.end() :]}"
-    if shown(text) != text:
+    if text.startswith("file:/"):
+        return f"file://{text.removeprefix('file:')}"
+    if shown(text) != text or _SHORT.match(text):
         raise InvalidOption(
-            "this looks like the address of a database; write `postgresql+psycopg://USER@HOST/DATABASE`, or "
-            "./NAME for a directory",
+            f"{shown(text)} is meant for a URI, but lacks its slashes: write SCHEME://…, or ./NAME for a "
+            "directory of that name",
             option="uri",
         )
-    if match is None:
-        return text
-    scheme = match[1] or match[2]
-    raise InvalidOption(
-        f"{shown(text)} begins like a URI, but lacks the slashes after {scheme!r}: write {scheme}://… (or "
-        f"./{shown(text)} for a directory of that name)",
-        option="uri",
-    )
+    return text
 
 
 def with_home(path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import inspect
 import os
-import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,6 @@ from elasticscan.base.errors import (
     StoreReadableByAll,
 )
 from elasticscan.base.permissions import mode_within
-from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
 from elasticscan.store.roots.aliases import local_directory, place_of, whole_uri, with_home
 
@@ -30,7 +28,6 @@ MARKER = "elasticscan-shard"  # in each shard's root
 BACKUP_MARKER = "elasticscan-backup"  # in each place of backups
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
-_OF_FILES = frozenset("s3 s3a s3n gs gcs az abfs abfss wasb wasbs hdfs dbfs http https".split())  # noqa: SIM905
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _warned: set[Path] = set()
@@ -51,7 +48,11 @@ class Location:
     def of(cls, uri: str | Path) -> Location:
         """Return the place of a store; raises `InvalidOption` where none can be."""
         location = cls.of_files(uri)
-        _check_holds_catalog(location.uri)
+        if location.uri == ":memory:":
+            raise InvalidOption(
+                "a store is a directory, also a temporary one: create(tempfile.mkdtemp(), shards=['s1'])",
+                option="uri",
+            )
         return location
 
     @classmethod
@@ -103,23 +104,9 @@ class Location:
             ) from error
 
     def check_not_bereft(self) -> None:
-        """Raise `StoreNotFound` where the directory holds no catalog, but is part of a store, or was one."""
+        """Raise `StoreNotFound` where the directory holds shards, but no catalog, or an empty one."""
         if self.directory is None:
             return
-        above = self.directory.parent
-        with suppress(OSError):
-            if (above / CATALOG_FILE).is_file() and not self.exists():
-                if self.directory.name in (CATALOG_FILE, SHARDS):
-                    raise StoreNotFound(
-                        f"{self.uri} is a part of the store {above}: elasticscan.open({str(above)!r})",
-                        uri=self.uri,
-                    )
-                raise StoreNotFound(
-                    f"{self.uri} is no store, but {above} is one; open its table with `elasticscan scan "
-                    f"{shlex.quote(str(above))} {shlex.quote(self.directory.name)}` or "
-                    f"elasticscan.open({str(above)!r}).table({self.directory.name!r})",
-                    uri=self.uri,
-                )
         with self._looking():
             is_bereft = any(
                 next(self.directory.glob(f"{SHARDS}/*/{pattern}"), None)
@@ -271,28 +258,6 @@ def _may_read(file: Path) -> bool:
 def repairing(directory: Path) -> str:
     """Return the command that makes a store without its catalog."""
     return f"`elasticscan repair {directory} NEW`"
-
-
-def _check_holds_catalog(uri: str) -> None:
-    """Raise `InvalidOption` for what people write in place of a database's URL, with what to write."""
-    if uri == ":memory:":
-        raise InvalidOption(
-            "a store is a directory, also a temporary one: create(tempfile.mkdtemp(), shards=['s1'])",
-            option="uri",
-        )
-    scheme, _, rest = uri.partition("://")
-    if scheme in ("postgres", "pg"):
-        raise InvalidOption(
-            f"{shown(uri)} is not how a catalog in PostgreSQL is written: "
-            f"{shown(f'postgresql+psycopg://{rest}')}",
-            option="uri",
-        )
-    if rest and scheme.lower() in _OF_FILES:
-        raise InvalidOption(
-            f"{shown(uri)} can hold no catalog: name a directory or a database (`postgresql+psycopg://…`); "
-            "shards may be elsewhere",
-            option="uri",
-        )
 
 
 def _make_directory(path: Path, mode: int, store: Path | None = None) -> list[Path]:

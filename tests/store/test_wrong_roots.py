@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -129,18 +130,18 @@ def test_stores_and_backups_by_a_file_uri_lie_where_it_says(
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    "uri",
     [
-        ("file://data/store", "host 'data'"),
-        ("file://~/store", "host '~'"),
-        ("file://", "no directory"),
-        ("file://localhost", "no directory"),
-        ("file://{}/what?x", "%3F"),
-        ("file://{}/no#1", "%23"),
+        "file://data/store",
+        "file://~/store",
+        "file://",
+        "file://localhost",
+        "file://{}/what?x",
+        "file://{}/no#1",
     ],
 )
 def test_a_file_uri_that_names_no_directory_of_this_machine_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
     uri = uri.format(tmp_path / "elsewhere")
     with made(tmp_path / "store", {"a": str(tmp_path / "a")}) as store:
@@ -152,7 +153,7 @@ def test_a_file_uri_that_names_no_directory_of_this_machine_is_refused(
             lambda: store.backup(uri),
             lambda: store.expand({"b": uri}),
         ):
-            with pytest.raises(InvalidOption, match=said):
+            with pytest.raises(InvalidOption, match="names no directory of this machine"):
                 use()
     assert not list((tmp_path / "elsewhere").iterdir())
 
@@ -341,7 +342,7 @@ def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
         assert count(store) == len(rows())
 
 
-def test_places_are_compared_with_all_before_them_and_not_one_by_one() -> None:
+def test_places_that_overlap_are_found_without_comparing_each_two() -> None:
     chance = random.Random(7)
     for _ in range(2_000):
         texts = ["/" + "/".join(chance.choices("abc", k=chance.randint(0, 3))) for _ in range(4)]
@@ -349,13 +350,9 @@ def test_places_are_compared_with_all_before_them_and_not_one_by_one() -> None:
             (name, chance.choice(["", "", "s3://b", "s3://c"]) + text)
             for name, text in zip("wxyz", texts, strict=True)
         ]
-        places = {name: place_of(root) for name, root in roots}
-        pairs = [(i, j) for j in range(4) for i in range(j)]
-        wrong = [
-            (roots[i][0], roots[j][0]) for i, j in pairs if places[roots[i][0]].overlaps(places[roots[j][0]])
-        ]
-        if wrong:
-            with pytest.raises(InvalidOption, match=f"of shard {wrong[0][1]!r}.* of {wrong[0][0]!r};"):
+        places = [place_of(root) for _, root in roots]
+        if any(one.overlaps(two) for one, two in combinations(places, 2)):
+            with pytest.raises(InvalidOption, match="overlaps"):
                 check_apart(roots)
         else:
             check_apart(roots)
