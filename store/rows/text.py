@@ -4,18 +4,14 @@ The readers of Arrow turn `0x10` into 16, `+49151` into 49151.0, and 90071992547
 in 992. An identifier must not change, so CSV is read as text, and `guess_type` gives a column the first type
 that holds all texts of the sample as they are written. `cast_text` applies the same rule to the rows after
 the sample. JSON itself marks its numbers; there only whole numbers that a float rounds are looked for.
-
-Arrow cannot read a JSON array, or a field whose values are of several kinds. DuckDB reads these, as text.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +20,6 @@ import pyarrow.csv
 import pyarrow.json
 from pyarrow import fs
 
-from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.store import arguments
 from elasticscan.store.rows.typed import map_leaves
 
@@ -187,16 +181,11 @@ def _open(
         first = start.read(SAMPLE_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if first and first not in (b"{", b"["):
         raise pa.ArrowInvalid("a line of JSON has to be one object")
-    try:
-        names = _open_json(system, path, SAMPLE_BYTES, None, "infer").schema
-        check_names(names)
-        wanted = [(each.name, types.get(each.name, each.type)) for each in names]
-        explicit = pa.schema([(name, map_leaves(kind, _time_as_text)) for name, kind in wanted])
-        return _open_json(system, path, block_bytes, explicit, "error"), TIMES
-    except pa.ArrowInvalid as error:
-        if "changed from" not in str(error):
-            raise
-    return _open_by_duckdb(system, path), TYPES
+    names = _open_json(system, path, SAMPLE_BYTES, None, "infer").schema
+    check_names(names)
+    wanted = [(each.name, types.get(each.name, each.type)) for each in names]
+    explicit = pa.schema([(name, map_leaves(kind, _time_as_text)) for name, kind in wanted])
+    return _open_json(system, path, block_bytes, explicit, "error"), TIMES
 
 
 def _open_csv(
@@ -227,31 +216,6 @@ def _open_json(
             explicit_schema=explicit, unexpected_field_behavior=unexpected
         ),
     )
-
-
-def _open_by_duckdb(system: fs.FileSystem, path: str) -> pa.RecordBatchReader:
-    """Return a reader of JSON whose columns are all text, objects and lists too.
-
-    Raises:
-        InvalidOption: DuckDB is not installed, or the file is not local.
-    """
-    if not isinstance(system, fs.LocalFileSystem):
-        raise InvalidOption(
-            f"{path} has values that only DuckDB reads, and from local files; copy it here first", file=path
-        )
-    try:
-        duckdb = import_module("duckdb")
-    except ModuleNotFoundError as error:
-        raise InvalidOption(
-            f"{path} has values that only DuckDB reads; install it: pip install 'elasticscan[sql]'", file=path
-        ) from error
-    connection, place = duckdb.connect(), re.sub(r"([*?\[])", r"[\1]", path)
-    try:
-        names = connection.read_json(place, sample_size=-1).columns
-        texts = connection.read_json(place, columns=dict.fromkeys(names, "VARCHAR"))
-        return texts.to_arrow_reader(BATCH_ROWS).cast(pa.schema([(name, pa.string()) for name in names]))
-    except duckdb.Error as error:
-        raise pa.ArrowInvalid(str(error)) from error
 
 
 def check_names(fields: Iterable[pa.Field]) -> None:
@@ -293,7 +257,8 @@ def _check_rounded(system: fs.FileSystem, path: str, types: Mapping[str, pa.Data
             for name, kind in types.items():
                 if _rounds(row.get(name), kind):
                     raise pa.ArrowInvalid(
-                        f"column {name!r} has a whole number that a float rounds{_OTHER_TYPE.format(name)}"
+                        f"column {name!r} has a whole number that a float rounds; name its type, as in "
+                        f"types={{{name!r}: pyarrow.decimal128(38)}}"
                     )
 
 
