@@ -46,8 +46,8 @@ bounded size, staged as one fragment for each shard. A staged fragment is invisi
 catalog commits it; if its slots moved meanwhile, only those are staged again (`reroute`). What the tasks
 of one write staged becomes few fragments before, as far as it is small (`gather`).
 
-Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, anything
-else that `pyarrow.fs` has a URI for, or memory. The file format is in `docs/formats.md`.
+Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, or
+memory. The file format is in `docs/formats.md`.
 
 The modules, from the bottom up:
 

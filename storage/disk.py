@@ -1,4 +1,4 @@
-"""Disks: one narrow protocol, the local disk, any `pyarrow.fs`, and an in-memory twin."""
+"""Disks: one narrow protocol, the local disk, and an in-memory twin; `objects` has the one of S3."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Protocol
 from weakref import ref
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import RESTORE, FragmentDamaged
@@ -361,76 +359,6 @@ class LocalFile:
         except OSError as error:
             raise disk_error(error, str(self._path), None, writing=False) from error
         return done
-
-
-class ArrowDisk:
-    """A directory or bucket prefix of any filesystem that pyarrow knows."""
-
-    is_far = False  # it may be: a directory elsewhere, or one that something is mounted at
-
-    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
-        self._files = filesystem
-        self._root = root
-
-    @property
-    def uncached(self) -> Disk:
-        return self
-
-    @contextmanager
-    def create(self, path: str) -> Iterator[Any]:
-        unfinished = path + ".unfinished"
-        remove = partial(self._files.delete_file, unfinished)
-        with _telling(self._root, path), _whole_or_gone(remove):
-            self._files.create_dir(path.rpartition("/")[0] or ".", recursive=True)
-            with self._files.open_output_stream(unfinished) as file:
-                yield file
-            self._files.move(unfinished, path)
-
-    def open(self, path: str) -> OpenFile:
-        with _telling(self._root, path, writing=False):
-            try:
-                return _RemoteFile(self._files.open_input_file(path), f"{self._root}/{path}")
-            except FileNotFoundError as error:
-                if self._files.get_file_info("").type == pafs.FileType.NotFound:
-                    raise missing_root(self._root) from error
-                raise
-
-    def expect(self, paths: Sequence[str]) -> None:
-        pass
-
-    def delete(self, path: str) -> None:
-        with _telling(self._root, path), suppress(FileNotFoundError):
-            self._files.delete_file(path)
-
-    def rename(self, path: str, to: str) -> None:
-        with _telling(self._root, path):
-            self._files.create_dir(to.rpartition("/")[0] or ".", recursive=True)
-            with suppress(FileNotFoundError):
-                self._files.move(path, to)
-
-    def note(self, path: str, content: bytes) -> None:
-        with _telling(self._root, path), self._files.open_output_stream(path) as file:
-            file.write(content)
-
-    def list(self) -> list[tuple[str, float]]:
-        with _telling(self._root, None, writing=False):
-            infos = self._files.get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True))
-        return [(info.path, (info.mtime_ns or 0) / 1e9) for info in infos if info.is_file]
-
-
-class _RemoteFile(OpenFile):
-    is_near = False
-
-    def __init__(self, file: Any, path: str) -> None:
-        self._file, self._path = file, path
-        self.size = file.size()
-
-    def read_at(self, offset: int, length: int) -> pa.Buffer:
-        with _telling(self._path, None, writing=False):
-            buffer = pa.py_buffer(self._file.read_at(length, offset))
-        if buffer.size < length:
-            raise cut_file(self._path, offset, length)
-        return buffer
 
 
 class MemoryDisk:

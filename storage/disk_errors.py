@@ -38,8 +38,8 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
     """Return the error to raise for what a disk said.
 
     Args:
-        error: as the operating system or `pyarrow.fs` raised it; one without a number becomes
-            `ShardUnavailable` with its own text.
+        error: as the operating system raised it; one without a number becomes `ShardUnavailable` with its
+            own text.
         root: the shard's root. A directory is looked at when something is not there, to tell a
             file that is gone from a disk that is; of any other root the caller has to know.
         path: the file below the root, or None when the root itself was used.
@@ -117,16 +117,5 @@ def _swept(where: str) -> WriteConflict:
 
 
 def _number(error: OSError | MemoryError) -> int | None:
-    """Return the errno of an error, or the one that its class stands for."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    kinds = {
-        FileNotFoundError: errno.ENOENT,
-        PermissionError: errno.EACCES,
-        NotADirectoryError: errno.ENOTDIR,
-        IsADirectoryError: errno.EISDIR,
-        TimeoutError: errno.ETIMEDOUT,
-        ConnectionRefusedError: errno.ECONNREFUSED,
-        ConnectionResetError: errno.ECONNRESET,
-    }
-    return next((number for kind, number in kinds.items() if isinstance(error, kind)), None)
+    """Return the errno of an error."""
+    return error.errno if isinstance(error, OSError) else None

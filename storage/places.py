@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pyarrow.fs as pafs
-
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
-from elasticscan.storage.disk import ArrowDisk, Disk, LocalDisk
+from elasticscan.storage.disk import Disk, LocalDisk
 
 OBJECT_SCHEMES = ("s3://", "s3a://")
-_ELSEWHERE = ("s3n://", "http://", "https://")  # how else people name a bucket
 
 
 def open_disk(root: str) -> Disk:
-    """Return the disk for a root: a directory, a prefix of an S3 bucket, or a URI of `pyarrow.fs`."""
+    """Return the disk for a root: a directory, or a prefix of an S3 bucket."""
     if root.lower().startswith(OBJECT_SCHEMES):
         try:
             from elasticscan.storage.objects.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
@@ -24,13 +21,10 @@ def open_disk(root: str) -> Disk:
                 option="shards",
             ) from error
         return ObjectDisk(root)
-    if root.lower().startswith(_ELSEWHERE):
+    if "://" in root:
         raise InvalidOption(
-            f"{shown(root)} cannot be a shard's storage; write `s3://BUCKET/PREFIX`, and set "
-            "AWS_ENDPOINT_URL where each process runs",
+            f"{shown(root)} cannot be a shard's storage; name a directory, or write `s3://BUCKET/PREFIX` and "
+            "set AWS_ENDPOINT_URL where each process runs",
             option="shards",
         )
-    if "://" in root:
-        filesystem, path = pafs.FileSystem.from_uri(root)
-        return ArrowDisk(pafs.SubTreeFileSystem(path, filesystem), root)
     return LocalDisk(root)

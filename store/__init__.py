@@ -39,7 +39,6 @@ adoption        copies of a store, and older catalogs that were put back
 What all of them use, and what uses none of them:
 
 arguments  checks of arguments that types and Python's own errors do not cover
-notebooks  what tables and explanations look like in a notebook
 """
 
 from elasticscan.catalog import Commit, IdempotencyKey, Tag

@@ -12,7 +12,7 @@ from elasticscan.storage import Disk
 from elasticscan.store.adoption import settle_copy
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.shards import local_cluster
-from elasticscan.store.copies.disks import disk_at, read_only_disk
+from elasticscan.store.copies.disks import read_only_disk
 from elasticscan.store.roots import Location
 from elasticscan.store.upkeep.after_commit import AfterCommit
 
@@ -40,7 +40,7 @@ def open_context(
         catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
 
     def open_root(root: str) -> Disk:
-        disk = disk_at(disks, root)
+        disk = disks(root)
         return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
 
     reopen = partial(open_context, location, shown_uri, clock, disks, read_only, checkpoint, follows)

@@ -104,7 +104,7 @@ class Store:
         Args:
             uri: a directory, or a SQLAlchemy URL of the database for the catalog.
             shards: names of the first shards, or names with the roots of their storage (a
-                directory or a `pyarrow.fs` URI; needed when `uri` is a database).
+                directory or `s3://BUCKET/PREFIX`; needed when `uri` is a database).
             tablets: how many tablets to cut the slots into at the start.
             slots: hash buckets, 1 to 65,536; they cannot be changed later.
             hash: "spark", the one that there is: Murmur3 as in Spark's `hash()`.
@@ -492,7 +492,7 @@ class Store:
         all rows and secrets of the store, so the place needs the same protection.
 
         Args:
-            target: a directory, or a URI that `pyarrow.fs` knows.
+            target: a directory, or `s3://BUCKET/PREFIX`.
             keep: how many backups stay there, this one included; None for all.
 
         Raises:

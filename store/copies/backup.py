@@ -53,7 +53,6 @@ from elasticscan.storage import (
     verify_file,
 )
 from elasticscan.store.context import Context
-from elasticscan.store.copies.disks import disk_at
 from elasticscan.store.copies.making import Disks, Staging, check_no_store, staging_of, take_back_on_error
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
@@ -145,7 +144,7 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
     """Copy a store to a place of backups; only what is not there yet.
 
     Args:
-        target: a directory, or a URI that `pyarrow.fs` knows.
+        target: a directory, or `s3://BUCKET/PREFIX`.
         keep: how many backups stay there, this one included; None for all.
 
     Raises:
@@ -356,7 +355,7 @@ def restore_backup(
         # Its own directory holds no store: what was killed during this may have left a file there.
         check_outside(place, location.directory)
     for root in full.values():
-        check_free(disk_at(disks, root), root)
+        check_free(disks(root), root)
     with staging_of(location) as staging:
         _restore_at(staging, backup, _place(source, disks)[1], stored, clock, disks)
 
@@ -368,7 +367,7 @@ def _restore_at(
     incarnation, claims = secrets.token_hex(16), Claims()
     new = {
         shard: _NewRoot(
-            disk_at(disks, staging.root(root)),
+            disks(staging.root(root)),
             staging.root(root),
             Marker(backup.store, incarnation, shard, backup.shards[shard]),
         )
@@ -460,7 +459,7 @@ def _choose(disk: Disk, source: str, name: str | None) -> _Backup:
 
 def _place(target: str, disks: Callable[[str], Disk]) -> tuple[Location, Disk]:
     place = Location.of_files(target)
-    return place, disk_at(disks, _root(place))
+    return place, disks(_root(place))
 
 
 def _root(place: Location) -> str:

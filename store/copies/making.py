@@ -25,7 +25,6 @@ from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, NewStore, Tx, holds_store
 from elasticscan.storage import Disk, flush_directory
 from elasticscan.store.context import Context
-from elasticscan.store.copies.disks import disk_at
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
 from elasticscan.store.roots.location import check_outside, remove_directories
@@ -114,7 +113,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     """
     full = [(name, location.root(root)) for name, root in new.shards]
     check_apart(full)
-    opened = [(disk_at(disks, root), root) for _, root in full]
+    opened = [(disks(root), root) for _, root in full]
     if location.exists():
         location.check_not_empty()
     check_no_store(location)
@@ -131,7 +130,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             ids = [shard.id for shard in shards]
             for shard, root in zip(shards, roots, strict=True):
                 marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
-                claims.claim(disk_at(disks, root), root, marker, ids)
+                claims.claim(disks(root), root, marker, ids)
             staging.settle(tx)
 
         with take_back_on_error(staging.place, roots), claims.undone_on_errors():
@@ -164,7 +163,7 @@ def new_roots(
     mine = Marker(context.info.store_id, context.incarnation(), 0, "")
     for _, root in full:
         check_outside(root, location.directory)
-        check_free(disk_at(disks, root), root, mine)
+        check_free(disks(root), root, mine)
     with take_back_on_error(location, [root for _, root in full]):
         yield shards
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pytest
 
 from elasticscan.base.errors import (
@@ -28,7 +27,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import OPEN_FILES, ArrowDisk, Disk, LocalDisk, MemoryDisk, MemoryFile
+from elasticscan.storage.disk import OPEN_FILES, Disk, LocalDisk, MemoryDisk, MemoryFile
 from elasticscan.storage.fragment import (
     SLOT,
     FragmentReader,
@@ -77,25 +76,6 @@ def _memory(_: Path) -> Made:
     return Made(disk, lose_root, disk.files.__setitem__)
 
 
-def _arrow_local(tmp_path: Path) -> Made:
-    made = _local(tmp_path)
-    disk = open_disk(f"file://{tmp_path}/root")
-    assert isinstance(disk, ArrowDisk)
-    return Made(disk, made.lose_root, made.put)
-
-
-def _arrow_mock(_: Path) -> Made:
-    mock = pafs._MockFileSystem()
-    mock.create_dir("root")
-
-    def put(path: str, content: bytes) -> None:
-        with mock.open_output_stream(f"root/{path}") as file:
-            file.write(content)
-
-    disk = ArrowDisk(pafs.SubTreeFileSystem("root", mock), "mock://root")
-    return Made(disk, lambda: mock.delete_dir("root"), put)
-
-
 def _faultless(tmp_path: Path) -> Made:
     made = _local(tmp_path)
     return Made(FaultyDisk(made.disk), made.lose_root, made.put)
@@ -119,8 +99,6 @@ def _objects(bucket: str, client: Any) -> Made:
 DISKS = {
     "local": _local,
     "memory": _memory,
-    "arrow, file://": _arrow_local,
-    "arrow, mock": _arrow_mock,
     "faulty, without faults": _faultless,
 }
 
@@ -210,9 +188,7 @@ def test_a_file_that_is_written_again_is_replaced_whole(made: Made) -> None:
     before = made.disk.open(PATH)
     write(made.disk, PATH, b"new")
     assert read(made.disk, PATH) == b"new"
-    assert before.read_at(0, before.size).to_pybytes() == b"old and longer" or isinstance(
-        made.disk, ArrowDisk
-    )
+    assert before.read_at(0, before.size).to_pybytes() == b"old and longer"
 
 
 def test_an_open_file_is_still_read_after_it_was_deleted(made: Made) -> None:
@@ -246,9 +222,8 @@ def test_a_note_takes_the_place_of_another_and_the_newest_file_tells_the_time(ma
     times = dict(made.disk.list())
     assert times["mark"] >= times[PATH]
     made.lose_root()
-    if not isinstance(made.disk, ArrowDisk):  # which makes a prefix as it needs it
-        with pytest.raises(ShardUnavailable):
-            made.disk.note("mark", b"x")
+    with pytest.raises(ShardUnavailable):
+        made.disk.note("mark", b"x")
 
 
 def test_a_file_that_is_gone_is_reported_as_damage(made: Made) -> None:
@@ -530,9 +505,8 @@ def test_a_note_in_a_root_that_was_copied_by_hard_links_leaves_the_copy_alone(tm
 # ------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("kind", ["local", "arrow, file://", "arrow, mock"])
-def test_memory_that_runs_out_while_writing_is_no_fault_of_the_disk(tmp_path: Path, kind: str) -> None:
-    disk = DISKS[kind](tmp_path).disk
+def test_memory_that_runs_out_while_writing_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    disk = _local(tmp_path).disk
     with pytest.raises(OutOfResources, match="memory"):
         fail_while_writing(disk, pa.ArrowMemoryError("malloc of size 64 failed"))
     assert disk.list() == []
@@ -555,19 +529,17 @@ def test_memory_that_runs_out_while_reading_is_no_damage(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-@pytest.mark.parametrize("kind", ["local", "arrow, file://", "arrow, mock"])
-def test_an_error_that_means_no_room_is_reported_as_a_full_disk(tmp_path: Path, kind: str, code: int) -> None:
-    disk = DISKS[kind](tmp_path).disk
+def test_an_error_that_means_no_room_is_reported_as_a_full_disk(tmp_path: Path, code: int) -> None:
+    disk = _local(tmp_path).disk
     with pytest.raises(DiskFull):
         fail_while_writing(disk, OSError(code, "no room"))
     assert disk.list() == []
 
 
-@pytest.mark.parametrize("kind", ["local", "arrow, file://"])
 def test_another_error_of_the_system_is_reported_as_the_shard_being_out_of_reach(
-    tmp_path: Path, kind: str
+    tmp_path: Path,
 ) -> None:
-    disk = DISKS[kind](tmp_path).disk
+    disk = _local(tmp_path).disk
     with pytest.raises(ShardUnavailable):
         fail_while_writing(disk, OSError(errno.EIO, "Input/output error"))
     assert disk.list() == []

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.storage.disk import ArrowDisk, LocalDisk
+from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.places import open_disk
 
 
-def test_a_path_is_a_directory_and_a_uri_what_it_says(tmp_path: Path) -> None:
+def test_a_path_is_a_directory(tmp_path: Path) -> None:
     assert isinstance(open_disk(str(tmp_path)), LocalDisk)
-    assert isinstance(open_disk(f"file://{tmp_path}"), ArrowDisk)
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/x", "s3a://bucket/x", "S3://bucket"])
@@ -26,9 +25,10 @@ def test_s3_and_s3a_are_objects_and_nothing_is_asked_before_a_file_is(root: str)
 
 
 @pytest.mark.parametrize(
-    "root", ["http://minio:9000/bucket/x", "https://key:hidden@minio/bucket", "s3n://bucket/x"]
+    "root",
+    ["http://minio:9000/bucket/x", "https://key:hidden@minio/bucket", "s3n://bucket/x", "gs://bucket/x"],
 )
-def test_other_names_of_a_bucket_are_reported_the_right_one(root: str) -> None:
+def test_other_places_are_refused_with_what_to_write(root: str) -> None:
     with pytest.raises(InvalidOption, match="write `s3://BUCKET/PREFIX`") as refused:
         open_disk(root)
     assert "hidden" not in str(refused.value)
