@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import StoreNotFound
@@ -12,9 +13,26 @@ from elasticscan.storage import Disk
 from elasticscan.store.adoption import settle_copy
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.shards import local_cluster
-from elasticscan.store.copies.disks import read_only_disk
 from elasticscan.store.roots import Location
 from elasticscan.store.upkeep.after_commit import AfterCommit
+
+
+class _ReadOnlyDisk:
+    """A disk on which nothing is made or removed: a write fails before it stages anything.
+
+    `refuse` raises what is said instead.
+    """
+
+    def __init__(self, disk: Disk, refuse: Callable[[], None]) -> None:
+        self._disk, self._refuse = disk, refuse
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def _refused(self, *_: object) -> None:
+        self._refuse()
+
+    create = delete = rename = note = _refused
 
 
 def open_context(
@@ -41,7 +59,9 @@ def open_context(
 
     def open_root(root: str) -> Disk:
         disk = disks(root)
-        return disk if catalog.read_only is None else read_only_disk(disk, catalog.check_writable)
+        if catalog.read_only is None:
+            return disk
+        return cast("Disk", _ReadOnlyDisk(disk, catalog.check_writable))
 
     reopen = partial(open_context, location, shown_uri, clock, disks, read_only, checkpoint, follows)
     context = Context(catalog, catalog.clock, location, open_root, local_cluster, checkpoint, reopen)

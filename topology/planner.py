@@ -26,19 +26,16 @@ def initial_placement(slots: int, tablets: int, shards: Sequence[int]) -> Placem
     last shards hold nothing yet.
 
     Raises:
-        InvalidOption: `slots` is not in [1, 65536], `tablets` not in [1, slots], or `shards` is
-            empty or repeats itself.
+        InvalidOption: `tablets` is not in [1, slots].
     """
-    if not 1 <= slots <= MAX_SLOTS:
-        raise InvalidOption(f"a store has 1 to {MAX_SLOTS} slots, not {slots}", slots=slots)
+    assert 1 <= slots <= MAX_SLOTS, slots
+    assert shards and len(set(shards)) == len(shards), shards
     if not 1 <= tablets <= slots:
         raise InvalidOption(
             f"{tablets} tablets cannot share {slots} slots: choose 1 to {slots} tablets",
             tablets=tablets,
             slots=slots,
         )
-    if not shards or len(set(shards)) < len(shards):
-        raise InvalidOption(f"name at least one shard, and each once: {list(shards)}", shards=tuple(shards))
     counts = _even_counts(tablets, len(shards))
     homes = [shard for shard, count in zip(shards, counts, strict=True) for _ in range(count)]
     bounds = [i * slots // tablets for i in range(tablets + 1)]

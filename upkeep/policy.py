@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from elasticscan.base.errors import InvalidOption
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -55,24 +53,9 @@ class Policy:
     orphan_seconds: float = 86_400
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOption` for bounds that nothing can keep, or that contradict each other."""
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise _refusal(field.name, f"{field.name} must be above 0, not {getattr(self, field.name)}")
-        if min(self.slot_fragments, self.history_fragments) < 3:
-            # A merge in pieces and the next commit each leave one alongside the large one.
-            raise _refusal("slot_fragments", "a slot needs 3 fragments at least")
-        if min(self.tier_ratio, self.small_tier_ratio) < 1:
-            raise _refusal("tier_ratio", "with a tier_ratio below 1 no two equal fragments are merged")
-        if self.write_amplification < 2:
-            raise _refusal("write_amplification", "write_amplification must be 2 at least: merges write, too")
-        if 2 * self.join_bytes > self.split_bytes:
-            raise _refusal(
-                "join_bytes",
-                f"join_bytes={self.join_bytes} is more than half of split_bytes={self.split_bytes}: what was "
-                "joined would be split again",
-            )
-
-
-def _refusal(option: str, text: str) -> InvalidOption:
-    return InvalidOption(f"{text}; mend the policy", option=option)
+        assert all(getattr(self, bound.name) > 0 for bound in fields(self)), self
+        # A merge in pieces and the next commit each leave one alongside the large one.
+        assert min(self.slot_fragments, self.history_fragments) >= 3, self
+        assert min(self.tier_ratio, self.small_tier_ratio) >= 1, "no two equal fragments are merged"
+        assert self.write_amplification >= 2, "merges write, too"
+        assert 2 * self.join_bytes <= self.split_bytes, "what was joined would be split again"

@@ -14,7 +14,6 @@ How a backup goes: one look at the catalog is written down as plain values, the 
 copied while retention and leases keep them, and the list makes it one. A store that is made of it is another
 copy from its first moment, with roots, keys and secrets of its own.
 
-disks   the disk of a shard's root, and that of a store which can only be read
 making  a new store with its shards
 backup  a store copied to a place of backups, and made of one
 

