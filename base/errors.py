@@ -91,7 +91,6 @@ __all__ = [
     "StartAgain",
     "StoreDamaged",
     "StoreNotFound",
-    "StoreReadableByAll",
     "StoreTooNew",
     "TableChanged",
     "TryAgain",
@@ -140,10 +139,6 @@ def _user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
-
-
-class StoreReadableByAll(UserWarning):
-    """Warning about a store that every user of the machine can read; filter it where that is intended."""
 
 
 def _rebuild(kind: type[ElasticScanError], message: str, fields: dict[str, Any]) -> ElasticScanError:

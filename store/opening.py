@@ -53,7 +53,6 @@ def open_context(
             uri=shown_uri,
         )
     location.check_not_empty()
-    location.warn_of_readers()
     with location.knowing_its_shards():
         catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +14,6 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     StoreDamaged,
     StoreNotFound,
-    StoreReadableByAll,
 )
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.showing import brief
@@ -28,9 +25,6 @@ MARKER = "elasticscan-shard"  # in each shard's root
 BACKUP_MARKER = "elasticscan-backup"  # in each place of backups
 FROM_ENVIRONMENT = "env:"
 PRIVATE = 0o700
-
-_PACKAGE = __name__.partition(".")[0] + "."
-_warned: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +156,6 @@ class Location:
                 option="uri",
             ) from error
 
-    def warn_of_readers(self) -> None:
-        """Say once that every user of the machine can read the store, to those who can mend it."""
-        if self.directory is not None:
-            with suppress(OSError):  # opening it tells what is wrong with it
-                _warn_of_readers(
-                    self.directory / CATALOG_FILE,
-                    f"the catalog of {self.directory}, and with it the secret that seals continuation keys",
-                )
-
     def stored_root(self, shard: str, root: str | None) -> str:
         """Return a shard's root as the catalog keeps it."""
         if root is not None:
@@ -222,32 +207,6 @@ def _absolute(text: str) -> Path:
             "change to a directory that is there",
             option="uri",
         ) from error
-
-
-def warn_of_readers_of(root: str) -> None:
-    """Warn once that every user of the machine can read the rows of a shard outside its store's directory."""
-    path = Path(root)
-    if "://" in root or path in _warned:
-        return
-    with suppress(OSError):  # whoever uses the root is told what is wrong with it
-        if not (path.parent.parent / CATALOG_FILE).exists():
-            _warn_of_readers(path / MARKER, f"the rows in {root}")
-
-
-def _warn_of_readers(file: Path, what: str) -> None:
-    """Warn the users who can change the mode of a file that is rewritten with it."""
-    directory = file.parent
-    if directory in _warned:
-        return
-    around, held = directory.stat(), file.stat()
-    if os.geteuid() in (0, held.st_uid) and around.st_mode & 0o001 and held.st_mode & 0o004:
-        _warned.add(directory)
-        warnings.warn(
-            f"every user of this machine can read {what}; `chmod -R o= DIRECTORY` ends that "
-            "(docs/security.md)",
-            StoreReadableByAll,
-            stacklevel=_frames_within() + 1,
-        )
 
 
 def _may_read(file: Path) -> bool:
@@ -305,14 +264,6 @@ def resolve(uri: str) -> str:
             option="uri",
         )
     return value
-
-
-def _frames_within() -> int:
-    """Return the number of this package's frames below its caller's, whose line a warning names."""
-    frame, count = inspect.currentframe(), -1
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-        frame, count = frame.f_back, count + 1
-    return count
 
 
 def check_outside(root: str, own: Path | None = None) -> None:

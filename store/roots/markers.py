@@ -29,7 +29,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.storage import Disk
 from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.location import BACKUP_MARKER, MARKER, warn_of_readers_of
+from elasticscan.store.roots.location import BACKUP_MARKER, MARKER
 
 MARK = "elasticscan-newest"
 VERSION = 1
@@ -173,7 +173,6 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
             wanted=expected.incarnation,
             found=marker.incarnation,
         )
-    warn_of_readers_of(root)
 
 
 def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import StoreReadableByAll
 from elasticscan.store import Store
 
 # The most careless mask and the strictest say what those between say, too.
@@ -129,40 +127,3 @@ def test_an_sqlite_catalog_by_url_is_its_owners_alone_wherever_it_is(tmp_path: P
 def fill_one(store: Store) -> None:
     store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
     store.table("t").upsert(pa.table({"id": range(100)}))
-
-
-def test_a_store_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
-    Store.create(tmp_path / "s", ["a"]).close()
-    (tmp_path / "s").chmod(0o755)
-    Store.open(tmp_path / "s").close()
-    (tmp_path / "s" / "catalog.db").chmod(0o644)
-    with pytest.warns(StoreReadableByAll, match="every user of this machine") as message:
-        Store.open(tmp_path / "s").close()
-    assert [warning.filename for warning in message] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Store.open(tmp_path / "s").close()
-
-
-def test_a_shard_elsewhere_that_all_may_read_is_warned_of_once(tmp_path: Path) -> None:
-    root = tmp_path / "disk" / "a"
-    with Store.create(tmp_path / "s", {"a": str(root)}) as store:
-        fill_one(store)
-    for path in (root, *root.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    with Store.open(tmp_path / "s") as store:
-        with pytest.warns(StoreReadableByAll, match="can read the rows in .*disk/a; `chmod"):
-            store.table("t").upsert(pa.table({"id": [1]}))
-        store.table("t").upsert(pa.table({"id": [2]}))
-    mode = {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*.arrow")}
-    assert 0o600 in mode, "what is new is not for all"
-
-
-def test_a_store_for_a_group_is_not_warned_of(tmp_path: Path) -> None:
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s").chmod(0o750)
-    Store.create(tmp_path / "s", ["a"]).close()
-    Store.open(tmp_path / "s").close()
-    (tmp_path / "s").chmod(0o700)
-    (tmp_path / "s" / "catalog.db").chmod(0o644)
-    Store.open(tmp_path / "s").close()  # nobody gets as far as the file
