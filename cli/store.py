@@ -29,7 +29,6 @@ def create(
     ],
     tablets: Annotated[int, typer.Option(help="Tablets to start with.")] = DEFAULT_TABLETS,
     slots: Annotated[int, typer.Option(help="Hash buckets, fixed for ever.")] = DEFAULT_SLOTS,
-    hash: Annotated[str, typer.Option(help="spark (Murmur3), the one that there is.")] = "spark",  # noqa: A002
     retention: Annotated[
         str, typer.Option(metavar="TIME", help="How long snapshots stay readable, as in 7d, 12h or 30m.")
     ] = "7d",
@@ -40,7 +39,7 @@ def create(
     Example: elasticscan create trips.store --shard s1=/mnt/a --shard s2=/mnt/b --retention 30d
     """
     shards, seconds = shards_of(shard), seconds_of("--retention", retention)
-    with elasticscan.create(uri, shards, tablets, slots, hash=hash, retention_seconds=seconds) as store:
+    with elasticscan.create(uri, shards, tablets, slots, retention_seconds=seconds) as store:
         made = store.status()
     answer(json, made, f"Created {shown(uri)}: {len(made['tablets'])} tablets at {', '.join(shards)}.")
 

@@ -51,10 +51,9 @@ from elasticscan.store.context.tags import check_tag_name
 from elasticscan.store.copies.backup import BackedUp
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.reading.changes import feed_fields
-from elasticscan.store.reading.exporting import Exported
+from elasticscan.store.reading.exporting import Exported, kind_of, open_file
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
-from elasticscan.store.reading.formats import kind_of, open_file
 from elasticscan.store.reading.paging import Page
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import StreamState

@@ -9,10 +9,10 @@ merge           fragments of one table at one shard become one, wholly or for so
 amplification   of reads (fragments for each slot), of writes (bytes written for each byte committed) and of
                 space
 
-policy          the bounds, as numbers, in one place
+policy          the bounds, as numbers, in one place, and when garbage is collected (what is garbage is
+                decided in `store/upkeep/garbage.py`)
 merging         merges: which fragments, and of which slots
 balancing       splits of large tablets, joins of small ones, moves that even out bytes, and then tablets
-collecting      when garbage is collected; what is garbage is decided in `store/upkeep/garbage.py`
 debt            what is due, and amplification
 
 What the plans promise, each tested with random histories:
@@ -40,10 +40,9 @@ from elasticscan.upkeep.balancing import (
     tablet_bytes,
     tablet_depths,
 )
-from elasticscan.upkeep.collecting import is_collection_due
 from elasticscan.upkeep.debt import Debt, Written, debt_of
 from elasticscan.upkeep.merging import Merge, Part, depth_of, parts_of, plan_history, plan_merges
-from elasticscan.upkeep.policy import Policy
+from elasticscan.upkeep.policy import Policy, is_collection_due
 
 __all__ = [
     "Debt",

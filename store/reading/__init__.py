@@ -27,7 +27,7 @@ beginning     scans of rows and of changes, begun
 plain         fragments whose statistics are true of a scan; extremes: values known without a look at a row
 aggregating   aggregates, folded page by page
 getting       rows by their primary keys, many at once
-exporting     rows as files, one or several; formats: their kinds, by the ends of names
+exporting     rows as files, one or several, of kinds by the ends of their names
 streams       what planning a micro-batch has to know, in one look; streams by their leases
 
 It leaves out: the cursor rule (`elasticscan.reader`), the choice by cost (`elasticscan.optimizer`), files

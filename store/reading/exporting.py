@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +21,11 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
-from elasticscan.store.reading.formats import ENDINGS, PARQUET, kind_of, open_file
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
 
+CSV, PARQUET, ARROW = "csv", "parquet", "arrow"
+ENDINGS = {".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW}
 FILE_BYTES = 256 << 20
 COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 COMPLETE = "_SUCCESS"
@@ -42,6 +44,21 @@ class Exported:
     rows: int
     files: int
     snapshot: int
+
+
+def kind_of(name: str) -> str | None:
+    """Return `csv`, `parquet` or `arrow`, by the end of a file's name; None for any other."""
+    _, dot, ending = name.rpartition(".")
+    return ENDINGS.get(f"{dot}{ending}".lower())
+
+
+def open_file(kind: str, sink: Any, schema: pa.Schema, compression: str = "snappy") -> Any:
+    """Return a writer of a file of a kind, with `write_batch` and `close`; `compression` is for Parquet."""
+    if kind == PARQUET:  # each is imported when it is needed, for its time to load
+        return import_module("pyarrow.parquet").ParquetWriter(sink, schema, compression=compression)
+    if kind == ARROW:
+        return pa.ipc.new_file(sink, schema)
+    return import_module("pyarrow.csv").CSVWriter(sink, schema)
 
 
 def export_scan(
