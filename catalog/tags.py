@@ -16,8 +16,6 @@ from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.tables import tags
 from elasticscan.metadata import TableInfo
 
-# What others call the newest snapshot.
-
 
 @dataclass(frozen=True, slots=True)
 class Tag:

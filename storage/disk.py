@@ -7,7 +7,7 @@ import io
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -126,17 +126,6 @@ def _telling(root: str | Path, path: str | None, writing: bool = True) -> Iterat
         raise disk_error(error, str(root), path, writing) from error
 
 
-@contextmanager
-def _whole_or_gone(remove: Callable[[], None]) -> Iterator[None]:
-    """Remove an unfinished file when a block raises."""
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            remove()
-        raise
-
-
 class _WholeFile(io.FileIO):
     """A file that takes all it is given, or raises: the system writes a part where a disk is nearly full."""
 
@@ -168,16 +157,21 @@ class LocalDisk:
         target = self.root / path
         unfinished = target.with_name(target.name + ".unfinished")
         self._check_root()
-        with _telling(self.root, path), _whole_or_gone(unfinished.unlink):
-            root = self.root.stat()
-            _make_directories(self.root, target.parent, root)
-            with _WholeFile(unfinished, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
-                _give(file.fileno(), root)
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, target)
-            flush_directory(target.parent)
+        with _telling(self.root, path):
+            try:
+                root = self.root.stat()
+                _make_directories(self.root, target.parent, root)
+                with _WholeFile(unfinished, "w", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+                    _give(file.fileno(), root)
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(unfinished, target)
+                flush_directory(target.parent)
+            except BaseException:
+                with suppress(OSError):
+                    unfinished.unlink()
+                raise
 
     def open(self, path: str) -> OpenFile:
         try:
@@ -312,7 +306,7 @@ class _Descriptors:
 _DESCRIPTORS = _Descriptors()
 
 
-class LocalFile:
+class LocalFile(OpenFile):
     """A file that is read with `pread`: a cut file or a failing disk is an error, not a signal."""
 
     is_near = True
@@ -325,12 +319,6 @@ class LocalFile:
             raise IsADirectoryError(errno.EISDIR, "not a regular file", str(path))
         self.size = state.st_size
         _DESCRIPTORS.used(self)
-
-    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
-        pass
-
-    def forget(self, begin: int = 0, end: int | None = None) -> bool:
-        return False
 
     def let_go(self) -> None:
         """Drop the descriptor; a thread that reads at this moment holds it, too."""

@@ -45,7 +45,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
         path: the file below the root, or None when the root itself was used.
         writing: whether it was to be changed, rather than read.
     """
-    number = _number(error)
+    number = getattr(error, "errno", None)
     if (lack := lack_in(error)) is not None:
         return lack
     if number in _NO_MEMORY:
@@ -73,7 +73,7 @@ def temporary_error(error: OSError | MemoryError, place: str) -> ElasticScanErro
     """Return the error to raise for what the disk of temporary files said."""
     if (lack := lack_in(error)) is not None:
         return lack
-    if _number(error) in _NO_ROOM:
+    if getattr(error, "errno", None) in _NO_ROOM:
         return DiskFull(
             f"the disk of temporary files, {place}, is full; nothing was committed: free some space, or set "
             "TMPDIR to a larger directory",
@@ -114,8 +114,3 @@ def _swept(where: str) -> WriteConflict:
         "try again with a longer grace",
         path=where,
     )
-
-
-def _number(error: OSError | MemoryError) -> int | None:
-    """Return the errno of an error."""
-    return error.errno if isinstance(error, OSError) else None
