@@ -51,6 +51,8 @@ def open_cluster(uri: str, **options: Any) -> ClusterStore:
         InvalidOption: the URI or an option is wrong, or the extra `redis` is not installed.
         ShardUnavailable: no node answers.
     """
+    if options.pop("read_only", True) is not True:
+        raise InvalidOption("a cluster is always read-only; leave read_only out", option="read_only")
     store: ClusterStore = _client().open_store(uri, options)
     return store
 

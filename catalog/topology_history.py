@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 from sqlalchemy import bindparam
 
-from elasticscan.base.errors import NotFound, SnapshotExpired
+from elasticscan.base.errors import InvalidOption, NotFound, SnapshotExpired
 from elasticscan.catalog.failures import damaged, decoding
 from elasticscan.catalog.pipeline import Question
 from elasticscan.catalog.placement import PlacementTx
@@ -268,6 +268,16 @@ class ForeignTopologies:
             before = self._kept[-1] if self._kept else None
             self._kept += [tablets] if tablets != before else []
             return before
+        try:
+            return self._enter_file(tablets)
+        except sqlite3.Error as error:
+            raise InvalidOption(
+                f"topologyHistory={self.path!r} cannot be used ({error}); name a new SQLite file",
+                option="topologyHistory",
+            ) from None
+
+    def _enter_file(self, tablets: str) -> str | None:
+        assert self.path is not None, "memory has no file"
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
             connection.execute(_FOREIGN)
             row = connection.execute(

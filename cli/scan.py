@@ -165,6 +165,11 @@ def count(
 
     Example: elasticscan count trips.store trips --filter "city = 'Oslo'"
     """
+    if is_cluster(uri):
+        asked = {"filter": filter} | ({} if snapshot is None else {"snapshot": snapshot})
+        with begun_scan(uri, table, None, {}, asked) as scanned:
+            keys = scanned.count()
+        return answer(json, {"table": table, "rows": keys}, f"{counted(keys, 'key')}.")
     with elasticscan.open(uri) as store:
         begun = store.table(table).scan(filter=filter, snapshot=snapshot)
         rows = begun.count()

@@ -7,7 +7,7 @@ a page is read, and the server that is asked refuses slots that it does not serv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -51,6 +51,11 @@ class ClusterMap:
     placement: Placement
     nodes: Mapping[int, Node]
     members: frozenset[str]
+
+
+def is_same_cluster(members: Collection[str], before: Collection[str]) -> bool:
+    """Return whether a cluster has at least half of the nodes that it had before."""
+    return 2 * len(set(members) & set(before)) >= len(before)
 
 
 def read_nodes(text: str, asked: Address) -> list[Node]:

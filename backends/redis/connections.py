@@ -27,8 +27,21 @@ from redis.exceptions import (
     ConnectionError as DisconnectedError,
 )
 
-from elasticscan.backends.redis.cluster_map import Address, ClusterMap, Node, merge_views, read_nodes
-from elasticscan.backends.redis.errors import no_permission, not_a_cluster, refused_login, unreachable
+from elasticscan.backends.redis.cluster_map import (
+    Address,
+    ClusterMap,
+    Node,
+    is_same_cluster,
+    merge_views,
+    read_nodes,
+)
+from elasticscan.backends.redis.errors import (
+    no_permission,
+    not_a_cluster,
+    refused_login,
+    replaced,
+    unreachable,
+)
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.topology import SlotSet
 
@@ -160,7 +173,7 @@ class Connections:
                 views.append(read_nodes(answer.decode(), address))
                 answered.append(address)
             except AuthenticationError as error:
-                raise refused_login(error) from None
+                raise refused_login(error, "{}:{}".format(*address)) from None
             except NoPermissionError as error:
                 raise no_permission(error) from None
             except (*UNREACHABLE, ValueError) as error:
@@ -173,6 +186,13 @@ class Connections:
                 raise not_a_cluster() from None
             raise unreachable(", ".join(f"{host}:{port}" for host, port in self.options.seeds), failed)
         with self._lock:
+            # A node that left may be in another cluster by now, at its old address.
+            before = (
+                self.map.members if self._known else max(({n.id for n in view} for view in views), key=len)
+            )
+            views = [view for view in views if is_same_cluster({node.id for node in view}, before)]
+            if not views:
+                raise replaced()
             self.map = merge_views(views, self._shards)
             # Those that answered are asked first the next time: one that is down takes a time-out.
             masters = [node.address for node in self.map.nodes.values()]

@@ -8,6 +8,7 @@ from elasticscan.base.errors import (
     NotReady,
     SchemaMismatch,
     ShardUnavailable,
+    TableChanged,
 )
 
 ACL = (
@@ -40,8 +41,9 @@ def slot_too_large(slot: int, count: int, most: int) -> LimitExceeded:
 
 
 def wrong_type(name: bytes, kind: str) -> SchemaMismatch:
+    form = "hash" if kind in ("hash", "sample") else "string"
     return SchemaMismatch(
-        f"key {name.decode(errors='replace')!r} is no {kind}; choose another model or a narrower keysPattern"
+        f"key {name.decode(errors='replace')!r} is no {form}; choose another model or a narrower keysPattern"
     )
 
 
@@ -56,10 +58,14 @@ def unreachable(place: str, error: Exception) -> ShardUnavailable:
     return ShardUnavailable(f"no node of the cluster answers at {place}: {error}; check url and addressMap")
 
 
-def refused_login(error: Exception) -> ShardUnavailable:
+def refused_login(error: Exception, place: str) -> ShardUnavailable:
     return ShardUnavailable(
-        f"the cluster refuses the login: {error!s:.200}; check user and password of the URL"
+        f"{place} refuses the login ({error!s:.200}); check user and password, which every node needs"
     )
+
+
+def replaced() -> TableChanged:
+    return TableChanged("the cluster was replaced by another one; begin another scan")
 
 
 def not_a_cluster() -> InvalidOption:

@@ -64,10 +64,9 @@ class ClusterScan(Iterator[ClusterPage]):
 
     def __next__(self) -> ClusterPage:
         with self._lock:
-            if self._pages is None:
-                self._pages = self._read(self._state.columns)
-            elif self._reader is not None:
+            if self._reader is not None:
                 raise self._consumed()
+            self._pages = self._pages or self._read(self._state.columns)
             try:
                 return next(self._pages)
             except StopIteration:
@@ -181,18 +180,19 @@ class _RowsOfPages(Iterator[pa.RecordBatch]):
     """The rows of pages. No generator: one that has failed ends at the next call as if it had given all."""
 
     def __init__(self, pages: Iterator[ClusterPage]) -> None:
-        self._pages, self._failed = pages, False
+        self._pages, self._failed, self._lock = pages, False, Lock()
 
     def __next__(self) -> pa.RecordBatch:
-        if self._failed:
-            raise ScanConsumed("this stream of a scan failed before; begin another scan")
-        try:
-            return next(page.rows for page in self._pages if page.rows.num_rows)
-        except StopIteration:
-            raise
-        except BaseException:
-            self._failed = True
-            raise
+        with self._lock:
+            if self._failed:
+                raise ScanConsumed("this stream of a scan failed before; begin another scan")
+            try:
+                return next(page.rows for page in self._pages if page.rows.num_rows)
+            except StopIteration:
+                raise
+            except BaseException:
+                self._failed = True
+                raise
 
 
 def key_condition(predicate: Predicate, key: str) -> Predicate | None:

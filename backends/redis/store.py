@@ -13,7 +13,9 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
+from elasticscan.backends.redis.cluster_map import is_same_cluster
 from elasticscan.backends.redis.connections import Connections
+from elasticscan.backends.redis.errors import replaced
 from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.inference import infer_fields
 from elasticscan.backends.redis.names import SLOTS, expression_of, prefix_of, slot_of, slots_of_prefix
@@ -21,12 +23,12 @@ from elasticscan.backends.redis.options import FAIL_FAST, ClusterOptions, TableO
 from elasticscan.backends.redis.pages import KeySpace
 from elasticscan.backends.redis.scan import ClusterScan, key_condition
 from elasticscan.backends.redis.values import Model
-from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotSupported, TableChanged
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
+from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotSupported
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.filters import Predicate, decode_key, single_values, value_set
 from elasticscan.metadata import no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, ReadRequest, ScanStart, Sealer, Weights
-from elasticscan.store import Store, Table
+from elasticscan.store import Store, Table, whole_number
 from elasticscan.topology import Placement, SlotSet
 
 _MOST_KEYS = 10_000  # that a condition names
@@ -87,10 +89,8 @@ class ClusterStore:
             table = ClusterTable(self, name, TableOptions(**options), columns)
         except (ValueError, TypeError, pa.ArrowInvalid, msgpack.UnpackException):
             raise ContinuationKeyError("this is no key of a scan of a cluster; start a new scan") from None
-        if not self.connections.read_map().members.intersection(members):
-            raise TableChanged(
-                "the cluster was replaced by another one since the scan began; begin another scan"
-            )
+        if not is_same_cluster(self.connections.read_map().members, members):
+            raise replaced()
         return ClusterScan(table, state)
 
     def placement(self) -> tuple[Placement, dict[int, str]]:
@@ -116,7 +116,10 @@ class ClusterTable:
         self._schema = pa.schema([pa.field(options.key_column, pa.string())])
         if schema is None:
             most, typed = options.sample_keys, options.infer_schema
-            schema = infer_fields(self.connections, self.space(None), self.slots, most, typed)
+            schema = pa.schema(infer_fields(self.connections, self.space(None), self.slots, most, typed))
+            _check_names(schema, options)
+        elif not isinstance(schema, pa.Schema):
+            raise InvalidOption("schema must be a pyarrow.Schema", option="schema")
         self._schema = _with_key(schema, options)
 
     def __repr__(self) -> str:
@@ -134,12 +137,20 @@ class ClusterTable:
         limit: int | None = None,
         page_rows: int = DEFAULT_PAGE_ROWS,
         page_bytes: int = DEFAULT_PAGE_BYTES,
+        **embedded: Any,
     ) -> ClusterScan:
         """Return a scan of each key that exists from now to its end, exactly once.
 
         Raises:
             FilterError, NotFound: the filter or a column is wrong.
+            NotSupported: `embedded`, arguments of scans of an embedded store.
         """
+        for name in embedded:
+            raise NotSupported(f"scan({name}=) is not supported for a Redis or Valkey cluster", name=name)
+        for name, value in (("page_rows", page_rows), ("page_bytes", page_bytes)):
+            whole_number(name, value, 1, MAX_NUMBER)
+        if limit is not None:
+            whole_number("limit", limit, 0, MAX_NUMBER)
         names = tuple(self._schema.names if columns is None else columns)
         for name in names:
             if name not in self._schema.names:
@@ -266,6 +277,15 @@ class ClusterTable:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise not_supported(Table, name)
+
+
+def _check_names(values: pa.Schema, options: TableOptions) -> None:
+    """Raise where a field of the values has the name of the key's column, or of the time to live."""
+    for option, name in (("keyColumn", options.key_column), ("ttlColumn", options.ttl_column)):
+        if name in values.names:
+            raise InvalidOption(
+                f"the values have a field {name!r}, too; choose another name as {option}", option=option
+            )
 
 
 def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:

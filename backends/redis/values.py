@@ -131,14 +131,26 @@ class Model:
     def _objects(self, columns: Sequence[str], texts: pa.Array) -> list[pa.Array]:
         """Read a JSON object from each text; return its fields.
 
-        Each text is put into an object of its own, so that it makes one row or an error, whatever it holds,
-        and never takes a row of its neighbours.
+        Texts are parsed twice: as they are, since each has to be an object, and each as the field of an
+        object of its own, so that it makes one row, whatever it holds, and never takes that of another.
         """
         kind = pa.struct(self.schema(columns))
         schema = pa.schema([pa.field("value", kind)])
         options = pa.json.ParseOptions(schema, newlines_in_values=True, unexpected_field_behavior="ignore")
 
         def read(part: pa.Array) -> pa.Array:
+            if not pc.all(pc.match_substring_regex(part.drop_null(), rb"^\s*\{")).as_py():
+                raise pa.ArrowInvalid("it is no object")
+            text = b"\n".join(part.drop_null().to_pylist())
+            if text:
+                limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+                plain_options = pa.json.ParseOptions(
+                    schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+                )
+                if pa.json.read_json(io.BytesIO(text), limits, plain_options).num_rows != len(
+                    part.drop_null()
+                ):
+                    raise pa.ArrowInvalid("it is no object, or several")
             text = b"\n".join(
                 b'{"value":%b}' % (value or b"") for value in part.fill_null(b"null").to_pylist()
             )

@@ -32,6 +32,7 @@ def test_a_scan_stops_at_pages_and_goes_on_by_its_key(
     rest = shell.ok("scan", url, "--key", json.loads(told)["continuation_key"], "--json")
     ages = [json.loads(line)["age"] for line in (*first.splitlines(), *rest.splitlines())]
     assert sorted(ages) == list(range(500))
+    assert shell.json("count", url, "person", "--filter", "age < 10")["rows"] == 10
     assert "there are more" in shell.ok("scan", cluster.url, "person")
     shell.ok("scan", url, "--output", str(tmp_path / "p.parquet"))
     assert pq.read_table(tmp_path / "p.parquet").num_rows == 500

@@ -190,6 +190,20 @@ def test_what_a_cluster_cannot_do_is_an_error(store: ClusterStore, cluster: Serv
     with pytest.raises(InvalidOption):
         elasticscan.open(cluster.url, timeuot="1")
     assert store.table("person", SCHEMA).scan().explain()["guarantee"].startswith("each key")
+    table = store.table("person", SCHEMA)
+    for wrong in ({"page_rows": 0}, {"page_bytes": 0}, {"limit": -1}, {"page_rows": -1}):
+        with pytest.raises(InvalidOption, match=next(iter(wrong))):
+            table.scan(**wrong)
+    with pytest.raises(NotSupported, match="snapshot"):
+        table.scan(snapshot=1)
+    with pytest.raises(InvalidOption, match=r"pyarrow\.Schema"):
+        store.table("person", "name string")
+    cluster.load({"named:1": {"key": "1", "x": "2"}})
+    with pytest.raises(InvalidOption, match="keyColumn"):
+        store.table("named")
+    assert store.table("named", key_column="id").scan().to_table().to_pylist() == [
+        {"id": "1", "key": "1", "x": "2"}
+    ]
 
 
 def test_a_sealed_key_needs_its_secret(cluster: ServerCluster) -> None:
@@ -208,6 +222,21 @@ def test_another_cluster_is_noticed(cluster: ServerCluster, store: ClusterStore)
         pytest.raises(TableChanged, match="another"),
     ):
         elsewhere.resume(page.key)
+
+
+def test_a_cluster_that_is_replaced_during_a_scan_is_noticed() -> None:
+    with ServerCluster("valkey", masters=3) as cluster, elasticscan.open(cluster.url) as store:
+        cluster.load(ROWS)
+        scan = store.table("person", SCHEMA).scan(page_rows=100)
+        next(scan)
+        for server in cluster.masters:
+            server.client.flushall()
+            server.client.execute_command("CLUSTER RESET HARD")
+        for server in cluster.masters:
+            server.client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16_383)  # three clusters by now
+        with pytest.raises(TableChanged, match="replaced"):
+            for _ in scan:
+                pass
 
 
 def test_the_documented_rule_of_access_is_enough_and_needed(cluster: ServerCluster) -> None:
