@@ -58,9 +58,11 @@ class SimulatedCluster:
         self.changes_left = 0
         self.during: Callable[[], None] = lambda: None
         self.can_walk_slots = chance.random() < 0.5
+        self.leaves = 0.0  # how often copies of keys stay behind
         self.at_once = chance.choice([0.2, 0.9])  # how often a slot moves in one step
         self.writes = chance.choice([0.1, 0.5])  # how often a key is written in between
-        self.turned = chance.choice([0.0, 0.2, 0.4])  # how often a key goes back
+        self.turned = chance.choice([0.0, 0.2, 0.4])  # how often a move is turned back
+        self.turning: set[int] = set()
         self.map = self.read_map()
 
     # What a scan asks
@@ -76,13 +78,15 @@ class SimulatedCluster:
         return self.map
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        master = next(m for m in self.masters if m.address == address)
-        if (
-            self.changes_left > 0 and self.random.random() < 0.03
-        ):  # the line is cut, before or after the changes
+        if self.changes_left > 0 and self.random.random() < 0.03:  # the line is cut, or its master killed
             self.changes_left -= 1
             self.happen()
+            if self.random.random() < 0.3:
+                self.fail_over(next((m for m in self.masters if m.address == address), None))
             raise ConnectionResetError("the line was cut")
+        master = next((m for m in self.masters if m.address == address), None)
+        if master is None:
+            raise ConnectionRefusedError("it was killed")
         answers: list[Any] = []
         queued: list[tuple[bytes, ...]] | None = None
         asking = False
@@ -160,29 +164,44 @@ class SimulatedCluster:
             if self.random.random() < self.at_once:  # as Valkey 9 does
                 self.hand_over(slot, owner, other)
             else:
+                other.keys.pop(slot, None)
                 owner.migrating[slot], other.importing[slot] = other, owner
             return
         here, there = owner.keys.setdefault(slot, {}), target.keys.setdefault(slot, {})
-        chance = self.random.random()
-        if there and chance < self.turned:  # the move is being turned back
-            key = self.random.choice(list(there))
-            here[key] = there.pop(key)
-        elif here and chance < 0.8:
+        if there and self.random.random() < self.turned:  # keys go one way, and after that only back
+            self.turning.add(slot)
+        if slot in self.turning:
+            if there:
+                key = self.random.choice(list(there))
+                here[key] = there.pop(key)
+            else:
+                self._close(slot, owner, target)
+        elif here:
             key = self.random.choice(list(here))
             there[key] = here.pop(key)
-        elif not here and chance < 0.9:
+        else:
             self.hand_over(slot, owner, target)
-        elif not there:
-            self._close(slot, owner, target)
 
     def hand_over(self, slot: int, owner: Master, target: Master) -> None:
-        target.keys.setdefault(slot, {}).update(owner.keys.pop(slot, {}))
+        """Let another master serve a slot; copies of its keys may stay behind."""
+        moved = owner.keys.pop(slot, {})
+        if slot not in target.importing:
+            target.keys.pop(slot, None)
+        target.keys.setdefault(slot, {}).update(moved)
+        if self.random.random() < self.leaves:
+            owner.keys[slot] = dict.fromkeys(moved, b"stale")
         self._close(slot, owner, target)
         self.owners[slot] = self.masters.index(target)
+
+    def fail_over(self, master: Master | None) -> None:
+        """Let a replica take the place of a master, with all of its keys, at another address."""
+        if master is not None and not master.migrating and not master.importing:
+            master.address = ("node", max(m.address[1] for m in self.masters) + 1)
 
     def _close(self, slot: int, owner: Master, target: Master) -> None:
         owner.migrating.pop(slot, None)
         target.importing.pop(slot, None)
+        self.turning.discard(slot)
 
     def settle(self) -> None:
         """End all moves; nothing happens any more."""
@@ -230,7 +249,7 @@ class Program:
             self.cluster.write(key, value)
         self.tags = tags or [b"1"]
         self.got: Counter[str] = Counter()
-        self.cluster.during = self._write
+        self.cluster.during, self.cluster.leaves = self._write, chance.choice([0.0, 0.5])
 
     def run(self) -> None:
         chance, cluster = self.random, self.cluster
