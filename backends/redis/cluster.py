@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap
+from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap, is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
-from elasticscan.backends.redis.errors import stays_refused
+from elasticscan.backends.redis.errors import replaced, stays_refused
 from elasticscan.backends.redis.pages import Exchange, KeySpace, SlotProgress, Step, read_page
 from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
 from elasticscan.topology import Placement, SlotSet
@@ -36,14 +36,20 @@ class _Planned:
 class ClusterShards:
     """The placements and shards of one scan: implements `Placements` and `Shards`."""
 
-    def __init__(self, connections: Connections, space: KeySpace) -> None:
+    def __init__(
+        self, connections: Connections, space: KeySpace, members: Collection[str] | None = None
+    ) -> None:
+        """Read keys; `members` are the nodes that the scan began with, None where it begins now."""
         self._connections, self._space = connections, space
+        self._members = connections.map.members if members is None else members
         self._map: ClusterMap | None = None
         self.progress = SlotProgress()
         self._pause = _SHORTEST_PAUSE
 
     def current(self) -> Placement:
         self._map = self._connections.read_map()
+        if not is_same_cluster(self._map.members, self._members):
+            raise replaced()
         return self._map.placement
 
     @contextmanager

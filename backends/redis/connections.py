@@ -39,7 +39,6 @@ from elasticscan.backends.redis.errors import (
     no_permission,
     not_a_cluster,
     refused_login,
-    replaced,
     unreachable,
 )
 from elasticscan.backends.redis.options import ClusterOptions
@@ -186,14 +185,13 @@ class Connections:
                 raise not_a_cluster() from None
             raise unreachable(", ".join(f"{host}:{port}" for host, port in self.options.seeds), failed)
         with self._lock:
-            # A node that left may be in another cluster by now, at its old address.
-            before = (
-                self.map.members if self._known else max(({n.id for n in view} for view in views), key=len)
-            )
-            views = [view for view in views if is_same_cluster({node.id for node in view}, before)]
-            if not views:
-                raise replaced()
-            self.map = merge_views(views, self._shards)
+            # A node that left may be in another cluster by now, at its old address: only views of one cluster
+            # are merged, of the one that was there before if there are any. Each scan checks its own.
+            ids = [{node.id for node in view} for view in views]
+            known = self._known and any(is_same_cluster(each, self.map.members) for each in ids)
+            before = self.map.members if known else max(ids, key=len)
+            same = [view for view, each in zip(views, ids, strict=True) if is_same_cluster(each, before)]
+            self.map = merge_views(same, self._shards)
             # Those that answered are asked first the next time: one that is down takes a time-out.
             masters = [node.address for node in self.map.nodes.values()]
             self._known = tuple(dict.fromkeys([*answered, *masters]))

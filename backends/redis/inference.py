@@ -55,7 +55,11 @@ def infer_fields(
 
 
 def _fields_of_objects(values: list[bytes], typed: bool) -> list[pa.Field]:
-    text = b"\n".join(values)
+    # Arrow ends the process on texts that are all null.
+    objects = [value for value in values if value.lstrip().startswith(b"{")]
+    if not objects:
+        raise SchemaMismatch("none of the sampled values is a JSON object; give a schema, or another model")
+    text = b"\n".join(objects)
     whole = pa.json.ReadOptions(block_size=len(text) + 1)
     try:
         found = pa.json.read_json(

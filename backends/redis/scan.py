@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,9 @@ class ClusterScan(Iterator[ClusterPage]):
     It gives out its rows once: pages, or all that remain as a table or a stream.
     """
 
-    def __init__(self, table: ClusterTable, state: ContinuationKey) -> None:
+    def __init__(self, table: ClusterTable, state: ContinuationKey, members: Collection[str]) -> None:
+        """Begin a scan, or go on with one; `members` are the nodes that the cluster had when it began."""
+        self._members = members
         self._table, self._state = table, state
         self.schema = pa.schema([table.schema.field(name) for name in state.columns])
         self.predicate = None if state.filter is None else Predicate.parse(state.filter, table.schema)
@@ -153,7 +155,7 @@ class ClusterScan(Iterator[ClusterPage]):
         """Yield the pages from where the scan stands; at its end, look for keys that no client sees."""
         state, predicate = self._state, self.predicate
         needed = tuple(dict.fromkeys((*columns, *sorted(predicate.columns if predicate else ()))))
-        reader = ClusterShards(self._table.connections, self._table.space(predicate))
+        reader = ClusterShards(self._table.connections, self._table.space(predicate), self._members)
         plan = ScanPlan(0, 0, needed, state.page_rows, state.page_bytes, reader.current(), state.slots)
         left = state.limit
         for page in drive(plan, state.cursors, reader, reader, self.stats) if state.cursors else ():

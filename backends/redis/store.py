@@ -91,7 +91,7 @@ class ClusterStore:
             raise ContinuationKeyError("this is no key of a scan of a cluster; start a new scan") from None
         if not is_same_cluster(self.connections.read_map().members, members):
             raise replaced()
-        return ClusterScan(table, state)
+        return ClusterScan(table, state, members)
 
     def placement(self) -> tuple[Placement, dict[int, str]]:
         """Return where slots are now, and the addresses of shards."""
@@ -162,11 +162,12 @@ class ClusterTable:
         slots = self.slots
         if filter is not None:
             slots &= self._slots_of(Predicate.parse(filter, self._schema))
+        members = sorted(self.connections.map.members)
         plan = (
             self.name,
             asdict(self.options),
             self._schema.serialize().to_pybytes(),
-            sorted(self.connections.map.members),
+            members,
         )
         state = ContinuationKey(
             table=0,
@@ -182,7 +183,7 @@ class ClusterTable:
             limit=limit,
             plan=msgpack.packb(plan),
         )
-        return ClusterScan(self, state)
+        return ClusterScan(self, state, members)
 
     def _slots_of(self, predicate: Predicate) -> SlotSet:
         """Return the slots of the keys that a filter names one by one; all where it does not."""

@@ -181,6 +181,11 @@ def test_what_a_cluster_cannot_do_is_an_error(store: ClusterStore, cluster: Serv
     cluster.client().set("nojson:1", "{")
     with pytest.raises(SchemaMismatch, match="give a schema"):
         store.table("nojson", model="json")
+    cluster.client().set("nulls:1", "null")
+    with pytest.raises(SchemaMismatch, match="give a schema"):
+        store.table("nulls", model="json")
+    nulls = store.table("nulls", pa.schema([("a", pa.int64())]), model="json").scan().to_table()
+    assert nulls.to_pylist() == [{"key": "1", "a": None}]
     scan = store.table("person", SCHEMA).scan()
     scan.to_table()
     with pytest.raises(ScanConsumed):
@@ -234,9 +239,13 @@ def test_a_cluster_that_is_replaced_during_a_scan_is_noticed() -> None:
             server.client.execute_command("CLUSTER RESET HARD")
         for server in cluster.masters:
             server.client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16_383)  # three clusters by now
+        for _ in range(2):
+            with pytest.raises(TableChanged, match="replaced"):
+                for _ in scan:
+                    pass
+        assert store.table("person", SCHEMA).scan().count() == 0, "another scan reads the new cluster"
         with pytest.raises(TableChanged, match="replaced"):
-            for _ in scan:
-                pass
+            next(scan)
 
 
 def test_the_documented_rule_of_access_is_enough_and_needed(cluster: ServerCluster) -> None:
