@@ -22,6 +22,12 @@ def files_below(place: Path) -> list[str]:
     return sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
 
 
+def inodes_below(place: Path) -> set[int]:
+    """The inodes of all that is below a directory; files may get other names meanwhile."""
+    entries = [entry for folder, _, _ in os.walk(place) for entry in os.scandir(folder)]
+    return {entry.inode() for entry in entries}
+
+
 def disks(place: Path, count: int) -> list[LocalDisk]:
     made = []
     for number in range(count):
@@ -49,7 +55,7 @@ def all_flush_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         flush = os.fsync
 
         def wait(handle: int) -> None:
-            if os.fstat(handle).st_ino in {path.stat().st_ino for path in tmp_path.rglob("*")}:
+            if os.fstat(handle).st_ino in inodes_below(tmp_path):
                 together.wait(60)
             flush(handle)
 
