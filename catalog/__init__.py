@@ -79,7 +79,7 @@ from elasticscan.catalog.seal_keys import KEYS, OFFSETS
 from elasticscan.catalog.server import retry_interrupted
 from elasticscan.catalog.state import Identity, Reached, StoreInfo
 from elasticscan.catalog.tags import Tag
-from elasticscan.catalog.topology_history import ForeignTopologies, ask_topology
+from elasticscan.catalog.topology_history import ask_topology, enter_foreign_topology
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
 __all__ = [
@@ -89,7 +89,6 @@ __all__ = [
     "Commit",
     "DroppedFile",
     "Dump",
-    "ForeignTopologies",
     "Home",
     "IdempotencyKey",
     "Identity",
@@ -108,6 +107,7 @@ __all__ = [
     "ask_for_merge",
     "ask_for_merges",
     "ask_topology",
+    "enter_foreign_topology",
     "holds_store",
     "is_writing",
     "retry_interrupted",

@@ -7,12 +7,12 @@ what is older than a whole one can be forgotten.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -27,8 +27,10 @@ from elasticscan.catalog.tables import topologies
 from elasticscan.topology import Placement, Tablet, Topology, TopologyEntry
 
 _WHOLE_EVERY = 64
-_FOREIGN = """CREATE TABLE IF NOT EXISTS topology_history
-    (number INTEGER PRIMARY KEY, seen_at REAL NOT NULL, tablets TEXT NOT NULL)"""
+_FOREIGN = """CREATE TABLE IF NOT EXISTS topology_history (cluster TEXT NOT NULL, number INTEGER NOT NULL,
+    seen_at REAL NOT NULL, tablets TEXT NOT NULL, PRIMARY KEY (cluster, number))"""
+_NEWEST = """SELECT cluster, CAST(number AS INTEGER), tablets FROM topology_history
+    WHERE cluster IN (SELECT value FROM json_each(?)) ORDER BY number DESC LIMIT 1"""
 
 _BETWEEN = RowQuery(
     topologies,
@@ -251,40 +253,23 @@ def _entry(row: Any) -> TopologyEntry:
     return TopologyEntry(row.number, tablets, row.created_at, row.reason, bool(row.published))
 
 
-@dataclass
-class ForeignTopologies:
-    """Placements of a store that others operate, oldest first: in memory, or in a SQLite file of their own.
+def enter_foreign_topology(path: str, nodes: Collection[str], tablets: str) -> str | None:
+    """Append the placement of a cluster to its history in a SQLite file, if it is another than the newest.
 
-    Attributes:
-        path: the file; None for memory.
+    Returns the newest before. The history is that under the id of any of the cluster's nodes.
     """
-
-    path: str | None = None
-    _kept: list[str] = field(default_factory=list)
-
-    def enter(self, tablets: str) -> str | None:
-        """Append a placement if it is another one than the newest; return the newest before."""
-        if self.path is None:
-            before = self._kept[-1] if self._kept else None
-            self._kept += [tablets] if tablets != before else []
-            return before
-        try:
-            return self._enter_file(tablets)
-        except sqlite3.Error as error:
-            raise InvalidOption(
-                f"topologyHistory={self.path!r} cannot be used ({error}); name a new SQLite file",
-                option="topologyHistory",
-            ) from None
-
-    def _enter_file(self, tablets: str) -> str | None:
-        assert self.path is not None, "memory has no file"
-        with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
+    try:
+        with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
             connection.execute(_FOREIGN)
-            row = connection.execute(
-                "SELECT tablets FROM topology_history ORDER BY number DESC LIMIT 1"
-            ).fetchone()
-            if row is None or row[0] != tablets:
-                connection.execute(
-                    "INSERT INTO topology_history (seen_at, tablets) VALUES (?, ?)", (time.time(), tablets)
-                )
-            return None if row is None else str(row[0])
+            connection.execute("BEGIN IMMEDIATE")
+            row = connection.execute(_NEWEST, [json.dumps(list(nodes))]).fetchone()
+            name, number, before = row or (min(nodes), 0, None)
+            if tablets != before:
+                entry = (name, number + 1, time.time(), tablets)
+                connection.execute("INSERT INTO topology_history VALUES (?, ?, ?, ?)", entry)
+            return None if row is None else str(before)
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        raise InvalidOption(
+            f"topologyHistory={path!r} cannot be used ({error}); name a new SQLite file",
+            option="topologyHistory",
+        ) from None

@@ -2,40 +2,92 @@
 
 A cluster keeps none. A read compares where slots are now with the newest topology before it: slots that are
 where they were are base-shard scans, others virtual scans. Rows are the same either way.
+
+Clusters may share a history. A cluster has no name, so its topologies are kept under the id of one of its
+nodes, and are those under the id of any node that it has now.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from elasticscan.backends.redis.cluster_map import UNSERVED, ClusterMap
-from elasticscan.catalog import ForeignTopologies
+from elasticscan.backends.redis.names import SLOTS
+from elasticscan.base.errors import AlreadyExists, InvalidOption, WriteConflict
+from elasticscan.catalog import enter_foreign_topology
+from elasticscan.store import MOST_ATTEMPTS, Store, resolve
 from elasticscan.topology import Placement, Tablet
 
-_IN_MEMORY: dict[str, ForeignTopologies] = {}
+_TABLE = "topology_history"
+_COLUMNS = pa.schema(
+    {"cluster": "string", "number": "int64", "seen_at": pa.timestamp("us", "UTC"), "tablets": "string"}
+)
+_IN_MEMORY: dict[str, str] = {}  # the newest placement, under the id of each node
 
 
-def record_topology(cluster: ClusterMap, path: str | None) -> Placement:
+def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
     """Enter the placement of a cluster into its history; return the newest before it, else itself.
 
-    `path` is a SQLite file; None for the memory of this process.
+    Args:
+        place: a store, by its directory or URL, or `env:NAME` for one that an environment variable holds; any
+            other path is a SQLite file; None for the memory of this process.
     """
     ids = {shard: node.id for shard, node in cluster.nodes.items()}
     now = json.dumps([[t.start, t.end, ids.get(t.shard, "")] for t in cluster.placement.tablets])
-    before = _history_of(cluster, path).enter(now)
+    before = _enter(cluster.members, now, place)
     if before is None:
         return cluster.placement
     shards = {node_id: shard for shard, node_id in ids.items()}
-    tablets = enumerate(json.loads(before), start=1)
-    return Placement.of(
-        Tablet(number, start, end, shards.get(node, UNSERVED), 0) for number, (start, end, node) in tablets
-    )
+    try:
+        tablets = enumerate(json.loads(before), start=1)
+        base = Placement.of(
+            Tablet(number, start, end, shards.get(node, UNSERVED), 0)
+            for number, (start, end, node) in tablets
+        )
+        if base.slot_count != SLOTS:
+            raise ValueError(f"{base.slot_count} slots")
+    except (ValueError, TypeError, ArithmeticError, AssertionError, RecursionError):
+        raise InvalidOption(
+            "the newest entry of the topologyHistory is no placement; remove it, or name a new history",
+            option="topologyHistory",
+        ) from None
+    return base
 
 
-def _history_of(cluster: ClusterMap, path: str | None) -> ForeignTopologies:
-    """Return the history in a file, or the one in memory that belongs to any node of the cluster."""
-    if path is not None:
-        return ForeignTopologies(path)
-    known = next((_IN_MEMORY[node] for node in cluster.members if node in _IN_MEMORY), ForeignTopologies())
-    _IN_MEMORY.update(dict.fromkeys(cluster.members, known))
-    return known
+def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | None:
+    """Append a placement if it is another one than the newest of these nodes; return the newest before."""
+    if place is None:
+        before = next((_IN_MEMORY[node] for node in nodes if node in _IN_MEMORY), None)
+        _IN_MEMORY.update(dict.fromkeys(nodes, tablets))
+        return before
+    uri = resolve(place)
+    if "://" not in uri and not Path(uri).is_dir():
+        return enter_foreign_topology(uri, nodes, tablets)
+    return _enter_table(uri, nodes, tablets)
+
+
+def _enter_table(uri: str, nodes: Collection[str], tablets: str) -> str | None:
+    with Store.open(uri) as store:
+        with suppress(AlreadyExists):
+            store.create_table(_TABLE, _COLUMNS, ["cluster", "number"])
+        table, these = store.table(_TABLE), {"nodes": list(nodes)}
+        for _ in range(MOST_ATTEMPTS):
+            found = table.scan(None, "cluster IN :nodes", parameters=these, order_by="number DESC", limit=1)
+            newest: dict[str, Any] = next(
+                iter(found.to_table().to_pylist()), {"cluster": min(nodes), "number": 0}
+            )
+            before: str | None = newest.get("tablets")
+            if tablets == before:
+                return before
+            row = newest | {"number": newest["number"] + 1, "seen_at": datetime.now(UTC), "tablets": tablets}
+            with suppress(AlreadyExists):  # of another driver
+                table.insert([row])
+                return before
+    raise WriteConflict("others wrote the topologyHistory each time that it was read; start the read again")

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from elasticscan.backends.redis.cluster_map import Address
 from elasticscan.backends.redis.values import KINDS, Kind
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.redaction import shown
 from elasticscan.base.suggestions import suggest
 
 FAIL_FAST = "FAILFAST"
@@ -77,6 +78,15 @@ def _secret(_: str, text: str) -> str:
     return resolved(text)
 
 
+def _place(name: str, text: str) -> str:
+    """Refuse a URI whose secrets Spark would show in plans; `env:NAME` is resolved where it is opened."""
+    if shown(text) != text:
+        raise InvalidOption(
+            f"{name} must not hold a password; set a variable to the URL, and give env:NAME", option=name
+        )
+    return text
+
+
 def _option(read: Parse, default: Any, shown: bool = True) -> Any:
     return field(default=default, repr=shown, metadata={"read": read})
 
@@ -91,7 +101,7 @@ class ClusterOptions:
         slot_timeout: seconds that a slot may stay refused.
         address_map: the addresses to use in place of those that nodes announce.
         key_secret: what seals continuation keys; None for keys that anyone who holds them can read.
-        topology_history: a SQLite file that keeps each placement which was seen; None for memory.
+        topology_history: a store or a SQLite file that keeps each placement which was seen; None for memory.
     """
 
     seeds: tuple[Address, ...]
@@ -105,7 +115,7 @@ class ClusterOptions:
     slot_timeout: float = _option(_seconds, 60.0)
     address_map: Mapping[Address, Address] = field(default_factory=dict, metadata={"read": _addresses})
     key_secret: str | None = _option(_secret, None, shown=False)
-    topology_history: str | None = _option(_text, None)
+    topology_history: str | None = _option(_place, None)
 
 
 @dataclass(frozen=True, slots=True)

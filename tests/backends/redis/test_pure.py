@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.json
@@ -13,7 +12,6 @@ from redis.exceptions import ExecAbortError, ResponseError
 from elasticscan.backends import is_cluster
 from elasticscan.backends.redis import pages
 from elasticscan.backends.redis.cluster_map import UNSERVED, merge_views, read_nodes
-from elasticscan.backends.redis.history import record_topology
 from elasticscan.backends.redis.names import (
     SLOTS,
     expression_of,
@@ -278,22 +276,3 @@ def test_names_that_are_no_text_need_a_binary_column() -> None:
         Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2).keys(names)
     kept = Model("string", pa.schema([("key", pa.binary()), ("v", pa.string())]), 2).keys(names)
     assert kept.to_pylist() == [b"\xff"]
-
-
-@pytest.mark.parametrize("in_file", [False, True])
-def test_the_history_gives_the_placement_before(tmp_path: Path, in_file: bool) -> None:
-    path = str(tmp_path / "h.db") if in_file else None
-    shards: dict[str, int] = {}
-    one, two = (51, 52) if in_file else (53, 54)  # of no other test, for memory belongs to a cluster
-    first = merge_views(
-        [read_nodes(line(one, 7001, "0-16383") + "\n" + line(two, 7002, ""), ("h", 1))], shards
-    )
-    then = merge_views(
-        [read_nodes(line(one, 7001, "0-99", 1) + "\n" + line(two, 7002, "100-16383", 2), ("h", 1))], shards
-    )
-    other = merge_views([read_nodes(line(55, 7003, "0-16383"), ("h", 1))], shards)
-    assert record_topology(first, path).at(shards[ID(one)]) == SlotSet.span(0, SLOTS)
-    assert record_topology(then, path).at(shards[ID(one)]) == SlotSet.span(0, SLOTS)
-    if not in_file:
-        assert record_topology(other, path).at(shards[ID(55)]) == SlotSet.span(0, SLOTS)
-    assert record_topology(then, path).at(shards[ID(one)]) == SlotSet.span(0, 100)

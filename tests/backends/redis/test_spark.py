@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elasticscan.connector import register
+from elasticscan.store import Store
 from tests.backends.redis.servers import KINDS, ServerCluster, resharding
 from tests.backends.redis.soak import SCANS, soaked
 
@@ -27,8 +28,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ServerCluster]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_soak_finds_each_key_once(spark: SparkSession, kind: str, tmp_path: Path) -> None:
     register(spark)
+    history = tmp_path / "topologies"
+    if kind == "redis":
+        Store.create(history, ["a"]).close()
     options = {
-        "topologyHistory": str(tmp_path / "topologies.db"),
+        "topologyHistory": str(history),
         "keySecret": "s3cret",
         "numPartitions": "4",
     }
@@ -39,6 +43,8 @@ def test_a_soak_finds_each_key_once(spark: SparkSession, kind: str, tmp_path: Pa
     assert (soak.scans, soak.lost, soak.repeated, soak.wrong) == (SCANS, 0, 0, 0)
     assert soak.moves and soak.left_open and soak.writes and soak.kills
     spark.createDataFrame([(1,)], "a int")  # the soak's threads leave this one without an active session
+    if kind == "redis":
+        assert spark.read.format("elasticscan").load(f"{history}/topology_history").count() > 1
 
 
 @pytest.mark.long

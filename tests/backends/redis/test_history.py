@@ -1,0 +1,156 @@
+"""Histories of clusters in memory, in a SQLite file and in a store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from elasticscan.backends.redis.cluster_map import ClusterMap, merge_views, read_nodes
+from elasticscan.backends.redis.history import record_topology
+from elasticscan.backends.redis.names import SLOTS
+from elasticscan.backends.redis.options import ClusterOptions, read_options
+from elasticscan.base.errors import ElasticScanError, InvalidOption
+from elasticscan.store import Store
+from elasticscan.topology import SlotSet
+
+_NEW = count(1)  # nodes of no other test, for the history in memory is that of the process
+
+# A driver that sees placements which no other sees: the first slots of a node are at another one.
+DRIVER = """
+import sys
+from elasticscan.backends.redis.cluster_map import merge_views, read_nodes
+from elasticscan.backends.redis.history import record_topology
+line = "{} 10.0.0.1:7001@17001 master - 0 0 {} connected {}"
+for number in range(*map(int, sys.argv[2:])):
+    nodes = line.format("a", 1, f"{number}-16383") + chr(10) + line.format("b", 2, f"0-{number - 1}")
+    record_topology(merge_views([read_nodes(nodes, ("h", 1))], {}), sys.argv[1])
+"""
+
+
+class Cluster:
+    """A cluster of two nodes."""
+
+    def __init__(self) -> None:
+        self.ids = [f"{next(_NEW):040x}" for _ in range(2)]
+        self.shards: dict[str, int] = {}
+
+    def seen(self, slots: int) -> ClusterMap:
+        """Return the cluster whose second node has the first slots, and the other one the rest."""
+        nodes = [
+            (self.ids[0], 1, f"{slots}-{SLOTS - 1}"),
+            (self.ids[1], 2, f"0-{slots - 1}" if slots else ""),
+        ]
+        lines = (f"{node} 10.0.0.1:7001@1 master - 0 0 {epoch} connected {at}" for node, epoch, at in nodes)
+        return merge_views([read_nodes("\n".join(lines), ("h", 1))], self.shards)
+
+
+@pytest.fixture(
+    params=["memory", "file", "store", "variable", pytest.param("server", marks=pytest.mark.long)]
+)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    if request.param == "memory":
+        return None
+    if request.param == "file":
+        return str(tmp_path / "h.db")
+    server = request.param == "server"
+    uri = request.getfixturevalue("postgres_url") if server else str(tmp_path / "h.store")
+    Store.create(uri, {"a": str(tmp_path / "a")}).close()
+    monkeypatch.setenv("HISTORY", uri)
+    return uri if request.param == "store" else "env:HISTORY"
+
+
+def test_a_second_read_knows_where_slots_were(place: str | None) -> None:
+    cluster, other = Cluster(), Cluster()
+    assert record_topology(cluster.seen(0), place).at(1) == SlotSet.span(0, SLOTS)
+    now, base = cluster.seen(100).placement, record_topology(cluster.seen(100), place)
+    assert now.at(1) & base.at(1) == SlotSet.span(100, SLOTS), "base-shard scans"
+    assert now.at(2) - base.at(2) == SlotSet.span(0, 100), "virtual scans"
+    assert record_topology(other.seen(7), place) == other.seen(7).placement, "clusters share a history"
+    again = [record_topology(cluster.seen(100), place) for _ in range(2)]
+    assert [base.at(2) for base in again] == [SlotSet.span(0, 100)] * 2
+
+
+def test_a_history_in_a_store_is_a_table(tmp_path: Path) -> None:
+    cluster, uri = Cluster(), str(tmp_path / "h.store")
+    with Store.create(uri, ["a"]) as store:
+        for slots in (0, 100, 100, 0):
+            record_topology(cluster.seen(slots), uri)
+        rows = store.table("topology_history").to_arrow(order_by="number", limit=10).to_pylist()
+    assert [(row["cluster"], row["number"]) for row in rows] == [(cluster.ids[0], n) for n in (1, 2, 3)]
+    assert json.loads(rows[1]["tablets"]) == [[0, 100, cluster.ids[1]], [100, SLOTS, cluster.ids[0]]]
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_two_drivers_at_once_lose_and_repeat_no_number(tmp_path: Path, in_file: bool) -> None:
+    uri, most = str(tmp_path / "history"), 100 if in_file else 10
+    if not in_file:
+        Store.create(uri, ["a"]).close()
+    seen = [range(first, first + most) for first in (100, 200)]
+    drivers = [
+        subprocess.Popen([sys.executable, "-c", DRIVER, uri, str(each.start), str(each.stop)])
+        for each in seen
+    ]
+    assert [driver.wait(120) for driver in drivers] == [0, 0]
+    if in_file:
+        with closing(sqlite3.connect(uri)) as connection:
+            rows = connection.execute("SELECT number, tablets FROM topology_history").fetchall()
+    else:
+        with Store.open(uri) as store:
+            found = store.table("topology_history").to_arrow(["number", "tablets"]).to_pylist()
+        rows = [(row["number"], row["tablets"]) for row in found]
+    assert sorted(number for number, _ in rows) == list(range(1, 2 * most + 1))
+    assert sorted(json.loads(tablets)[0][1] for _, tablets in rows) == [*seen[0], *seen[1]]
+
+
+def make_damaged(directory: Path, kind: str) -> str:
+    path = directory / "history"
+    if kind == "no store":
+        path.mkdir()
+    elif kind == "no database":
+        path.write_bytes(b"x" * 4_096)
+    elif kind == "no directory":
+        return str(path / "h.db")
+    elif kind == "a cluster":
+        return "redis://localhost:1"
+    elif kind == "damaged store":
+        Store.create(path, ["a"]).close()
+        (path / "catalog.db").write_bytes(b"x" * 4_096)
+    return str(path)
+
+
+KINDS = ("no store", "no database", "no directory", "a cluster", "damaged store")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_history_that_cannot_be_used_is_an_error_with_a_next_step(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ElasticScanError, match=";"):
+        record_topology(Cluster().seen(0), make_damaged(tmp_path, kind))
+
+
+@pytest.mark.parametrize("text", ["[[0, 16383, 1]]", "[[0, 1e400, 1]]", "{", "7", "[[0, 1]]"])
+def test_an_entry_that_is_no_placement_is_an_error(tmp_path: Path, text: str) -> None:
+    cluster, path = Cluster(), str(tmp_path / "h.db")
+    record_topology(cluster.seen(0), path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE topology_history SET tablets = ?", [text])
+    with pytest.raises(InvalidOption, match="remove it"):
+        record_topology(cluster.seen(100), path)
+
+
+def test_a_password_is_refused_where_plans_would_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = "mysql+pymysql://ann:s3cret@localhost:1/x"
+    with pytest.raises(InvalidOption, match="env:NAME") as refused:
+        read_options({"topologyHistory": uri}, ClusterOptions)
+    monkeypatch.setenv("HISTORY", uri)
+    (options,) = read_options({"topologyHistory": "env:HISTORY"}, ClusterOptions)
+    with pytest.raises(ElasticScanError) as unknown:
+        record_topology(Cluster().seen(0), options["topology_history"])
+    for text in (repr(refused.value), repr(unknown.value), repr(unknown.value.fields), repr(options)):
+        assert "s3cret" not in text
