@@ -56,7 +56,7 @@ class Server:
         self._command = [
             binary, *(part for name, value in options.items() for part in (f"--{name}", str(value)))
         ]  # fmt: skip
-        self.client = redis.Redis(port=port, socket_timeout=20)
+        self.client = redis.Redis(port=port, socket_timeout=20, protocol=3)  # answers as dicts
         self.start()
         self.id = self.client.execute_command("CLUSTER MYID").decode()
 
