@@ -16,12 +16,11 @@ import pyarrow as pa
 import typer
 
 import elasticscan
-from elasticscan.backends import is_cluster
+from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.clusters import begun_scan
 from elasticscan.cli.options import (
     Columns,
     Filter,
@@ -104,23 +103,16 @@ def scan(
         raise InvalidOption(f"{name} cannot change a scan that has begun; leave it out", option=name)
     if is_preview and key is None:
         given |= {"limit": SHOWN_ROWS + 1}
-    if is_cluster(uri):
-        with begun_scan(
-            uri, table, key, pairs_of(option, "--option"), given | {"page_rows": page_rows}
-        ) as begun:
-            of = "of a cluster"
-            _give(begun, islice(begun, pages), f"elasticscan scan {shown(uri)}", of, output, form, is_preview)
-        return
-    with elasticscan.open(uri) as store:
+    with _opened(uri, option) as store:
         if key is not None:
             begun = store.resume(key)
             if table not in (None, begun.explain()["table"]):
                 raise InvalidOption(f"the key is not one of table {table!r}; leave TABLE out", option="--key")
-        elif table is None:
+        elif table is None and not is_cluster(uri):  # whose URL may name it
             raise InvalidOption("name a TABLE, or pass the --key of a scan that stopped", option="TABLE")
         else:
-            begun = store.table(table).scan(page_rows=page_rows, **given)
-        of = f"of snapshot {begun.snapshot}"
+            begun = store.table(table or "").scan(page_rows=page_rows, **given)
+        of = "of a cluster" if is_cluster(uri) else f"of snapshot {begun.snapshot}"
         _give(begun, islice(begun, pages), f"elasticscan scan {shown(uri)}", of, output, form, is_preview)
 
 
@@ -165,16 +157,20 @@ def count(
 
     Example: elasticscan count trips.store trips --filter "city = 'Oslo'"
     """
-    if is_cluster(uri):
-        asked = {"filter": filter} | ({} if snapshot is None else {"snapshot": snapshot})
-        with begun_scan(uri, table, None, {}, asked) as scanned:
-            keys = scanned.count()
-        return answer(json, {"table": table, "rows": keys}, f"{counted(keys, 'key')}.")
-    with elasticscan.open(uri) as store:
+    with _opened(uri) as store:
         begun = store.table(table).scan(filter=filter, snapshot=snapshot)
         rows = begun.count()
+    if is_cluster(uri):
+        return answer(json, {"table": table, "rows": rows}, f"{counted(rows, 'key')}.")
     value = {"table": table, "rows": rows, "snapshot": begun.snapshot}
     answer(json, value, f"{counted(rows, 'row')} of snapshot {begun.snapshot}.")
+
+
+def _opened(uri: str, options: list[str] | None = None) -> Any:
+    """Open a store, or a cluster, whose columns have the types that its values fit."""
+    if is_cluster(uri):
+        return open_cluster(uri, **{"inferSchema": "true"} | pairs_of(options, "--option"))
+    return elasticscan.open(uri)
 
 
 def get(

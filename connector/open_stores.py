@@ -11,7 +11,7 @@ from threading import Lock
 
 import pyarrow as pa
 
-from elasticscan.backends import open_backend as open_other
+from elasticscan.backends import open_cluster
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.redaction import shown
@@ -34,7 +34,7 @@ def open_backend(options: Options, store_id: str | None = None) -> Backend:
 
 @lru_cache(_MOST_OPEN)
 def _open_cluster(uri: str, options: tuple[tuple[str, str], ...]) -> Backend:
-    return open_other(uri, dict(options))
+    return open_cluster(uri, **dict(options))
 
 
 def open_store(uri: str, store_id: str | None = None) -> Store:

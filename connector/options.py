@@ -49,7 +49,7 @@ URL = "url"
 # Options that say where to read, and those that reads of a cluster take, too.
 _PLACES = ("store", "path", URL)
 _OF_CLUSTERS = frozenset({
-    *_PLACES, "table", "columns", "filter", "batchSize", "splitSize", "numPartitions", "explain",
+    *_PLACES, "table", "columns", "filter", "batchSize", "splitSize", "numPartitions",
     "maxRowsPerTask", "taskOrder", "partialAggregates",
 })  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +20,15 @@ from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
 from elasticscan.connector.partitions import partitions_of, read_partition, resume, rows_of_task
 from elasticscan.connector.splits import NOTHING, cut, most_index_parts
 from elasticscan.metadata import SHARD_COLUMN, SLOT_COLUMN, no_such_column
-from elasticscan.protocol import Backend, ReadableTable, ReadRequest
-from elasticscan.store import Scan, Store, feed_fields
+from elasticscan.protocol import Backend, NamedColumns, ReadableTable, ReadRequest
+from elasticscan.store import EmbeddedTable, Scan, Store, feed_fields
 
 _METADATA = pa.schema(
     [pa.field(SHARD_COLUMN, pa.string(), nullable=False), pa.field(SLOT_COLUMN, pa.int32(), nullable=False)]
 )
 
 
-class Columns(Protocol):
-    """The columns of a table, or of a definition of it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-
-def offered_schema(table: Columns, options: Options) -> StructType:
+def offered_schema(table: NamedColumns, options: Options) -> StructType:
     """Return what a read with these options returns when the user gave no schema."""
     chosen = chosen_columns(table, options)
     if options.explain:
@@ -50,7 +40,7 @@ def offered_schema(table: Columns, options: Options) -> StructType:
     return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
 
 
-def chosen_columns(table: Columns, options: Options) -> list[str]:
+def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
     """Return the columns that the option `columns` names, as the table spells them."""
     if options.columns is None:
         return list(table.schema.names)
@@ -86,9 +76,9 @@ class ElasticScanReader(DataSourceReader):
         options = self._options
         backend = open_backend(options)
         table = self._table(backend)
-        read = self._request(table)
+        read = self._request()
         if options.explain:
-            return [Explained(table.access_paths(read))]
+            return [Explained(_embedded_table(options).access_paths(read))]
         start, most = table.begin(read), options.partitions
         # Columns may have changed just now.
         match_columns(self._schema, offered_schema(_Definition(table.name, start.schema), options))
@@ -110,7 +100,7 @@ class ElasticScanReader(DataSourceReader):
             yield from read_partition(partition, self._options, self._columns, self._schema)
 
     def _read_with_metadata(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        scan, table = resume(partition, self._options), self._table(open_backend(self._options))
+        scan, table = resume(partition, self._options), _embedded_table(self._options)
         schema = pa.schema([*scan.schema, *_METADATA])
         convert = ToSpark(schema, self._columns, self._schema)
         for rows in rows_of_task(scan, self._options):
@@ -125,11 +115,11 @@ class ElasticScanReader(DataSourceReader):
     def _table(self, backend: Backend) -> ReadableTable:
         return backend.table(self._options.table, given_schema(self._options, self._schema))
 
-    def _request(self, table: ReadableTable) -> ReadRequest:
+    def _request(self) -> ReadRequest:
         options = self._options
         columns = [name for name in self._scanned if name not in (SHARD_COLUMN, SLOT_COLUMN)]
         if self._wants_metadata:
-            columns += [name for name in table.shard_key if name not in columns]
+            columns += [name for name in _embedded_table(options).shard_key if name not in columns]
         return ReadRequest(
             columns,
             options.filter,
@@ -154,9 +144,13 @@ def given_schema(options: Options, schema: StructType) -> pa.Schema | None:
 
     With `columns` or aggregates the filter or the values may need others, whose types only the rows tell.
     """
-    if options.is_embedded or options.columns or options.partial or options.explain:
+    if options.is_embedded or options.columns or options.partial:
         return None
     return arrow_schema(schema)
+
+
+def _embedded_table(options: Options) -> EmbeddedTable:
+    return open_store(options.store).backend.table(options.table)
 
 
 def _page_rows(options: Options) -> int:

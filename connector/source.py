@@ -31,7 +31,6 @@ from elasticscan.connector.streams.changes import ChangeFeedReader
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.connector.writing import ElasticScanWriter
 from elasticscan.filters import Predicate
-from elasticscan.protocol import Capability
 
 if TYPE_CHECKING:  # tasks need none of it
     from elasticscan.connector.sql.attached import AttachedStore
@@ -63,20 +62,20 @@ class ElasticScanSource(DataSource):
         return ElasticScanReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ElasticScanStreamReader(self._options(Capability.CHANGES), schema)
+        return ElasticScanStreamReader(self._options("streams"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        options = check_for_write(self._options(Capability.WRITE))
+        options = check_for_write(self._options("writes"))
         return ElasticScanWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        options = check_for_write(self._options(Capability.WRITE, stream_write=True))
+        options = check_for_write(self._options("writes", stream_write=True))
         return ElasticScanStreamWriter(options, schema, overwrite)
 
-    def _options(self, needed: Capability | None = None, stream_write: bool = False) -> Options:
+    def _options(self, needed: str | None = None, stream_write: bool = False) -> Options:
         options = with_location(parse_options(self.options, stream_write=stream_write))
         if needed is not None and not options.is_embedded:
-            raise NotSupported(f"a Redis or Valkey cluster has no {needed.value}; read it by spark.read")
+            raise NotSupported(f"a Redis or Valkey cluster has no {needed}; read it by spark.read")
         return options
 
 

@@ -7,7 +7,7 @@ ranges of `IndexOrder`), so a shard can prune by the statistics of its own fragm
 the filter.
 
 cursors   positions of a scan, each with the slots that it holds for
-backend   the door to stores of any kind: reads that begin and go on, guarantees, capabilities
+backend   the door to stores of any kind: reads that begin and go on
 requests  requests and answers, and the protocols of who gives them
 keys      the continuation key, sealed and opened
 
@@ -17,8 +17,7 @@ topology, sealed with AES-GCM: it holds row values and must not be forged.
 
 from elasticscan.protocol.backend import (
     Backend,
-    Capability,
-    Guarantee,
+    NamedColumns,
     PartScan,
     ReadableTable,
     ReadRequest,
@@ -47,18 +46,17 @@ from elasticscan.protocol.requests import (
 
 __all__ = [
     "Backend",
-    "Capability",
     "ChangeSpan",
     "Cluster",
     "ContinuationKey",
     "Cursor",
     "Cursors",
-    "Guarantee",
     "IndexOrder",
     "KeyList",
     "KeyRange",
     "KeyRanges",
     "Macs",
+    "NamedColumns",
     "PageRequest",
     "PageRows",
     "PartScan",

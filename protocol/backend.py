@@ -1,44 +1,24 @@
 """The door to stores: what Spark and the terminal need of one, whatever it is that holds its rows.
 
 The embedded store is one back end (`elasticscan.store`), a Redis or Valkey cluster another (`elasticscan.backends`).
-Each gives the placement of its slots and reads pages at its shards (`shards`); the cursor rule, the proof of
-coverage, the cutting of a scan into partitions and the reading of one are the same for all of them.
+The cursor rule, the proof of coverage, the cutting of a scan into partitions and the reading of one are the
+same for all of them. What is rows, and what is promised of them, a back end says itself.
 """  # noqa: E501
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.protocol.keys import ContinuationKey
-from elasticscan.protocol.requests import Placements, ShardReader
 from elasticscan.topology import Placement, SlotSet
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
-
-
-class Guarantee(Enum):
-    """The rows that a scan returns."""
-
-    SNAPSHOT = "every row of one snapshot exactly once"
-    EACH_ONCE = "each key that exists throughout exactly once, any other at most once; no snapshot"
-
-
-class Capability(Enum):
-    """An ability that only some back ends have."""
-
-    SNAPSHOT = "reads at a commit, a tag or a time"
-    ORDER = "reads through indexes, and in their order"
-    CHANGES = "reads of what commits changed, and streams"
-    WRITE = "writes"
-    LOOKUP = "reads of rows by their keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +28,8 @@ class ReadRequest:
     Attributes:
         columns, filter: what it returns; the filter as SQL text.
         page_rows, page_bytes: limits of a page.
-        index: the access path, where the back end has the capability ORDER.
-        snapshot, timestamp: what to read at, where it has SNAPSHOT; None for the newest.
+        index: the access path, in the embedded store alone.
+        snapshot, timestamp: what to read at, there, too; None for the newest.
     """
 
     columns: Sequence[str]
@@ -103,8 +83,8 @@ class ScanStart:
     entries: float | None = None
 
 
-class ReadableTable(Protocol):
-    """A table as reads know it."""
+class NamedColumns(Protocol):
+    """The columns of a table, or of a definition of it."""
 
     @property
     def name(self) -> str: ...
@@ -112,33 +92,18 @@ class ReadableTable(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
 
+
+class ReadableTable(NamedColumns, Protocol):
+    """A table as reads know it."""
+
     @property
     def primary_key(self) -> tuple[str, ...]: ...
 
-    @property
-    def shard_key(self) -> tuple[str, ...]:
-        """The columns that say in which slot a row is."""
-
     def begin(self, read: ReadRequest) -> ScanStart: ...
-
-    def access_paths(self, read: ReadRequest) -> list[dict[str, Any]]:
-        """Return the ways in which a read could be done, with their costs."""
-
-    def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.uint16]]:
-        """Return the shard where each row is at this moment, by name, and its slot."""
 
 
 class Backend(Protocol):
     """A store that Spark can read."""
-
-    @property
-    def guarantee(self) -> Guarantee: ...
-
-    @property
-    def capabilities(self) -> frozenset[Capability]: ...
-
-    @property
-    def slot_count(self) -> int: ...
 
     @property
     def identity(self) -> str:
@@ -153,9 +118,6 @@ class Backend(Protocol):
         Raises:
             ContinuationKeyError: it is not one of a read of this table with this filter.
         """
-
-    def shards(self, table: str) -> tuple[Placements, ShardReader]:
-        """Return that by which a scan of a table reads."""
 
 
 def of_another_read() -> ContinuationKeyError:

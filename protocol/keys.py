@@ -214,7 +214,7 @@ class Sealer:
         self._ciphers = {number: AESGCM(secret) for number, secret in secrets.items()}
         self._newest = max(secrets)
 
-    def seal(self, key: ContinuationKey, expires_at: float) -> str:
+    def seal(self, key: ContinuationKey, expires_at: float = _NEVER) -> str:
         """Raise `LimitExceeded` for one that `open` would refuse."""
         header = bytes([KEY_VERSION]) + self._newest.to_bytes(2, "big")
         nonce = os.urandom(_NONCE_BYTES)

@@ -44,17 +44,19 @@ arguments  checks of arguments that types and Python's own errors do not cover
 from elasticscan.catalog import Commit, IdempotencyKey, Tag
 from elasticscan.store.adoption import Adopted
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
-from elasticscan.store.backend import slot_bytes
+from elasticscan.store.backend import EmbeddedTable, slot_bytes
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import SlotPlaces
 from elasticscan.store.context.tags import check_tag_name
 from elasticscan.store.copies.backup import BackedUp
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
+from elasticscan.store.reading.beginning import columns_of
 from elasticscan.store.reading.changes import feed_fields
 from elasticscan.store.reading.exporting import Exported, kind_of, open_file
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
-from elasticscan.store.reading.paging import Page
+from elasticscan.store.reading.paged_scan import PagedScan
+from elasticscan.store.reading.paging import Page, cut_at_limit
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import StreamState
 from elasticscan.store.repair.rebuild import RepairReport, repair_store
@@ -91,6 +93,7 @@ __all__ = [
     "Context",
     "Decision",
     "Elasticity",
+    "EmbeddedTable",
     "Exported",
     "FirstRows",
     "IdempotencyKey",
@@ -101,6 +104,7 @@ __all__ = [
     "OnProgress",
     "OutdatedLookError",
     "Page",
+    "PagedScan",
     "RepairReport",
     "Scan",
     "SlotPlaces",
@@ -112,6 +116,8 @@ __all__ = [
     "can_be_sorted",
     "check_condition",
     "check_tag_name",
+    "columns_of",
+    "cut_at_limit",
     "delete_rows",
     "feed_fields",
     "file_form",

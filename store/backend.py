@@ -22,13 +22,9 @@ from elasticscan.filters import Aggregate
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.optimizer import Candidate
 from elasticscan.protocol import (
-    Capability,
     ContinuationKey,
-    Guarantee,
-    Placements,
     ReadRequest,
     ScanStart,
-    Shards,
     Weights,
     of_another_read,
 )
@@ -111,9 +107,6 @@ class EmbeddedTable:
 class EmbeddedBackend:
     """An open store, for the layers above it."""
 
-    guarantee = Guarantee.SNAPSHOT
-    capabilities = frozenset(Capability)
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -132,10 +125,6 @@ class EmbeddedBackend:
     @property
     def changes(self) -> CommitReads:
         return CommitReads(self._context)
-
-    def shards(self, table: str) -> tuple[Placements, Shards]:
-        """Return placements and shards for scans of all tables."""
-        return self._context.cluster.placements, self._context.cluster.shards
 
     # Reads
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap, is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
-from elasticscan.backends.redis.errors import replaced, stays_refused
 from elasticscan.backends.redis.pages import Exchange, KeySpace, SlotProgress, Step, read_page
+from elasticscan.base.errors import NotReady, TableChanged
 from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
 from elasticscan.topology import Placement, SlotSet
 
@@ -49,7 +49,7 @@ class ClusterShards:
     def current(self) -> Placement:
         self._map = self._connections.read_map()
         if not is_same_cluster(self._map.members, self._members):
-            raise replaced()
+            raise TableChanged("the cluster was replaced by another one; begin another scan")
         return self._map.placement
 
     @contextmanager
@@ -120,7 +120,11 @@ class ClusterShards:
                     late.append(slot)
         if late:
             slots = SlotSet.of((slot, slot + 1) for slot in late)
-            raise stays_refused(str(slots), seconds, self.progress.refusals[late[0]].reason)
+            raise NotReady(
+                f"slots {slots} could not be read for {seconds:,.0f} s "
+                f"({self.progress.refusals[late[0]].reason}); run redis-cli --cluster check",
+                kind="slots",
+            )
 
     def torn_slots(self, slots: SlotSet) -> SlotSet:
         """Return the slots with keys at masters that do not serve them, where no client sees them.

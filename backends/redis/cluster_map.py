@@ -52,6 +52,10 @@ class ClusterMap:
     nodes: Mapping[int, Node]
     members: frozenset[str]
 
+    @property
+    def shard_names(self) -> dict[int, str]:
+        return {shard: "{}:{}".format(*node.address) for shard, node in self.nodes.items()}
+
 
 def is_same_cluster(members: Collection[str], before: Collection[str]) -> bool:
     """Return whether a cluster has at least half of the nodes that it had before."""

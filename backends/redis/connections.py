@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -35,13 +35,9 @@ from elasticscan.backends.redis.cluster_map import (
     merge_views,
     read_nodes,
 )
-from elasticscan.backends.redis.errors import (
-    no_permission,
-    not_a_cluster,
-    refused_login,
-    unreachable,
-)
 from elasticscan.backends.redis.options import ClusterOptions
+from elasticscan.backends.redis.pages import unexpected
+from elasticscan.base.errors import InvalidOption, ShardUnavailable
 from elasticscan.topology import SlotSet
 
 _VIEWS = 3  # nodes that are asked for the placement
@@ -172,9 +168,11 @@ class Connections:
                 views.append(read_nodes(answer.decode(), address))
                 answered.append(address)
             except AuthenticationError as error:
-                raise refused_login(error, "{}:{}".format(*address)) from None
+                raise ShardUnavailable(
+                    f"{address} refuses the login ({error!s:.200}); check user and password on every node"
+                ) from None
             except NoPermissionError as error:
-                raise no_permission(error) from None
+                raise unexpected(error) from None
             except (*UNREACHABLE, ValueError) as error:
                 failed = error
             if len(views) == _VIEWS:
@@ -182,8 +180,10 @@ class Connections:
         if not views:
             assert failed is not None, "there is a seed"
             if isinstance(failed, ResponseError) and "cluster support disabled" in str(failed):
-                raise not_a_cluster() from None
-            raise unreachable(", ".join(f"{host}:{port}" for host, port in self.options.seeds), failed)
+                raise InvalidOption(
+                    "the server is not in cluster mode; start it with cluster-enabled yes", option="url"
+                ) from None
+            raise _unreachable(self.options.seeds, failed)
         with self._lock:
             # A node that left may be in another cluster by now, at its old address: only views of one cluster
             # are merged, of the one that was there before if there are any. Each scan checks its own.
@@ -203,6 +203,9 @@ class Connections:
             (answer,) = self.try_exchange(node.address, [(b"PING",)])
             if not isinstance(answer, (OSError, DisconnectedError)):
                 return
-        raise unreachable(
-            ", ".join("{}:{}".format(*node.address) for node in self.map.nodes.values()), answer
-        )
+        raise _unreachable([node.address for node in self.map.nodes.values()], answer)
+
+
+def _unreachable(asked: Iterable[Address], error: Exception) -> ShardUnavailable:
+    places = ", ".join("{}:{}".format(*address) for address in asked)
+    return ShardUnavailable(f"no node of the cluster answers at {places}: {error}; check url and addressMap")

@@ -13,6 +13,8 @@ from elasticscan.topology import SlotSet
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 _SPECIAL = re.compile(rb"[*?\[\\]")
+_MEMBER = rb"\\.|[^]]-.|[^]]"  # of a class in brackets: escaped, a range, or itself
+_TOKEN = re.compile(rb"\[(?P<not>\^?)(?P<members>(?:%b)*)\]?|\\.|." % _MEMBER, re.DOTALL)
 
 
 def slot_of(key: bytes) -> int:
@@ -66,41 +68,25 @@ def expression_of(pattern: bytes) -> bytes | None:
     """Return the regular expression of whole names; None where the prefix and `*` say it all."""
     if pattern == prefix_of(pattern) + b"*":
         return None
-    parts, at = [b"(?s)^"], 0
-    while at < len(pattern):
-        this, at = pattern[at : at + 1], at + 1
-        if this == b"[":
-            part, at = _class_at(pattern, at)
-        elif this == b"\\" and at < len(pattern):
-            part, at = _literal(pattern[at]), at + 1
-        else:
-            part = {b"*": b".*", b"?": b"."}.get(this) or _literal(this[0])
-        parts.append(part)
-    return b"".join([*parts, b"$"])
+    parts = [_expression_of(token) for token in _TOKEN.finditer(pattern)]
+    return b"".join([b"(?s)^", *parts, b"$"])
 
 
-def _class_at(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """Return the expression of a class in brackets, whose inside begins at a place, and where it ends.
+def _expression_of(token: re.Match[bytes]) -> bytes:
+    """Return the expression of a character or of a class in brackets.
 
     As in Redis a range may be written backwards, and a class without an end goes to the end of the pattern.
     """
-    negated = pattern[at : at + 1] == b"^"
-    at += negated
-    members = []
-    while at < len(pattern) and pattern[at] != ord("]"):
-        if pattern[at] == ord("\\") and at + 1 < len(pattern):
-            members.append(_literal(pattern[at + 1]))
-            at += 2
-        elif pattern[at + 1 : at + 2] == b"-" and at + 2 < len(pattern):
-            low, high = sorted((pattern[at], pattern[at + 2]))
-            members.append(_literal(low) + b"-" + _literal(high))
-            at += 3
-        else:
-            members.append(_literal(pattern[at]))
-            at += 1
-    if not members:
-        return (b"." if negated else rb"[^\x00-\xff]"), at + 1
-    return b"[" + b"^" * negated + b"".join(members) + b"]", at + 1
+    text, members = token[0], token["members"]
+    if members is None:
+        return {b"*": b".*", b"?": b"."}.get(text) or _literal(text[-1])
+    ranges = []
+    for member in re.findall(_MEMBER, members, re.DOTALL):
+        low, high = sorted(member[::2]) if len(member) == 3 else (member[-1], member[-1])
+        ranges.append(_literal(low) + b"-" + _literal(high))
+    if not ranges:
+        return b"." if token["not"] else rb"[^\x00-\xff]"
+    return b"[" + token["not"] + b"".join(ranges) + b"]"
 
 
 def _literal(byte: int) -> bytes:

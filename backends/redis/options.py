@@ -6,89 +6,25 @@ do not matter, so the names of spark-redis (`keys.pattern`) are understood.
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote
 
 from elasticscan.backends.redis.cluster_map import Address
 from elasticscan.backends.redis.values import KINDS, Kind
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.base.suggestions import suggest
+from elasticscan.store import resolve
 
-FAIL_FAST = "FAILFAST"
+MODES = ("PERMISSIVE", "FAILFAST")
 _PORT = 6379
-_FROM_ENVIRONMENT = "env:"
-Parse = Callable[[str, str], Any]
-
-
-def _addresses(name: str, text: str) -> dict[Address, Address]:
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return {_address(announced.strip()): _address(reached.strip()) for announced, reached in pairs}
-    except ValueError:
-        raise InvalidOption(
-            f"{name} must be announced=reached pairs: 10.0.0.1:6379=host:7001", option=name
-        ) from None
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0
-    if not 0 < seconds < 1e9:
-        raise InvalidOption(f"{name}={text!r} must be a number of seconds above 0", option=name)
-    return seconds
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 40:
-        raise InvalidOption(f"{name}={text!r} must be a whole number above 0", option=name)
-    return int(text)
-
-
-def _one_of(*values: str) -> Parse:
-    def read(name: str, text: str) -> str:
-        found = next((value for value in values if value.lower() == text.lower()), None)
-        if found is None:
-            raise InvalidOption(f"{name}={text!r} must be one of {', '.join(values)}", option=name)
-        return found
-
-    return read
-
-
-def _flag(name: str, text: str) -> bool:
-    return bool(_one_of("true", "false")(name, text) == "true")
-
-
-def _model(name: str, text: str) -> str:
-    if text.lower() == "binary":
-        raise InvalidOption("model='binary' holds serialized Java objects; write hash or json", option=name)
-    return str(_one_of(*KINDS)(name, text))
-
-
-def _text(_: str, text: str) -> str:
-    return text
-
-
-def _secret(_: str, text: str) -> str:
-    return resolved(text)
-
-
-def _place(name: str, text: str) -> str:
-    """Refuse a URI whose secrets Spark would show in plans; `env:NAME` is resolved where it is opened."""
-    if shown(text) != text:
-        raise InvalidOption(
-            f"{name} must not hold a password; set a variable to the URL, and give env:NAME", option=name
-        )
-    return text
-
-
-def _option(read: Parse, default: Any, shown: bool = True) -> Any:
-    return field(default=default, repr=shown, metadata={"read": read})
+_PLACE = r"(\[[^][@/?#,]+\]|[^][:@/?#,]+)(?::([0-9]{1,5}))?"
+_LOGIN = r"(?P<user>[^:@/?#]*)(?::(?P<password>[^@/?#]*))?@"
+_SCHEME = r"(?:redis|valkey)(?P<tls>s?)://"
+_URL = re.compile(rf"{_SCHEME}(?:{_LOGIN})?(?P<places>{_PLACE}(?:,{_PLACE})*)(?:/(?P<table>[^@?#]*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,122 +42,121 @@ class ClusterOptions:
 
     seeds: tuple[Address, ...]
     tls: bool = False
-    user: str | None = _option(_text, None)
-    password: str | None = _option(_text, None, shown=False)
-    tls_ca_file: str | None = _option(_text, None)
-    tls_cert_file: str | None = _option(_text, None)
-    tls_key_file: str | None = _option(_text, None)
-    timeout: float = _option(_seconds, 10.0)
-    slot_timeout: float = _option(_seconds, 60.0)
-    address_map: Mapping[Address, Address] = field(default_factory=dict, metadata={"read": _addresses})
-    key_secret: str | None = _option(_secret, None, shown=False)
-    topology_history: str | None = _option(_place, None)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    timeout: float = 10.0
+    slot_timeout: float = 60.0
+    address_map: Mapping[Address, Address] = field(default_factory=dict)
+    key_secret: str | None = field(default=None, repr=False)
+    topology_history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """The keys that are a table, and the form of their values. Plain values only."""
 
-    keys_pattern: str = _option(_text, "*")
-    key_column: str = _option(_text, "key")
-    model: Kind = _option(_model, "hash")  # noqa: RUF009 - a field, as the others
-    ttl_column: str | None = _option(_text, None)
-    sample_keys: int = _option(_count, 1_000)
-    infer_schema: bool = _option(_flag, False)
-    mode: str = _option(_one_of("PERMISSIVE", FAIL_FAST), "PERMISSIVE")
-    fail_on_torn_slots: bool = _option(_flag, True)
-    max_slot_keys: int = _option(_count, 1_000_000)
+    keys_pattern: str = "*"
+    key_column: str = "key"
+    model: Kind = "hash"
+    ttl_column: str | None = None
+    sample_keys: int = 1_000
+    infer_schema: bool = False
+    mode: str = MODES[0]
+    fail_on_torn_slots: bool = True
+    max_slot_keys: int = 1_000_000
 
 
-Options = type[ClusterOptions] | type[TableOptions]
+def _addresses(text: str) -> dict[Address, Address]:
+    pairs = [part.split("=") for part in text.split(",")]
+    return {_address(announced.strip()): _address(reached.strip()) for announced, reached in pairs}
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace(".", "")
+def _address(text: str) -> Address:
+    found = re.fullmatch(_PLACE, text)
+    port = int(found[2] or _PORT) if found else 0
+    if found is None or not 0 < port < 1 << 16:
+        raise InvalidOption(f"{text!r} must be host:port; give a port from 1 to 65535", option="url")
+    return found[1].strip("[]"), port
 
 
-def _parsers(of: Options) -> dict[str, tuple[str, Parse]]:
-    """Return the field and the parser of each option, by the option's plain name."""
-    known = {_plain(each.name): (each.name, each.metadata["read"]) for each in fields(of) if each.metadata}
-    return known | ({"auth": known["password"]} if "password" in known else {})
+def _place(text: str) -> str:
+    """Refuse a URI whose secrets Spark would show in plans; `env:NAME` is resolved where it is opened."""
+    if shown(text) != text:
+        raise InvalidOption(
+            "topologyHistory must not hold a password; set a variable to the URL, and give env:NAME",
+            option="topologyHistory",
+        )
+    return text
 
 
-def _shown(of: Options) -> list[str]:
-    words = (each.name.split("_") for each in fields(of) if each.metadata)
-    return [first + "".join(word.capitalize() for word in rest) for first, *rest in words]
+def _number(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        number = kind(text)
+        if not 0 < number < 1e9:
+            raise ValueError(text)
+        return number
 
-
-def read_options(given: Mapping[str, Any], *allowed: Options) -> list[dict[str, Any]]:
-    """Return what options say of each of the things that they may be about, by the names of fields.
-
-    Values may be texts; None is an option that was not given. Raises `InvalidOption`.
-    """
-    parsers = [_parsers(of) for of in allowed]
-    read: list[dict[str, Any]] = [{} for _ in allowed]
-    for name, value in given.items():
-        number = next((at for at, known in enumerate(parsers) if _plain(name) in known), None)
-        if number is None:
-            names = [name for of in allowed for name in _shown(of)]
-            raise InvalidOption(f"there is no option {name!r}{suggest(name, names)}", option=name)
-        if value is not None:
-            field_name, parse = parsers[number][_plain(name)]
-            read[number][field_name] = parse(name, str(value))
     return read
 
 
-def resolved(uri: str) -> str:
-    """Return a URI or secret, also one that an environment variable holds."""
-    if not uri.startswith(_FROM_ENVIRONMENT):
-        return uri
-    name = uri.removeprefix(_FROM_ENVIRONMENT)
-    if name not in os.environ:
-        raise InvalidOption(
-            f"the environment variable {name} is not set; set it, or give the URL", option="url"
-        )
-    return os.environ[name]
+# How a text is read, and what it has to be: by an option's name, else by its type.
+_FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "str": (str, "text"),
+    "str | None": (str, "text"),
+    "bool": (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    "int": (_number(int), "a whole number above 0"),
+    "float": (_number(float), "a number of seconds above 0"),
+    "Kind": (lambda text: KINDS[KINDS.index(text.lower())], ", ".join(KINDS)),
+    "mode": (lambda text: MODES[MODES.index(text.upper())], ", ".join(MODES)),
+    "key_secret": (resolve, "text"),
+    "topology_history": (_place, "text"),
+    "address_map": (_addresses, "announced=reached pairs: 10.0.0.1:6379=host:7001"),
+}
 
 
-def split_uri(uri: str) -> tuple[ClusterOptions, str | None]:
-    """Read `redis://user:password@host:port,host:port/table`: how to reach the cluster, and the table.
+def read_options(given: Mapping[str, Any], *kinds: type) -> list[dict[str, Any]]:
+    """Return what options say of each kind of thing that they may be about, by the names of fields.
+
+    Values may be texts; None is an option that was not given. Raises `InvalidOption`.
+    """
+    known = {_plain(each.name): (at, each) for at, kind in enumerate(kinds) for each in fields(kind)}
+    known = {name: found for name, found in known.items() if name not in ("seeds", "tls")}
+    names = [re.sub("_(.)", lambda letter: letter[1].upper(), each.name) for _, each in known.values()]
+    if "password" in known:
+        known["auth"] = known["password"]
+    read: list[dict[str, Any]] = [{} for _ in kinds]
+    for name, value in given.items():
+        if _plain(name) not in known:
+            raise InvalidOption(f"there is no option {name!r}{suggest(name, names)}", option=name)
+        at, option = known[_plain(name)]
+        if value is not None:
+            parse, allowed = _FORMS.get(option.name) or _FORMS[str(option.type)]
+            try:
+                read[at][option.name] = parse(str(value))
+            except (ValueError, LookupError):
+                raise InvalidOption(f"{name}={str(value)!r} must be {allowed}", option=name) from None
+    return read
+
+
+def _plain(name: str) -> str:
+    return re.sub("[._]", "", name).lower()
+
+
+def split_uri(uri: str) -> tuple[dict[str, Any], str]:
+    """Read a URL: fields of `ClusterOptions`, and the table or "".
 
     Raises `InvalidOption`.
     """
-    parts = _parts(resolved(uri))
-    login, _, places = ("", "", "") if parts is None else parts.netloc.rpartition("@")
-    seeds = _seeds(places)
-    # Errors of parsing hold the password, also as the context of another: none is under way here.
-    if parts is None or seeds is None or "@" in parts.path or parts.query or parts.fragment:
+    found = _URL.fullmatch(resolve(uri))
+    if found is None:  # what it holds is not shown: it may be a password
         raise InvalidOption(
             "the URL must be redis://user:password@host:port,host:port/table; percent-encode the password",
             option="url",
         )
-    user, has_password, password = login.partition(":")
-    options = ClusterOptions(
-        seeds,
-        parts.scheme in ("rediss", "valkeys"),
-        unquote(user) or None,
-        unquote(password) if has_password else None,
-    )
-    return options, unquote(parts.path.strip("/")) or None
-
-
-def _parts(uri: str) -> SplitResult | None:
-    try:
-        return urlsplit(uri)
-    except ValueError:
-        return None
-
-
-def _seeds(places: str) -> tuple[Address, ...] | None:
-    try:
-        return tuple(_address(place) for place in places.split(","))
-    except ValueError:
-        return None
-
-
-def _address(place: str) -> Address:
-    host, colon, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
-    host, port = (host, port) if colon else (place, str(_PORT))
-    if not host or not 0 < int(port) < 1 << 16:
-        raise ValueError(place)
-    return host.strip("[]"), int(port)
+    user, password, table = (text and unquote(text) for text in found.group("user", "password", "table"))
+    seeds = tuple(map(_address, found["places"].split(",")))
+    fields_of_url = {"seeds": seeds, "tls": bool(found["tls"]), "user": user or None, "password": password}
+    return fields_of_url, (table or "").strip("/")

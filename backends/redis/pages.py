@@ -46,9 +46,9 @@ from redis.exceptions import (
 )
 
 from elasticscan.backends.redis.cluster_map import Address
-from elasticscan.backends.redis.errors import no_permission, slot_too_large, unexpected, wrong_type
 from elasticscan.backends.redis.names import SLOTS, probe_of, slot_of
 from elasticscan.backends.redis.values import Model
+from elasticscan.base.errors import ElasticScanError, LimitExceeded, SchemaMismatch, ShardUnavailable
 from elasticscan.filters import Predicate
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge
 from elasticscan.topology import SlotSet
@@ -60,6 +60,10 @@ SCAN_COUNT = 1_000
 FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys of one exchange of values; each has at most twice those before
 CHUNK_BYTES = 4 << 20
 PASSES_BEFORE_OPEN = 5
+ACL = (
+    "+get +hmget +hscan +scan +exists +pttl +multi +exec +asking +ping +info +cluster|getkeysinslot "
+    "+cluster|countkeysinslot +cluster|nodes"
+)
 
 Command: TypeAlias = tuple[bytes, ...]
 Answers: TypeAlias = list[Any]
@@ -127,8 +131,6 @@ class SlotProgress:
             refusal.asks = 0
         elif isinstance(error, AskError):
             refusal.asks += 1
-        elif isinstance(error, NoPermissionError):
-            raise no_permission(error)
         elif isinstance(error, ResponseError) and not isinstance(error, _WAITS):
             raise unexpected(error)
         self.names.pop(slot, None)
@@ -245,7 +247,7 @@ def _read_names(page: _SlotPage) -> Step:
         if count > SCANNED_NAMES and (yield from _can_walk_slots()):
             page.enter(slot, (yield from _walk_slot(slot, page.space.probe(slot))))
         elif count > most or (yield from _list_names(page, [slot], most)):
-            raise slot_too_large(slot, count, most)
+            raise _too_large(slot, count, most)
 
 
 def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> Step:
@@ -317,7 +319,7 @@ def _read_open_slot(page: _SlotPage, slot: int) -> Step:
             return
     for count, listed in ((here[0], here[1]), (there[0], there[1]), (again[0], again[1])):
         if count > len(listed) >= most:
-            raise slot_too_large(slot, count, most)
+            raise _too_large(slot, count, most)
     last = again[2]
     if not _is_ask(last) or last.node_addr != guard.node_addr:
         page.enter(slot, last if isinstance(last, Exception) else TryAgainError("it was open"))
@@ -459,7 +461,10 @@ class _SlotPage:
         for at in failed:
             answer = answers[at]
             if isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE"):
-                raise wrong_type(commands[at][1], self.space.model.kind)
+                raise SchemaMismatch(
+                    f"key {commands[at][1].decode(errors='replace')!r} holds no {self.space.model.kind}; "
+                    "choose another model or a narrower keysPattern"
+                )
             if isinstance(answer, Exception):
                 self.enter(int(slots[at]), answer)
                 answers[at] = None
@@ -517,6 +522,28 @@ class _SlotPage:
         batches = rows.combine_chunks().to_batches()
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
         return PageRows(batch, pa.array(slots, pa.uint16()), merge(after), len(slots), refused=refused)
+
+
+def unexpected(error: Exception) -> ElasticScanError:
+    """Return the error of the product for an answer that cannot be waited for."""
+    if isinstance(error, NoPermissionError):
+        return ShardUnavailable(
+            f"the user lacks a permission ({error}); grant it: ACL SETUSER name {ACL} %R~<table>:*", acl=ACL
+        )
+    if "unknown" in str(error):
+        return ShardUnavailable(
+            f"the server does not offer a command that scans need ({error!s:.200}); read another one: "
+            "docs/redis.md names the services"
+        )
+    return ShardUnavailable(f"a server of the cluster answered {error!s:.200}; look at its log")
+
+
+def _too_large(slot: int, count: int, most: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"slot {slot} holds {count:,} keys and maxSlotKeys is {most:,}; raise it, or spread the keys",
+        slot=slot,
+        most=most,
+    )
 
 
 def _is_ask(answer: Any) -> bool:

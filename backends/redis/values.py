@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.base.showing import brief
 
-Kind = Literal["hash", "string", "json"]
-KINDS: tuple[Kind, ...] = ("hash", "string", "json")
-SAMPLE: Literal["sample"] = (
-    "sample"  # the kind of a hash whose fields are not known: all of them, or some if it has very many
-)
+# A sample is a hash whose fields are not known: all of them, or some if it has very many.
+Kind = Literal["hash", "string", "json", "sample"]
+KINDS: tuple[Kind, ...] = ("hash", "string", "json")  # that users choose
 SAMPLED_FIELDS = 1_000
 _FAR = (1 << 31) - 1
 _GONE = -2  # what PTTL answers where there is no key
@@ -42,7 +40,7 @@ class Model:
         fail_fast: whether a text that does not fit its type is an error.
     """
 
-    kind: Kind | Literal["sample"]
+    kind: Kind
     fields: pa.Schema
     key_start: int
     ttl: str | None = None
@@ -66,7 +64,7 @@ class Model:
             return [(b"EXISTS", name) for name in names]
         if self.kind == "hash":
             return [(b"HMGET", name, *stored) for name in names]
-        if self.kind == SAMPLE:
+        if self.kind == "sample":
             return [(b"HSCAN", name, b"0", b"COUNT", b"%d" % SAMPLED_FIELDS) for name in names]
         return [(b"GET", name) for name in names]
 
@@ -88,7 +86,7 @@ class Model:
             there = ~np.logical_and.reduce([text.is_null().to_numpy(zero_copy_only=False) for text in texts])
             unsure = [at for at in np.flatnonzero(~there).tolist() if values[at] is not None]
             arrays = {name: self._cast(name, text) for name, text in zip(stored, texts, strict=True)}
-        elif self.kind == SAMPLE:
+        elif self.kind == "sample":
             found = [None if value is None else value[1] for value in values]
             there = np.array([bool(texts) for texts in found], dtype=np.bool_)
             arrays[stored[0]] = pa.array(found, self.fields.field(stored[0]).type)

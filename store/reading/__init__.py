@@ -22,7 +22,7 @@ access_paths  paths, chosen and found again
 paging        pages and keys over `reader.drive`; progress: how far scans are, for those who watch
 leased_pages  pages, read while a lease is kept; explaining: what a scan says of its path
 frames        rows for pandas and Polars
-scan          a scan as users hold it
+paged_scan    rows, given out once as pages, a table or a stream; scan: a scan as users hold it
 beginning     scans of rows and of changes, begun
 plain         fragments whose statistics are true of a scan; extremes: values known without a look at a row
 aggregating   aggregates, folded page by page

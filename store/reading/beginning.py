@@ -12,7 +12,7 @@ from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
 from elasticscan.optimizer import Choice
-from elasticscan.protocol import ContinuationKey, Cursor, Segment, Segments
+from elasticscan.protocol import ContinuationKey, Cursor, NamedColumns, Segment, Segments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
 from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept, slot_places
@@ -213,7 +213,9 @@ def scan_changes(
     return Scan(context, table, base, key, leased=bool(lease))
 
 
-def columns_of(table: TableInfo, columns: list[str] | None, option: str = "columns") -> tuple[str, ...]:
+def columns_of(
+    table: NamedColumns, columns: Sequence[str] | None, option: str = "columns"
+) -> tuple[str, ...]:
     """Return the columns that were asked for; all of them by default."""
     if columns is None:
         return tuple(table.schema.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -49,6 +49,24 @@ class Page:
         return self._seal(self.standing) if self.standing.cursors else None
 
 
+def cut_at_limit(
+    found: Iterable[tuple[pa.RecordBatch, ContinuationKey]],
+    limit: int | None,
+    seal: Callable[[ContinuationKey], str],
+) -> Iterator[Page]:
+    """Yield pages of rows, each with where the scan stands after them, until so many rows were given."""
+    left = limit
+    for rows, after in found:
+        if left is None:
+            yield Page(rows, after, seal)
+            continue
+        some = rows.slice(0, left)
+        left -= some.num_rows
+        yield Page(some, replace(after, cursors=after.cursors if left else (), limit=left), seal)
+        if not left:
+            return
+
+
 def schema_of(table: TableInfo, key: ContinuationKey) -> pa.Schema:
     """Return the columns of a scan's pages."""
     fields = [table.schema.field(name) for name in key.columns]
@@ -65,16 +83,9 @@ class Pages:
 
     def read(self, begin: ContinuationKey, columns: tuple[str, ...]) -> Iterator[Page]:
         """Pages from a state of the scan to its end, with these columns; with none, rows to be counted."""
-        left = begin.limit
-        for scanned, reached in self._scan(begin, columns) if begin.cursors else ():
-            rows, after = self._finish(scanned, begin, columns), reached
-            if left is not None:
-                rows = rows.slice(0, left)
-                left -= rows.num_rows
-                after = replace(reached, cursors=reached.cursors if left else (), limit=left)
-            yield Page(rows, after, self._context.seal)
-            if left == 0:
-                return
+        scanned = self._scan(begin, columns) if begin.cursors else ()
+        found = ((self._finish(rows, begin, columns), reached) for rows, reached in scanned)
+        return cut_at_limit(found, begin.limit, self._context.seal)
 
     def _scan(
         self, state: ContinuationKey, columns: tuple[str, ...]

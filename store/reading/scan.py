@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import RLock
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,13 +18,13 @@ from elasticscan.store.context.lookups import ScanLayout
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
 from elasticscan.store.reading.explaining import explain_scan
 from elasticscan.store.reading.first_rows import KeptOrder
-from elasticscan.store.reading.frames import pandas_frame, polars_frame
 from elasticscan.store.reading.leased_pages import LeasedPages
+from elasticscan.store.reading.paged_scan import PagedScan
 from elasticscan.store.reading.paging import Page, schema_of
 from elasticscan.topology import SlotSet, Topology
 
 
-class Scan(Iterator[Page]):
+class Scan(PagedScan):
     """A scan that gives every row of one snapshot exactly once, in pages.
 
     Iterating yields pages; each page's key resumes the scan after that page, in any process, while the
@@ -60,32 +57,19 @@ class Scan(Iterator[Page]):
         layout: ScanLayout | None = None,
         kept: KeptOrder | None = None,
     ) -> None:
+        super().__init__(table.name, key)
         self._opened = context
         self._table = table
         self._base = base
-        self._state = key
         self._ends_lease = ends_lease
-        self._process = os.getpid()  # which reads it, and ends its lease
         self._kept = kept  # the order that it sorts its first rows by
         self._choose, self.layout = choose, layout  # of a scan that begins; None of one that was resumed
         self._access = access or access_of(context, table, key)
         self._pages = LeasedPages(context, table, base, self._access, key, kept, leased)
-        self._returned = 0
-        self._reading: Iterator[Page] | None = None  # pages from where the scan stands
-        self._lock, self._is_read = RLock(), False  # held while a page is read, or all that remain
-        # A stream that has begun, or the scan itself after a call that read all; None for shared pages.
-        self._reader: _Stream | Scan | None = None
-        self._closed = False
-        self._complete = False
 
     @property
     def _context(self) -> Context:
         return self._opened.per_process.get()
-
-    def __reduce__(self) -> NoReturn:
-        raise InvalidOption(
-            "a Scan cannot be pickled; send store.uri and scan.key, and call Store.resume there", kind="Scan"
-        )
 
     def __repr__(self) -> str:
         left, all_slots = len(slots_of(self._state.cursors)), len(self._state.slots)
@@ -100,11 +84,6 @@ class Scan(Iterator[Page]):
     def snapshot(self) -> int:
         """The commit number that the scan reads at."""
         return self._state.snapshot
-
-    @property
-    def slots(self) -> SlotSet:
-        """All slots of the scan, read or not."""
-        return self._state.slots
 
     @property
     def stats(self) -> ScanStats:
@@ -126,198 +105,16 @@ class Scan(Iterator[Page]):
                 "a scan that sorts its rows itself has no key before its page; make an index in its order",
                 option="order_by",
             )
-        return self._context.seal(self._state) if self._state.cursors else None
+        return super().key
 
-    @property
-    def standing(self) -> ContinuationKey:
-        """The state of the scan now, for this process alone."""
-        return self._state
-
-    def __iter__(self) -> Iterator[Page]:
-        """Return the pages from where the scan stands, as one iterator for all who ask.
-
-        Several threads may share it: each page goes to exactly one of them. After an error it goes on
-        where it stood, when it is asked again.
-
-        Raises:
-            ScanConsumed: all pages were given out before.
-        """
-        self._check_open()
-        return self
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the remaining rows as a stream; pages without rows are left out. Raises as `to_reader`."""
-        self._check_open()
-        return _Stream(self)
-
-    def to_table(self) -> pa.Table:
-        """All remaining rows at once; needs the memory for them.
-
-        After an error the scan stands where it stood, so the same call can be made again.
-
-        Raises:
-            ScanConsumed: all rows were given out before, or the scan is closed, also meanwhile.
-            ScanConsumed: a stream has begun to read the scan.
-        """
-        with self._remaining(self._state.columns) as batches:
-            return pa.Table.from_batches(list(batches), schema=self.schema)
-
-    def to_pandas(self) -> Any:
-        """All remaining rows as a pandas frame, exactly.
-
-        Where a column has nulls, whole numbers and booleans of its type are of pandas' nullable types;
-        decimals, dates and nested values are objects of Python's.
-
-        Raises as `to_table`, and `InvalidOption` where pandas is not installed.
-        """
-        return pandas_frame(self.to_table)
-
-    def to_polars(self) -> Any:
-        """All remaining rows as a Polars frame. Raises as `to_table`, and `InvalidOption` without Polars."""
-        return polars_frame(self.to_table)
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """All remaining rows as a stream of record batches, read as they are asked for.
-
-        Raises:
-            ScanConsumed: all rows were given out before, or the scan is closed; from the stream, too, when
-                that happens before its end, or when it is asked again after an error.
-            ScanConsumed: from the stream's first batch, when another stream of this scan was begun, or pages
-                were taken since.
-        """
-        self._check_open()
-        return pa.RecordBatchReader.from_batches(self.schema, _Stream(self))
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the Arrow PyCapsule stream, by which other libraries read a scan."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
-
-    def count(self) -> int:
-        """Count how many rows remain; reads the columns that the filter needs, or a single one.
-
-        Raises as `to_table`, and can be called again as that can.
-        """
-        with self._remaining(()) as batches:
-            return sum(rows.num_rows for rows in batches)
-
-    def close(self) -> None:
-        """End the scan early, and its lease with it; reading on raises `ScanConsumed`.
-
-        The keys of its pages can still be resumed for as long as retention keeps the snapshot.
-        """
-        if not self._closed and not self._complete:
-            self._closed = True
-            if os.getpid() == self._process:
-                self._pages.end(self._ends_lease)
-
-    def __enter__(self) -> Scan:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        """Raise `ScanConsumed` where all rows were given out, or the scan was closed before that."""
-        if self._complete:
-            raise self._used_up()
-        if self._closed and self._state.cursors:
-            raise ScanConsumed(
-                f"this scan of table {self._table.name!r} was closed; begin another one, or go on with "
-                "Store.resume(key) from a page's key",
-                table=self._table.name,
-            )
-
-    def _used_up(self) -> ScanConsumed:
-        return ScanConsumed(
-            f"this scan of table {self._table.name!r} has given out all of its rows; begin another one, or "
-            "hand over the table itself",
-            table=self._table.name,
-        )
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Read in one thread at a time; others wait for its page, or its table."""
-        if os.getpid() != self._process:
-            raise ScanConsumed(
-                "a forked process cannot read a scan of its parent; use Store.resume(scan.key) in the child",
-                process=os.getpid(),
-            )
-        with self._lock:
-            if self._is_read:  # by this very thread, as in the handler of a signal
-                raise self._in_use()
-            self._is_read = True
-            try:
-                yield
-            finally:
-                self._is_read = False
-
-    def _check_reader(self, reader: _Stream | None) -> None:
-        """Raise `ScanConsumed` where the remaining rows, or those of a stream, are another reader's."""
-        begins = self._reader is None and reader is not None and reader.begin is self._state
-        if self._reader is not reader and not begins:
-            raise self._in_use()
-
-    def _in_use(self) -> ScanConsumed:
-        return ScanConsumed(
-            f"another reader takes rows of this scan of table {self._table.name!r}; begin one for each, "
-            "or use Store.resume(scan.key)",
-            table=self._table.name,
-        )
-
-    @contextmanager
-    def _remaining(self, columns: tuple[str, ...]) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Give all remaining rows to one call; the scan moves on when they have all become its result."""
-        with self._locked():
-            self._check_open()
-            self._check_reader(None)
-            self._reading, reached, returned = None, self._state, 0
-
-            def batches() -> Iterator[pa.RecordBatch]:
-                nonlocal reached, returned
-                for page in self._read(columns):
-                    self._check_open()  # it may have been closed meanwhile
-                    reached, returned = page.standing, returned + page.rows.num_rows
-                    if page.rows.num_rows:
-                        yield page.rows
-
-            yield batches()
-            self._pages.end(self._ends_lease)
-            self._state, self._complete, self._reader = reached, True, self
-            self._returned += returned
-
-    def __next__(self) -> Page:
-        page = self._next_page(None)
-        if page is None:
-            raise StopIteration
-        return page
-
-    def _next_page(self, reader: _Stream | None) -> Page | None:
-        """Return the next page, for a stream or for the threads that share the pages; None after the last."""
-        with self._locked():
-            if self._complete and self._reader is reader:
-                return None
-            self._check_open()
-            self._check_reader(reader)
-            self._reading = pages = self._reading or self._read(self._state.columns)
-            try:
-                page = next(pages, None)
-                if page is not None and not page.standing.cursors:
-                    self._pages.end(self._ends_lease)
-            except BaseException:
-                self._reading = None
-                raise
-            # The scan moves beyond a page only when nothing can fail any more: then a read that is repeated
-            # after an error gives the same page.
-            self._reader = reader
-            if page is None:
-                self._complete = True
-            else:
-                self._state = page.standing
-                self._returned += page.rows.num_rows
-            return page
+    def _seal(self, state: ContinuationKey) -> str:
+        return self._context.seal(state)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
         return self._pages.read(self._state, columns, self._returned)
+
+    def _end(self) -> None:
+        self._pages.end(self._ends_lease)
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Keys of this scan over some of its slots each: how it is divided among tasks.
@@ -362,30 +159,3 @@ class Scan(Iterator[Page]):
         if self._kept is not None:
             access["order_by"] = list(self._kept.terms)
         return explain_scan(self._context, self._table.name, self._base, self._state, access, actual)
-
-
-class _Stream(Iterator[pa.RecordBatch]):
-    """The remaining rows of a scan, for one reader alone; pages without rows are left out.
-
-    No generator: one that has failed ends at the next call as if it had given everything.
-    """
-
-    def __init__(self, scan: Scan) -> None:
-        self._scan, self.begin = scan, scan.standing
-        self._failed = False
-
-    def __next__(self) -> pa.RecordBatch:
-        if self._failed:
-            raise ScanConsumed(
-                "this stream of a scan failed before, and its reader may have lost rows; begin another scan"
-            )
-        try:
-            while (page := self._scan._next_page(self)) is not None:
-                if page.rows.num_rows:
-                    return page.rows
-        except ScanConsumed:  # nothing was read, nor lost
-            raise
-        except BaseException:
-            self._failed = True
-            raise
-        raise StopIteration

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pytest
 
 import elasticscan
-from elasticscan.backends.redis.backend import RedisBackend
+from elasticscan.backends import open_cluster
 from elasticscan.backends.redis.cluster import ClusterShards
-from elasticscan.backends.redis.errors import ACL
 from elasticscan.backends.redis.names import slot_of
-from elasticscan.backends.redis.pages import KeySpace
+from elasticscan.backends.redis.pages import ACL, KeySpace
 from elasticscan.backends.redis.values import Model
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.hashing import slots_of as slots_of_keys
@@ -78,7 +77,8 @@ class EmbeddedStore:
             self.expected[slot].append(key)
 
     def open(self) -> tuple[Placements, ShardReader]:
-        return self.store.backend.shards("t")
+        cluster = self.store._context.cluster
+        return cluster.placements, cluster.shards
 
     def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:
         return PageRequest(self.table, shard, cursors, self.snapshot, ("key", "value"), rows, size)
@@ -191,12 +191,11 @@ class Servers:
             server.client.execute_command("ACL SETUSER", *rule)
         cluster.load({name: {"value": VALUE} for name in NAMES})
         url = cluster.url.replace("redis://", "redis://reader:pw@")
-        self.backend = RedisBackend(url, {"timeout": "0.5"})
+        self.store = open_cluster(url, timeout="0.5")
 
     def open(self) -> tuple[Placements, ShardReader]:
-        shards = ClusterShards(
-            self.backend.store.connections, self.backend.table("person", CLUSTER_SCHEMA).space(None)
-        )
+        space = self.store.table("person", CLUSTER_SCHEMA).space(None)
+        shards = ClusterShards(self.store.connections, space)
         return shards, shards
 
     def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:

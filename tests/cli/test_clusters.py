@@ -40,7 +40,7 @@ def test_a_scan_stops_at_pages_and_goes_on_by_its_key(
 
 def test_what_is_wrong_is_an_error_with_its_code(shell: Shell, cluster: ServerCluster) -> None:
     url = f"{cluster.url}/person"
-    assert "--snapshot is not for" in shell.fails("scan", url, "--snapshot", "1")[1]
+    assert "scan(snapshot=) is not" in shell.fails("scan", url, "--snapshot", "1")[1]
     assert "model" in shell.fails("scan", url, "--option", "model=binary")[1]
     assert "no table is named" in shell.fails("scan", cluster.url)[1]
 

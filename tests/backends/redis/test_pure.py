@@ -105,7 +105,8 @@ def test_a_prefix_with_a_hash_tag_is_one_slot() -> None:
 
 def test_a_url_says_how_to_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHE", "rediss://ann:p%40ss@h1,[::1]:7001/person")
-    options, table = split_uri("env:CACHE")
+    fields, table = split_uri("env:CACHE")
+    options = ClusterOptions(**fields)
     assert is_cluster("env:CACHE") and not is_cluster("a/b.store") and not is_cluster(7)
     assert (options.user, options.password, options.tls, table) == ("ann", "p@ss", True, "person")
     assert options.seeds == (("h1", 6379), ("::1", 7001))

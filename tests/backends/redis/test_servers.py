@@ -12,8 +12,8 @@ import pytest
 
 import elasticscan
 from elasticscan.backends.redis import ClusterStore, pages
-from elasticscan.backends.redis.errors import ACL
 from elasticscan.backends.redis.names import slot_of
+from elasticscan.backends.redis.pages import ACL
 from elasticscan.base.errors import (
     ContinuationKeyError,
     InvalidOption,
@@ -166,7 +166,7 @@ def test_values_that_do_not_fit_are_null_or_an_error(store: ClusterStore, cluste
     ]
     with pytest.raises(SchemaMismatch, match="PERMISSIVE"):
         store.table("odd", pa.schema([("age", pa.int64())]), mode="FAILFAST").scan().to_table()
-    with pytest.raises(SchemaMismatch, match="is no string"):
+    with pytest.raises(SchemaMismatch, match="holds no string"):
         store.table("odd", pa.schema([("age", pa.int64())]), model="string").scan().to_table()
 
 
@@ -226,7 +226,7 @@ def test_another_cluster_is_noticed(cluster: ServerCluster, store: ClusterStore)
         elasticscan.open(other.url) as elsewhere,
         pytest.raises(TableChanged, match="another"),
     ):
-        elsewhere.resume(page.key)
+        elsewhere.resume(page.key).to_table()
 
 
 def test_a_cluster_that_is_replaced_during_a_scan_is_noticed() -> None:

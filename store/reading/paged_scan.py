@@ -1,0 +1,280 @@
+"""The part of a scan that does not depend on what reads it: pages, a table or a stream, given out once."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any, NoReturn, Self
+
+import pyarrow as pa
+
+from elasticscan.base.errors import InvalidOption, ScanConsumed
+from elasticscan.protocol import ContinuationKey
+from elasticscan.store.reading.frames import pandas_frame, polars_frame
+from elasticscan.store.reading.paging import Page
+from elasticscan.topology import SlotSet
+
+
+class PagedScan(Iterator[Page]):
+    """A scan that gives out its rows once, to one reader at a time.
+
+    Subclasses read pages from where the scan stands (`_read`), seal keys, and end what a scan holds (`_end`).
+    """
+
+    def __init__(self, name: str, state: ContinuationKey) -> None:
+        self._name, self._state = name, state
+        self._process = os.getpid()  # which reads it, and ends its lease
+        self._returned = 0
+        self._reading: Iterator[Page] | None = None  # pages from where the scan stands
+        self._lock, self._is_read = RLock(), False  # held while a page is read, or all that remain
+        # A stream that has begun, or the scan itself after a call that read all; None for shared pages.
+        self._reader: _Stream | PagedScan | None = None
+        self._closed = False
+        self._complete = False
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
+        """Yield pages from where the scan stands, with these columns; with none, rows to be counted."""
+
+    @abstractmethod
+    def _seal(self, state: ContinuationKey) -> str: ...
+
+    def _end(self) -> None:
+        """End what the scan holds."""
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidOption(
+            "a Scan cannot be pickled; send store.uri and scan.key, and call Store.resume there", kind="Scan"
+        )
+
+    @property
+    def slots(self) -> SlotSet:
+        """All slots of the scan, read or not."""
+        return self._state.slots
+
+    @property
+    def key(self) -> str | None:
+        """The continuation key of where the scan stands now; None when it is complete."""
+        return self._seal(self._state) if self._state.cursors else None
+
+    @property
+    def standing(self) -> ContinuationKey:
+        """The state of the scan now, for this process alone."""
+        return self._state
+
+    def __iter__(self) -> Iterator[Page]:
+        """Return the pages from where the scan stands, as one iterator for all who ask.
+
+        Several threads may share it: each page goes to exactly one of them. After an error it goes on
+        where it stood, when it is asked again.
+
+        Raises:
+            ScanConsumed: all pages were given out before.
+        """
+        self._check_open()
+        return self
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the remaining rows as a stream; pages without rows are left out. Raises as `to_reader`."""
+        self._check_open()
+        return _Stream(self)
+
+    def to_table(self) -> pa.Table:
+        """All remaining rows at once; needs the memory for them.
+
+        After an error the scan stands where it stood, so the same call can be made again.
+
+        Raises:
+            ScanConsumed: all rows were given out before, or the scan is closed, also meanwhile.
+            ScanConsumed: a stream has begun to read the scan.
+        """
+        with self._remaining(self._state.columns) as batches:
+            return pa.Table.from_batches(list(batches), schema=self.schema)
+
+    def to_pandas(self) -> Any:
+        """All remaining rows as a pandas frame, exactly.
+
+        Where a column has nulls, whole numbers and booleans of its type are of pandas' nullable types;
+        decimals, dates and nested values are objects of Python's.
+
+        Raises as `to_table`, and `InvalidOption` where pandas is not installed.
+        """
+        return pandas_frame(self.to_table)
+
+    def to_polars(self) -> Any:
+        """All remaining rows as a Polars frame. Raises as `to_table`, and `InvalidOption` without Polars."""
+        return polars_frame(self.to_table)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """All remaining rows as a stream of record batches, read as they are asked for.
+
+        Raises:
+            ScanConsumed: all rows were given out before, or the scan is closed; from the stream, too, when
+                that happens before its end, or when it is asked again after an error.
+            ScanConsumed: from the stream's first batch, when another stream of this scan was begun, or pages
+                were taken since.
+        """
+        self._check_open()
+        return pa.RecordBatchReader.from_batches(self.schema, _Stream(self))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the Arrow PyCapsule stream, by which other libraries read a scan."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def count(self) -> int:
+        """Count how many rows remain; reads the columns that the filter needs, or a single one.
+
+        Raises as `to_table`, and can be called again as that can.
+        """
+        with self._remaining(()) as batches:
+            return sum(rows.num_rows for rows in batches)
+
+    def close(self) -> None:
+        """End the scan early, and its lease with it; reading on raises `ScanConsumed`.
+
+        The keys of its pages can still be resumed for as long as retention keeps the snapshot.
+        """
+        if not self._closed and not self._complete:
+            self._closed = True
+            if os.getpid() == self._process:
+                self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        """Raise `ScanConsumed` where all rows were given out, or the scan was closed before that."""
+        if self._complete:
+            raise self._used_up()
+        if self._closed and self._state.cursors:
+            raise ScanConsumed(
+                f"this scan of table {self._name!r} was closed; begin another one, or go on with "
+                "Store.resume(key) from a page's key",
+                table=self._name,
+            )
+
+    def _used_up(self) -> ScanConsumed:
+        return ScanConsumed(
+            f"this scan of table {self._name!r} has given out all of its rows; begin another one, or "
+            "hand over the table itself",
+            table=self._name,
+        )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Read in one thread at a time; others wait for its page, or its table."""
+        if os.getpid() != self._process:
+            raise ScanConsumed(
+                "a forked process cannot read a scan of its parent; use Store.resume(scan.key) in the child",
+                process=os.getpid(),
+            )
+        with self._lock:
+            if self._is_read:  # by this very thread, as in the handler of a signal
+                raise self._in_use()
+            self._is_read = True
+            try:
+                yield
+            finally:
+                self._is_read = False
+
+    def _check_reader(self, reader: _Stream | None) -> None:
+        """Raise `ScanConsumed` where the remaining rows, or those of a stream, are another reader's."""
+        begins = self._reader is None and reader is not None and reader.begin is self._state
+        if self._reader is not reader and not begins:
+            raise self._in_use()
+
+    def _in_use(self) -> ScanConsumed:
+        return ScanConsumed(
+            f"another reader takes rows of this scan of table {self._name!r}; begin one for each, "
+            "or use Store.resume(scan.key)",
+            table=self._name,
+        )
+
+    @contextmanager
+    def _remaining(self, columns: tuple[str, ...]) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Give all remaining rows to one call; the scan moves on when they have all become its result."""
+        with self._locked():
+            self._check_open()
+            self._check_reader(None)
+            self._reading, reached, returned = None, self._state, 0
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                nonlocal reached, returned
+                for page in self._read(columns):
+                    self._check_open()  # it may have been closed meanwhile
+                    reached, returned = page.standing, returned + page.rows.num_rows
+                    if page.rows.num_rows:
+                        yield page.rows
+
+            yield batches()
+            self._end()
+            self._state, self._complete, self._reader = reached, True, self
+            self._returned += returned
+
+    def __next__(self) -> Page:
+        page = self._next_page(None)
+        if page is None:
+            raise StopIteration
+        return page
+
+    def _next_page(self, reader: _Stream | None) -> Page | None:
+        """Return the next page, for a stream or for the threads that share the pages; None after the last."""
+        with self._locked():
+            if self._complete and self._reader is reader:
+                return None
+            self._check_open()
+            self._check_reader(reader)
+            self._reading = pages = self._reading or self._read(self._state.columns)
+            try:
+                page = next(pages, None)
+                if page is not None and not page.standing.cursors:
+                    self._end()
+            except BaseException:
+                self._reading = None
+                raise
+            # The scan moves beyond a page only when nothing can fail any more: then a read that is repeated
+            # after an error gives the same page.
+            self._reader = reader
+            if page is None:
+                self._complete = True
+            else:
+                self._state = page.standing
+                self._returned += page.rows.num_rows
+            return page
+
+
+class _Stream(Iterator[pa.RecordBatch]):
+    """The remaining rows of a scan, for one reader alone; pages without rows are left out.
+
+    No generator: one that has failed ends at the next call as if it had given everything.
+    """
+
+    def __init__(self, scan: PagedScan) -> None:
+        self._scan, self.begin = scan, scan.standing
+        self._failed = False
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._failed:
+            raise ScanConsumed(
+                "this stream of a scan failed before, and its reader may have lost rows; begin another scan"
+            )
+        try:
+            while (page := self._scan._next_page(self)) is not None:
+                if page.rows.num_rows:
+                    return page.rows
+        except ScanConsumed:  # nothing was read, nor lost
+            raise
+        except BaseException:
+            self._failed = True
+            raise
+        raise StopIteration
