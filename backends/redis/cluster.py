@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.backends.redis.cluster_map import UNSERVED, Address, ClusterMap, is_same_cluster
+from elasticscan.backends.redis.cluster_map import UNSERVED, ClusterMap, is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
-from elasticscan.backends.redis.pages import Exchange, KeySpace, SlotProgress, Step, read_page
+from elasticscan.backends.redis.pages import NO_NAMES, KeySpace, SlotProgress, read_page
 from elasticscan.base.errors import NotReady, TableChanged
 from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
 from elasticscan.topology import Placement, SlotSet
@@ -75,8 +75,14 @@ class ClusterShards:
         node = self._map.nodes.get(request.shard)
         if request.shard == UNSERVED or node is None:
             return self._refused(request, "no node serves them")
+        step = read_page(request, self._space, self.progress)
+        answers: Any = None
         try:
-            page: PageRows = self._run(read_page(request, self._space, self.progress), node.address)
+            while True:
+                address, commands = step.send(answers)
+                answers = self._connections.exchange(address or node.address, commands)
+        except StopIteration as end:
+            page: PageRows = end.value
         except UNREACHABLE as error:
             return self._refused(request, f"{type(error).__name__}: {error}")
         self._check_time()
@@ -84,20 +90,9 @@ class ClusterShards:
             self._pause = _SHORTEST_PAUSE
         return page
 
-    def _run(self, step: Step, address: Address) -> Any:
-        """Run a page's exchanges, those without an address at the page's own server."""
-        try:
-            exchange: Exchange = next(step)
-            while True:
-                exchange = step.send(
-                    self._connections.exchange(exchange.address or address, exchange.commands)
-                )
-        except StopIteration as end:
-            return end.value
-
     def _refused(self, request: PageRequest, reason: str) -> PageRows:
         """Answer that nothing was learned of the slots that were asked for."""
-        asked = slots_of(request.cursors)
+        asked, self.progress.rest = slots_of(request.cursors), NO_NAMES
         for start, end in asked:
             for slot in range(start, end):
                 self.progress.refuse(slot, reason)
@@ -132,23 +127,20 @@ class ClusterShards:
         A failover during a move key by key leaves such keys. Slots that are being moved just now are looked
         at again; a slot counts as torn when it rests and has such keys several times in a row.
         """
-        for _ in range(_TORN_LOOKS):
-            slots = self._astray(slots)
+        for number in range(_TORN_LOOKS):
+            time.sleep(_LONGEST_PAUSE if number else 0)
+            cluster = self._connections.read_map()
+            astray = set[int]()
+            for shard, node in cluster.nodes.items():
+                others = slots - cluster.placement.at(shard)
+                astray.update(self._connections.count_keys(node.address, others))
+            resting = []
+            for slot in astray:
+                owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
+                probe = (b"EXISTS", self._space.probe(slot))
+                if owner is not None and self._connections.try_exchange(owner.address, [probe]) == [0]:
+                    resting.append(slot)
+            slots = SlotSet.of((slot, slot + 1) for slot in resting)
             if not slots:
                 break
-            time.sleep(_LONGEST_PAUSE)
         return slots
-
-    def _astray(self, slots: SlotSet) -> SlotSet:
-        """Return the slots that rest at their owners, and of which another master has keys."""
-        cluster = self._connections.read_map()
-        astray = set[int]()
-        for shard, node in cluster.nodes.items():
-            astray.update(self._connections.count_keys(node.address, slots - cluster.placement.at(shard)))
-        resting = []
-        for slot in astray:
-            owner = cluster.nodes.get(cluster.placement.tablet_of(slot).shard)
-            probe = (b"EXISTS", self._space.probe(slot))
-            if owner is not None and self._connections.try_exchange(owner.address, [probe]) == [0]:
-                resting.append(slot)
-        return SlotSet.of((slot, slot + 1) for slot in resting)

@@ -7,25 +7,16 @@ them then.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from hiredis import pack_command
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.connection import Connection, ConnectionPool, SSLConnection
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    ConnectionError as DisconnectedError,
-)
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import ConnectionError as DisconnectedError
 
 from elasticscan.backends.redis.cluster_map import (
     Address,
@@ -44,36 +35,27 @@ _VIEWS = 3  # nodes that are asked for the placement
 UNREACHABLE = (RedisError, OSError)
 
 
-class _Answers:
-    """Answers of a connection, many at once: the client library calls ten functions of Python for each."""
-
-    _parser: Any
-
-    def read_answers(self, count: int) -> list[Any]:
-        """Return the next answers, errors among them. Raises where the connection fails."""
-        parser, answers = self._parser, list[Any]()
-        while len(answers) < count:
-            answers.extend(iter(partial(parser._reader.gets, False), NOT_ENOUGH_DATA))
-            if len(answers) < count:
-                parser.read_from_socket()
-        return answers
-
-
-class _PlainConnection(_Answers, Connection):
-    pass
-
-
-class _SecureConnection(_Answers, SSLConnection):
-    pass
-
-
 class Connections:
     """The nodes of one cluster. Safe to share among threads; a forked child connects again."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self.options = options
         self._pools: dict[Address, ConnectionPool] = {}
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._how: dict[str, Any] = {
+            "connection_class": SSLConnection if options.tls else Connection,
+            "username": options.user,
+            "password": options.password,
+            "socket_timeout": options.timeout,
+            "socket_connect_timeout": options.timeout,
+            "protocol": 2,
+        }
+        if options.tls:
+            self._how |= {
+                "ssl_ca_certs": options.tls_ca_file,
+                "ssl_certfile": options.tls_cert_file,
+                "ssl_keyfile": options.tls_key_file,
+            }
+        self._lock = threading.Lock()
         self._shards: dict[str, int] = {}
         self._known: tuple[Address, ...] = ()
         self.map: ClusterMap = self.read_map()
@@ -81,8 +63,7 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections; what is asked afterwards opens new ones."""
-        with self._lock:
-            pools, self._pools = self._pools, {}
+        pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.disconnect()
 
@@ -92,11 +73,19 @@ class Connections:
         Raises:
             OSError, RedisError: the node cannot be reached, or did not answer in time.
         """
-        with self._connected(address) as connection:
+        if (pool := self._pools.get(address)) is None:
+            host, port = self.options.address_map.get(address, address)
+            pool = self._pools.setdefault(address, ConnectionPool(host=host, port=port, **self._how))
+        connection: Any = pool.get_connection()
+        try:
             packed = map(pack_command, commands)  # type: ignore[arg-type]  # its stub says one-tuples
             connection.send_packed_command([b"".join(packed)])
-            answers: list[Any] = connection.read_answers(len(commands))
-            return answers
+            return _read_answers(connection._parser, len(commands))
+        except BaseException:
+            connection.disconnect()  # answers that were not read must not be taken for others
+            raise
+        finally:
+            pool.release(connection)
 
     def try_exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """Return the answers as `exchange` does; an error for each where the node cannot be reached."""
@@ -112,44 +101,6 @@ class Connections:
             address, [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in asked]
         )
         return {slot: n for slot, n in zip(asked, counts, strict=True) if isinstance(n, int) and n}
-
-    @contextmanager
-    def _connected(self, address: Address) -> Iterator[Any]:
-        pool = self._pool(address)
-        connection = pool.get_connection()
-        try:
-            yield connection
-        except BaseException:
-            # Answers that were not read must not be taken for others.
-            connection.disconnect()  # type: ignore[no-untyped-call]
-            raise
-        finally:
-            pool.release(connection)
-
-    def _pool(self, address: Address) -> ConnectionPool:
-        with self._lock:
-            if os.getpid() != self._process:
-                self._pools, self._process = {}, os.getpid()
-            if address not in self._pools:
-                host, port = self.options.address_map.get(address, address)
-                options = self.options
-                secure: dict[str, Any] = {
-                    "ssl_ca_certs": options.tls_ca_file,
-                    "ssl_certfile": options.tls_cert_file,
-                    "ssl_keyfile": options.tls_key_file,
-                }
-                self._pools[address] = ConnectionPool(
-                    host=host,
-                    port=port,
-                    username=options.user,
-                    password=options.password,
-                    socket_timeout=options.timeout,
-                    socket_connect_timeout=options.timeout,
-                    protocol=2,
-                    connection_class=_SecureConnection if options.tls else _PlainConnection,
-                    **(secure if options.tls else {}),
-                )
-            return self._pools[address]
 
     def read_map(self) -> ClusterMap:
         """Read the placement from several nodes.
@@ -179,7 +130,7 @@ class Connections:
                 break
         if not views:
             assert failed is not None, "there is a seed"
-            if isinstance(failed, ResponseError) and "cluster support disabled" in str(failed):
+            if "cluster support disabled" in str(failed):
                 raise InvalidOption(
                     "the server is not in cluster mode; start it with cluster-enabled yes", option="url"
                 ) from None
@@ -204,6 +155,16 @@ class Connections:
             if not isinstance(answer, (OSError, DisconnectedError)):
                 return
         raise _unreachable([node.address for node in self.map.nodes.values()], answer)
+
+
+def _read_answers(parser: Any, count: int) -> list[Any]:
+    """Return the next answers, many at once: the client library calls ten functions of Python for each."""
+    answers: list[Any] = []
+    while len(answers) < count:
+        answers.extend(iter(partial(parser._reader.gets, False), NOT_ENOUGH_DATA))
+        if len(answers) < count:
+            parser.read_from_socket()
+    return answers
 
 
 def _unreachable(asked: Iterable[Address], error: Exception) -> ShardUnavailable:

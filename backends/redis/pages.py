@@ -7,8 +7,9 @@ The rule, for slots at one master:
    from whatever lies at the server; but a transaction with a keyed command is refused with MOVED where the
    server does not serve the slot, and with ASK or TRYAGAIN where the slot is being moved away. So the names
    and the statement "the whole slot is here" are one atomic step at the only server that knows.
-2. **Values**, in chunks bounded in bytes. A redirect at any value refuses the whole slot: its rows of this
-   page are dropped, and its position stays. A nil is a key that is gone, and only that.
+2. **Values**, in chunks bounded in bytes. A key that answers ASK is read at the target of the move. Any other
+   error refuses the whole slot: its rows of this page are dropped, and its position stays. A nil is a key
+   that is gone, and only that; but at the target of a move it may also be back: a nil there refuses the slot.
 3. **Positions** are key names: names are sorted, so a position means the same at every master.
 
 A slot that stays half moved (its move was given up, or takes long) is read *open*: names at the source, names
@@ -22,9 +23,10 @@ servers and against a simulated cluster.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -71,6 +73,7 @@ Slots: TypeAlias = NDArray[np.uint16]
 
 _WAITS = (TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
 _NOT_THERE = (None, 0, -2)  # what GET, EXISTS and PTTL answer then
+NO_NAMES: tuple[Slots, pa.Array] = (np.empty(0, np.uint16), pa.array([], pa.binary()))
 _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
 
 
@@ -82,14 +85,6 @@ class Exchange(NamedTuple):
 
 
 Step: TypeAlias = Generator[Exchange, Answers, Any]
-
-
-@dataclass(slots=True)
-class SlotNames:
-    """The names of a slot's keys that are left to read, ascending, and where the rest of an open slot is."""
-
-    names: pa.Array  # binary
-    target: Address | None = None
 
 
 @dataclass(slots=True)
@@ -113,13 +108,13 @@ class SlotProgress:
     """The memory that a scan has of slots between pages, in one process.
 
     Attributes:
-        names: of slots that take more than one page.
+        rest: the names that the last page has left, for a slot may take several, and the slot of each.
         refusals: of slots that were refused since they were last read.
         row_bytes: the mean size of a row, as far as it is known.
         chunk: how many keys the next exchange of values may have.
     """
 
-    names: dict[int, SlotNames] = field(default_factory=dict)
+    rest: tuple[Slots, pa.Array] = NO_NAMES
     refusals: dict[int, Refusal] = field(default_factory=dict)
     row_bytes: float = 0.0
     chunk: int = FIRST_CHUNK
@@ -133,7 +128,6 @@ class SlotProgress:
             refusal.asks += 1
         elif isinstance(error, ResponseError) and not isinstance(error, _WAITS):
             raise unexpected(error)
-        self.names.pop(slot, None)
         refusal.times += 1
         refusal.reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
 
@@ -231,16 +225,26 @@ def result_of(answers: Answers) -> list[Any] | Exception:
     return TryAgainError("the probe exists") if results[0] else results[1:]
 
 
+def _each(width: int, answers: Answers, before: int = 0) -> list[Any]:
+    """Return the answer of each key: of one command, or of a guarded transaction, None where it is gone."""
+    if width == 1:
+        return answers[before :: 1 + before]
+    starts = range(before, len(answers), before + width)
+    results: list[Any] = [results_of(answers[start : start + width]) for start in starts]
+    return [each if isinstance(each, Exception) else each[1] if each[0] else None for each in results]
+
+
 def names_of(slot: int, most: int) -> tuple[Command, Command]:
     text = b"%d" % slot
     return (b"CLUSTER", b"COUNTKEYSINSLOT", text), (b"CLUSTER", b"GETKEYSINSLOT", text, b"%d" % most)
 
 
 def _read_names(page: _SlotPage) -> Step:
-    """Read the names of a page's slots, all in one exchange; a page has one large slot at most."""
-    slots = [slot for slot in page.positions if slot not in page.progress.names]
+    """Read the names of a page's slots, all in one exchange."""
+    known = set(page.progress.rest[0].tolist())
+    slots = [slot for slot in page.positions if slot not in known]
     large = yield from _list_names(page, slots, NAMES_AT_ONCE)
-    for slot in list(large)[1:]:  # its names may take much memory
+    for slot in list(large)[1:]:  # a page has one at most: its names may take much memory
         del page.positions[slot]
     for slot, count in list(large.items())[:1]:
         most = page.space.max_slot_keys
@@ -252,35 +256,24 @@ def _read_names(page: _SlotPage) -> Step:
 
 def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> Step:
     """Enter the names of slots; return the numbers of keys of those that have more than `most`."""
-    commands = [
-        command for slot in slots for command in guarded(page.space.probe(slot), *names_of(slot, most))
-    ]
-    answers = (yield Exchange(None, commands)) if commands else []
+    asked = [guarded(page.space.probe(slot), *names_of(slot, most)) for slot in slots]
+    answers = (yield Exchange(None, [*chain.from_iterable(asked)])) if asked else []
     large: dict[int, int] = {}
     for at, slot in enumerate(slots):
         result = result_of(answers[5 * at : 5 * at + 5])
-        if isinstance(result, Exception):
-            page.enter(slot, result)
-        elif result[0] > len(result[1]):
+        if not isinstance(result, Exception) and result[0] > len(result[1]):
             large[slot] = result[0]
         else:
-            page.enter(slot, result[1])
+            page.enter(slot, result if isinstance(result, Exception) else result[1])
     return large
 
 
 def _can_walk_slots() -> Step:
     """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
     (answer,) = yield Exchange(None, [(b"INFO", b"server")])
-    if isinstance(answer, Exception):
-        return False
-    said = dict(line.partition(":")[::2] for line in answer.decode().splitlines())
-    if "valkey_version" in said:
-        return _version(said["valkey_version"]) >= (8, 0)
-    return _version(said.get("redis_version", "0")) >= (7, 4)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    said = b"" if isinstance(answer, Exception) else answer  # Valkey says of itself that it is Redis 7.2, too
+    versions = re.findall(rb"(?:redis|valkey)_version:(\d+)\.(\d+)", said)
+    return any((int(major), int(minor)) >= (7, 4) for major, minor in versions)
 
 
 def _walk_slot(slot: int, probe: bytes) -> Step:
@@ -302,32 +295,32 @@ def _walk_slot(slot: int, probe: bytes) -> Step:
 
 
 def _read_open_slot(page: _SlotPage, slot: int) -> Step:
-    """Read the names of a slot that is half moved, at its source and its target."""
-    probe, most = page.space.probe(slot), page.space.max_slot_keys
-    names = names_of(slot, most)
-    here = yield Exchange(None, [*names, (b"EXISTS", probe)])
-    guard = here[2]
+    """Read the names of a slot that is half moved: at its source, its target, and its source again."""
+    here, guard = yield from _names_at(page.space, slot, None)
     if not _is_ask(guard):  # the move has ended, or was taken back
         page.progress.refusals[slot].asks = 0
-        page.enter(slot, guard if isinstance(guard, Exception) else TryAgainError("it was open"))
+        page.enter(slot, guard)
         return
-    there = yield Exchange(guard.node_addr, [*names])
-    again = yield Exchange(None, [*names, (b"EXISTS", probe)])
-    for answer in (*here[:2], *there, *again[:2]):
-        if isinstance(answer, Exception):
-            page.enter(slot, answer)
-            return
-    for count, listed in ((here[0], here[1]), (there[0], there[1]), (again[0], again[1])):
-        if count > len(listed) >= most:
-            raise _too_large(slot, count, most)
-    last = again[2]
-    if not _is_ask(last) or last.node_addr != guard.node_addr:
-        page.enter(slot, last if isinstance(last, Exception) else TryAgainError("it was open"))
-    elif _came_back(here[1], again[1]):
-        page.enter(slot, TryAgainError("keys came back to it"))
-    else:
-        page.enter(slot, _in_either(here[1], there[1]))
-        page.targets[slot] = guard.node_addr
+    there, _ = yield from _names_at(page.space, slot, guard.node_addr)
+    again, last = yield from _names_at(page.space, slot, None)
+    refused = next((each for each in (here, there, again) if isinstance(each, Exception)), None)
+    if refused is None and not (_is_ask(last) and last.node_addr == guard.node_addr):
+        refused = last
+    elif refused is None and _came_back(here, again):
+        refused = TryAgainError("keys came back to it")
+    page.enter(slot, refused or _in_either(here, there))
+
+
+def _names_at(space: KeySpace, slot: int, address: Address | None) -> Step:
+    """Return the names of a slot's keys at a server, or an error; and the error by which it is guarded."""
+    most = space.max_slot_keys
+    asked = [*names_of(slot, most), (b"EXISTS", space.probe(slot))]
+    count, names, guard = yield Exchange(address, asked)
+    if isinstance(count, Exception) or isinstance(names, Exception):
+        return count if isinstance(count, Exception) else names, guard
+    if count > len(names) >= most:
+        raise _too_large(slot, count, most)
+    return names, guard if isinstance(guard, Exception) else TryAgainError("it was open")
 
 
 def _came_back(before: list[bytes], after: list[bytes]) -> bool:
@@ -344,8 +337,7 @@ class _SlotPage:
 
     Attributes:
         positions: the slots that it may read, with their positions.
-        found: the names of the slots that are wholly here and not read yet, unfiltered.
-        targets: of slots that are read open, where the rest of their keys is.
+        found: the names of the slots that were listed, unfiltered.
         left: the positions of slots that have more rows after the page.
     """
 
@@ -358,7 +350,6 @@ class _SlotPage:
     ) -> None:
         self.request, self.space, self.progress, self.positions = request, space, progress, positions
         self.found: dict[int, list[bytes]] = {}
-        self.targets: dict[int, Address] = {}
         self.left: dict[int, bytes | None] = {}
         self._refused: set[int] = set()
         self._batches: list[pa.RecordBatch] = []
@@ -375,41 +366,25 @@ class _SlotPage:
         self.found[slot] = names if position is None else [name for name in names if name > position]
 
     def read_values(self) -> Step:
-        """Read values slot by slot, in chunks, until the page is full."""
+        """Read values in the order of slots and names, until the page is full."""
         slots, names = self._names()
-        rows = size = at = 0
+        progress, rows, size, at = self.progress, 0, 0, 0
         page_rows, page_bytes = self.request.page_rows, self.request.page_bytes
         while at < len(names) and rows < page_rows and size < page_bytes:
-            chunk = min(self._chunk(page_bytes - size), page_rows - rows)
-            some, where = names.slice(at, chunk), slots[at : at + chunk]
-            batch, kept = yield from self._fetch(some, where)
-            at += len(some)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
+            # As many as fit by the size of the rows before, and at most twice as many as before.
+            fitting = int(min(CHUNK_BYTES, page_bytes - size) / max(progress.row_bytes, 1.0))
+            chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
+            batch, kept = yield from self._fetch(names.slice(at, chunk), slots[at : at + chunk])
+            at, rows, size = at + chunk, rows + batch.num_rows, size + batch.nbytes
             self._batches.append(batch)
             self._slots.append(kept)
-            self._learn(len(some), batch)
+            if batch.num_rows:  # keys that were gone say nothing
+                progress.row_bytes = max(batch.nbytes / batch.num_rows, progress.row_bytes / 2)
+                progress.chunk = min(max(2 * chunk, progress.chunk), MOST_CHUNK)
         self._keep_rest(slots, names, at)
 
-    def _chunk(self, room: int) -> int:
-        """Return how many keys to read next, by the size of the rows before."""
-        fitting = min(CHUNK_BYTES, room) / max(self.progress.row_bytes, 1.0)
-        return max(1, min(int(fitting), self.progress.chunk))
-
-    def _learn(self, keys: int, rows: pa.RecordBatch) -> None:
-        """Adapt the next exchange: it has at most twice the keys, and keys that were gone say nothing."""
-        if rows.num_rows:
-            self.progress.row_bytes = max(rows.nbytes / rows.num_rows, self.progress.row_bytes / 2)
-            self.progress.chunk = min(max(2 * keys, self.progress.chunk), MOST_CHUNK)
-
     def _names(self) -> tuple[Slots, pa.Array]:
-        """Return the names to read with their slots: those kept from the last page, then by slot and name."""
-        slots, names = [], []
-        for slot in self.positions:
-            if (kept := self.progress.names.get(slot)) is not None:
-                slots.append(np.full(len(kept.names), slot, dtype=np.uint16))
-                names.append(kept.names)
-                if kept.target is not None:
-                    self.targets[slot] = kept.target
+        """Return the names to read with their slots: those left by the last page, then by slot and name."""
         counts = [len(listed) for listed in self.found.values()]
         fresh = pa.table(
             {
@@ -418,9 +393,18 @@ class _SlotPage:
             }
         )
         fresh = self.space.select(fresh).sort_by([("slot", "ascending"), ("name", "ascending")])
-        slots.append(fresh.column("slot").to_numpy())
-        names.append(fresh.column("name").combine_chunks())
-        return np.concatenate(slots), pa.concat_arrays(names)
+        slots, names = self.progress.rest
+        kept = np.isin(slots, list(self.positions))
+        names = [names.filter(pa.array(kept)), fresh.column("name").combine_chunks()]
+        return np.concatenate([slots[kept], fresh.column("slot").to_numpy()]), pa.concat_arrays(names)
+
+    def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
+        """Note where slots stand after the page, and keep the names that are left."""
+        kept = ~np.isin(slots[end:], list(self._refused))
+        rest = self.progress.rest = slots[end:][kept], names[end:].filter(pa.array(kept))
+        self.left = {slot: self.positions[slot] for slot in np.unique(rest[0]).tolist()}
+        if end and slots[end - 1] in self.left:  # it has rows in this page, too
+            self.left[int(slots[end - 1])] = names[end - 1].as_py()
 
     def _fetch(self, names: pa.Array, slots: Slots) -> Step:
         """Return the rows of some keys, and their slots; refused slots and keys that are gone have none."""
@@ -432,31 +416,29 @@ class _SlotPage:
         if model.ttl in columns:
             left = yield from self._read_each([(b"PTTL", name) for name in listed], slots)
         rows, there, unsure = model.read(names, values, left, columns)
-        if unsure:
-            again = [(int(slots[at]), listed[at], commands[at]) for at in unsure]
-            for at, value in zip(unsure, (yield from self._read_again(again)), strict=True):
+        if unsure:  # one transaction each asks again, and whether the key is there: it may be set meanwhile
+            both = [guarded(listed[at], commands[at]) for at in unsure]
+            again = yield from self._read_each([*chain.from_iterable(both)], slots[unsure], len(both[0]))
+            for at, value in zip(unsure, again, strict=True):
                 values[at] = value
             rows, there, _ = model.read(names, values, left, columns)
-            there[unsure] = [values[at] is not None for at in unsure]
+            there[unsure] = [value is not None for value in again]
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
-    def _read_each(self, commands: Sequence[Command], slots: Slots) -> Step:
-        """Return the answers of commands that read a key each; None where the slot was refused."""
-        answers = yield Exchange(None, commands)
-        if not any(issubclass(kind, Exception) for kind in set(map(type, answers))):
-            return answers
+    def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> Step:
+        """Return what each key answers to so many commands; None where it is gone, or its slot was refused.
+
+        A key that was moved away since its name was listed is read where it is by now. If it is not there
+        either, it was deleted, or is back: its slot is refused, and the next list of names will tell.
+        """
+        answers = _each(width, (yield Exchange(None, commands)))
         failed = [at for at, answer in enumerate(answers) if isinstance(answer, Exception)]
-        for target in {self.targets.get(int(slots[at])) for at in failed} - {None}:
-            asked = [
-                at
-                for at in failed
-                if _is_ask(answers[at])
-                and self.targets.get(int(slots[at])) == answers[at].node_addr == target
-            ]
-            moved = yield Exchange(target, [part for at in asked for part in (_ASKING, commands[at])])
-            for at, answer in zip(asked, moved[1::2], strict=True):
-                # Deleted, or back at the source: the next list of names will tell.
-                gone = TryAgainError("a key of an open slot was not found")
+        for target in dict.fromkeys(answers[at].node_addr for at in failed if _is_ask(answers[at])):
+            asked = [at for at in failed if _is_ask(answers[at]) and answers[at].node_addr == target]
+            again = [(_ASKING, *commands[at * width : (at + 1) * width]) for at in asked]
+            moved = yield Exchange(target, [*chain.from_iterable(again)])
+            for at, answer in zip(asked, _each(width, moved, 1), strict=True):
+                gone = TryAgainError("a key that was moved away was not found")
                 answers[at] = gone if answer in _NOT_THERE else answer
         for at in failed:
             answer = answers[at]
@@ -469,42 +451,6 @@ class _SlotPage:
                 self.enter(int(slots[at]), answer)
                 answers[at] = None
         return answers
-
-    def _read_again(self, keys: Sequence[tuple[int, bytes, Command]]) -> Step:
-        """Return the fields of hashes that had none of those asked for; None for keys that are gone.
-
-        One transaction each asks for the fields and whether the key is there: it may be set again meanwhile.
-        """
-        both = [[_MULTI, (b"EXISTS", name), command, _EXEC] for _, name, command in keys]
-        answers = yield Exchange(None, [*chain.from_iterable(both)])
-        found: list[list[Any] | None] = []
-        for number, (slot, _, _) in enumerate(keys):
-            result: Any = results_of(answers[4 * number : 4 * number + 4])
-            if _is_ask(result) and result.node_addr == self.targets.get(slot):
-                result = results_of((yield Exchange(result.node_addr, [_ASKING, *both[number]]))[1:])
-                if not isinstance(result, Exception) and not result[0]:
-                    result = TryAgainError("a key of an open slot was not found")
-            if isinstance(result, Exception):
-                self.enter(slot, result)
-                found.append(None)
-            else:
-                found.append(result[1] if result[0] else None)
-        return found
-
-    def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
-        """Note where slots stand after the page, and keep the names that are left."""
-        rest = slots[end:]
-        starts = [0, *(np.flatnonzero(rest[1:] != rest[:-1]) + 1).tolist()] if len(rest) else []
-        self.progress.names = {s: kept for s, kept in self.progress.names.items() if s not in self.positions}
-        for start, stop in pairwise([*starts, len(rest)]):  # each slot is in one place
-            slot = int(rest[start])
-            if slot in self._refused:
-                continue
-            begun = start == 0 and end > 0 and slots[end - 1] == slot
-            self.left[slot] = names[end - 1].as_py() if begun else self.positions[slot]
-            self.progress.names[slot] = SlotNames(
-                names.slice(end + start, stop - start), self.targets.get(slot)
-            )
 
     def rows(self) -> PageRows:
         """Return the answer: rows of refused slots are dropped, and their position stays."""

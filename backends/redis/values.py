@@ -7,8 +7,10 @@ that does not fit its columns, is null in the mode PERMISSIVE, and an error in F
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -82,10 +84,14 @@ class Model:
         if not stored:
             there = np.fromiter((value == 1 for value in values), np.bool_, len(values))
         elif self.kind == "hash":
-            texts = _columns_of(values, len(stored))
+            nothing = [None] * len(stored)
+            listed = (
+                zip(*[value or nothing for value in values], strict=True) if values else [()] * len(stored)
+            )
+            texts = [pa.array(column, pa.binary()) for column in listed]
             there = ~np.logical_and.reduce([text.is_null().to_numpy(zero_copy_only=False) for text in texts])
             unsure = [at for at in np.flatnonzero(~there).tolist() if values[at] is not None]
-            arrays = {name: self._cast(name, text) for name, text in zip(stored, texts, strict=True)}
+            arrays = {name: self._texts(name, text) for name, text in zip(stored, texts, strict=True)}
         elif self.kind == "sample":
             found = [None if value is None else value[1] for value in values]
             there = np.array([bool(texts) for texts in found], dtype=np.bool_)
@@ -94,7 +100,7 @@ class Model:
             text = pa.array(values, pa.binary())
             there = text.is_valid().to_numpy(zero_copy_only=False)
             if self.kind == "string":
-                arrays[stored[0]] = self._cast(stored[0], text)
+                arrays[stored[0]] = self._texts(stored[0], text)
             else:
                 arrays = dict(zip(stored, self._objects(stored, text), strict=True))
         if self.key in columns:
@@ -111,52 +117,34 @@ class Model:
         kind = self.fields.field(self.key).type
         keys = pc.binary_slice(names, self.key_start, _FAR)  # without an end, Arrow 26 fails
         try:
-            return keys.cast(kind) if pa.types.is_binary(kind) else keys.cast(pa.string()).cast(kind)
+            return _cast(keys, kind)
         except pa.ArrowInvalid as error:
             raise SchemaMismatch(
                 f"a key does not fit column {self.key!r} of type {kind}: {error!s:.200}; declare it binary",
                 column=self.key,
             ) from None
 
-    def _cast(self, column: str, texts: pa.Array) -> pa.Array:
+    def _texts(self, column: str, texts: pa.Array) -> pa.Array:
         kind = self.fields.field(column).type
-
-        def read(part: pa.Array) -> pa.Array:
-            return part.cast(kind) if pa.types.is_binary(kind) else part.cast(pa.string()).cast(kind)
-
-        return self._read(column, texts, kind, read)
+        return self._read(column, texts, kind, partial(_cast, kind=kind))
 
     def _objects(self, columns: Sequence[str], texts: pa.Array) -> list[pa.Array]:
         """Read a JSON object from each text; return its fields.
 
-        Texts are parsed twice: as they are, since each has to be an object, and each as the field of an
-        object of its own, so that it makes one row, whatever it holds, and never takes that of another.
+        Each text has to be an object, for it is parsed as the field of an object of its own: so it makes one
+        row, and never takes that of another.
         """
         kind = pa.struct(self.schema(columns))
         schema = pa.schema([pa.field("value", kind)])
         options = pa.json.ParseOptions(schema, newlines_in_values=True, unexpected_field_behavior="ignore")
 
         def read(part: pa.Array) -> pa.Array:
-            if not pc.all(pc.match_substring_regex(part.drop_null(), rb"^\s*\{")).as_py():
-                raise pa.ArrowInvalid("it is no object")
-            text = b"\n".join(part.drop_null().to_pylist())
-            if text:
-                limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-                plain_options = pa.json.ParseOptions(
-                    schema, newlines_in_values=True, unexpected_field_behavior="ignore"
-                )
-                if pa.json.read_json(io.BytesIO(text), limits, plain_options).num_rows != len(
-                    part.drop_null()
-                ):
-                    raise pa.ArrowInvalid("it is no object, or several")
-            text = b"\n".join(
-                b'{"value":%b}' % (value or b"") for value in part.fill_null(b"null").to_pylist()
-            )
+            values = part.fill_null(b"{}").to_pylist()
+            if not all(isinstance(json.loads(value.decode()), dict) for value in values):
+                raise ValueError("it is no object")
+            text = b"\n".join(b'{"value":%b}' % value for value in values)
             limits = pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-            table = pa.json.read_json(io.BytesIO(text), limits, options)
-            if table.num_rows != len(part):
-                raise pa.ArrowInvalid("a value holds several objects")
-            return table.column("value").combine_chunks()
+            return pa.json.read_json(io.BytesIO(text), limits, options).column("value").combine_chunks()
 
         found = self._read("value", texts, kind, read)
         return [pc.struct_field(found, [at]) for at in range(len(columns))]
@@ -169,7 +157,7 @@ class Model:
             return pa.nulls(0, kind)
         try:
             return read(texts)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (ValueError, NotImplementedError, RecursionError) as error:  # those of Arrow among them
             if len(texts) > 1:
                 half = len(texts) // 2
                 parts = (texts[:half], texts[half:])
@@ -183,8 +171,5 @@ class Model:
             return pa.nulls(1, kind)
 
 
-def _columns_of(values: Sequence[list[Any] | None], count: int) -> list[pa.Array]:
-    """Return one array for each of so many fields, from a list of fields for each key, or None."""
-    nothing = [None] * count
-    columns = zip(*[value or nothing for value in values], strict=True) if values else [()] * count
-    return [pa.array(column, pa.binary()) for column in columns]
+def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    return texts.cast(kind) if pa.types.is_binary(kind) else texts.cast(pa.string()).cast(kind)

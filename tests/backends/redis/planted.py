@@ -43,8 +43,8 @@ def names_before_the_guard(patch: pytest.MonkeyPatch) -> None:
 def ask_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
     """A key that was moved while its value was read counts as one that does not exist."""
 
-    def read_each(self: Any, commands: Any, _: Any) -> Any:
-        answers = yield pages.Exchange(None, commands)
+    def read_each(self: Any, commands: Any, _: Any, width: int = 1) -> Any:
+        answers = pages._each(width, (yield pages.Exchange(None, commands)))
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     patch.setattr(pages._SlotPage, "_read_each", read_each)
@@ -112,11 +112,13 @@ def a_finished_slot_is_read_again(patch: pytest.MonkeyPatch) -> None:
 def existence_is_asked_on_its_own(patch: pytest.MonkeyPatch) -> None:
     """A hash without values is a row if its key exists a moment later, when it may have been set again."""
 
-    def read_again(self: Any, keys: Any) -> Any:
-        slots = np.array([slot for slot, _, _ in keys])
-        answers = yield from self._read_each([(b"EXISTS", name) for _, name, _ in keys], slots)
-        return [
-            [None] * len(key[2][2:]) if answer else None for key, answer in zip(keys, answers, strict=True)
-        ]
+    whole = pages._SlotPage._read_each
 
-    patch.setattr(pages._SlotPage, "_read_again", read_again)
+    def read_each(self: Any, commands: Any, slots: Any, width: int = 1) -> Any:
+        if width == 1:
+            return (yield from whole(self, commands, slots))
+        there = yield from whole(self, commands[1::width], slots)
+        fields = commands[2::width]
+        return [[None] * len(asked[2:]) if here else None for asked, here in zip(fields, there, strict=True)]
+
+    patch.setattr(pages._SlotPage, "_read_each", read_each)

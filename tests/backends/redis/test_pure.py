@@ -200,6 +200,9 @@ def test_objects_become_rows_and_what_is_none_is_null() -> None:
         b'"}, {"',
         b'{"a":1},"other":2',
         b"[]",
+        b"[" * 100_000,
+        b'{"a": "\xff"}',
+        '{"a": 1}'.encode("utf-16"),
     ],
 )
 def test_a_value_that_is_no_object_takes_no_row_of_its_neighbours(odd: bytes) -> None:
@@ -221,7 +224,7 @@ def test_all_objects_of_an_exchange_are_parsed_at_once(monkeypatch: pytest.Monke
     model = Model("json", pa.schema([("key", pa.string()), ("a", pa.int64())]), 2)
     found, _ = rows(model, [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}'], ["a"])
     assert [row["a"] for row in found] == [1, 2, 3]
-    assert [table.num_rows for table in parsed] == [3, 3]  # as they are, and each as a field
+    assert [table.num_rows for table in parsed] == [3]
 
 
 def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> None:
