@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import ContinuationKeyError
-from elasticscan.protocol.keys import ContinuationKey
 from elasticscan.topology import Placement, SlotSet
 
 Weights = np.ndarray[Any, np.dtype[np.float64]]
@@ -50,9 +49,6 @@ class PartScan(Protocol):
     @property
     def slots(self) -> SlotSet:
         """All slots of the scan, read or not."""
-
-    @property
-    def standing(self) -> ContinuationKey: ...
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Return sealed keys of this scan over some of its slots each: how it is divided among tasks."""

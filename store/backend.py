@@ -109,22 +109,8 @@ class EmbeddedBackend:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-
-    @property
-    def slot_count(self) -> int:
-        return self._context.info.slots
-
-    @property
-    def identity(self) -> str:
-        return self._context.info.store_id
-
-    @property
-    def writes(self) -> Writes:
-        return Writes(self._context)
-
-    @property
-    def changes(self) -> CommitReads:
-        return CommitReads(self._context)
+        self.slot_count, self.identity = context.info.slots, context.info.store_id
+        self.writes, self.changes = Writes(context), CommitReads(context)
 
     # Reads
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
+from redis.exceptions import TryAgainError
 
-from elasticscan.backends.redis.cluster_map import UNSERVED, ClusterMap, is_same_cluster
+from elasticscan.backends.redis.cluster_map import is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
 from elasticscan.backends.redis.pages import NO_NAMES, KeySpace, SlotProgress, read_page
 from elasticscan.base.errors import NotReady, TableChanged
@@ -22,27 +21,17 @@ _TORN_LOOKS = 4
 _FEWEST_REFUSALS = 5  # before time counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """The placement that planned a page. There is no second one: servers refuse slots in the page itself."""
-
-    placement: Placement
-    is_awaited: bool = False
-
-    def answer(self) -> Placement:
-        return self.placement
-
-
 class ClusterShards:
-    """The placements and shards of one scan: implements `Placements` and `Shards`."""
+    """The placements and shards of one scan: implements `Placements`, `PlacementLook` and `ShardReader`."""
+
+    is_awaited = False
 
     def __init__(
         self, connections: Connections, space: KeySpace, members: Collection[str] | None = None
     ) -> None:
         """Read keys; `members` are the nodes that the scan began with, None where it begins now."""
-        self._connections, self._space = connections, space
-        self._members = connections.map.members if members is None else members
-        self._map: ClusterMap | None = None
+        self._connections, self._space, self._map = connections, space, connections.map
+        self._members = self._map.members if members is None else members
         self.progress = SlotProgress()
         self._pause = _SHORTEST_PAUSE
 
@@ -54,48 +43,48 @@ class ClusterShards:
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
-        assert self._map is not None, "a page was planned"
-        yield _Planned(self._map.placement)
+        """Return what planned the page: servers refuse slots in the page itself."""
+        yield self
+
+    def answer(self) -> Placement:
+        return self._map.placement
 
     def recent(self, looked: Placement | None) -> Placement:
         """Read the placement when a pass through the slots that are left begins."""
-        if looked is None:
-            if self.progress.refusals:  # all slots that are left were refused in the pass before
-                time.sleep(self._pause)
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            return self.current()
-        assert self._map is not None, "a placement was read"
-        return self._map.placement
+        if looked is not None:
+            return self._map.placement
+        if self.progress.refusals:  # all slots that are left were refused in the pass before
+            time.sleep(self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return self.current()
 
     def layout_of(self, _: Placement) -> None:
         return None
 
     def read_page(self, request: PageRequest) -> PageRows:
-        assert self._map is not None, "a page was planned"
         node = self._map.nodes.get(request.shard)
-        if request.shard == UNSERVED or node is None:
-            return self._refused(request, "no node serves them")
-        step = read_page(request, self._space, self.progress)
-        answers: Any = None
+        if node is None:
+            return self._refused(request, TryAgainError("no node serves it"))
+        step, answers = read_page(request, self._space, self.progress), None
         try:
             while True:
-                address, commands = step.send(answers)
+                address, commands = step.send(answers)  # type: ignore[arg-type]  # None begins
                 answers = self._connections.exchange(address or node.address, commands)
         except StopIteration as end:
             page: PageRows = end.value
         except UNREACHABLE as error:
-            return self._refused(request, f"{type(error).__name__}: {error}")
+            return self._refused(request, error)
         self._check_time()
         if page.rows.num_rows:
             self._pause = _SHORTEST_PAUSE
         return page
 
-    def _refused(self, request: PageRequest, reason: str) -> PageRows:
+    def _refused(self, request: PageRequest, error: Exception) -> PageRows:
         """Answer that nothing was learned of the slots that were asked for."""
         asked, self.progress.rest = slots_of(request.cursors), NO_NAMES
         for start, end in asked:
             for slot in range(start, end):
-                self.progress.refuse(slot, reason)
+                self.progress.refuse(slot, error)
         self._check_time()
         rows = pa.RecordBatch.from_pylist([], schema=self._space.model.schema(request.columns))
         return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
@@ -107,17 +96,16 @@ class ClusterShards:
         long as other slots and the caller take.
         """
         now, seconds = time.monotonic(), self._connections.options.slot_timeout
-        late = []
-        for slot, refusal in self.progress.refusals.items():
+        refusals = self.progress.refusals
+        for refusal in refusals.values():
             if refusal.times >= _FEWEST_REFUSALS:
-                refusal.since = now if refusal.since is None else refusal.since
-                if now - refusal.since > seconds:
-                    late.append(slot)
+                refusal.since = min(refusal.since, now)
+        late = [slot for slot, refusal in refusals.items() if now - refusal.since > seconds]
         if late:
             slots = SlotSet.of((slot, slot + 1) for slot in late)
             raise NotReady(
-                f"slots {slots} could not be read for {seconds:,.0f} s "
-                f"({self.progress.refusals[late[0]].reason}); run redis-cli --cluster check",
+                f"slots {slots} could not be read for {seconds:,.0f} s ({refusals[late[0]].error!r:.200}); "
+                "run redis-cli --cluster check",
                 kind="slots",
             )
 

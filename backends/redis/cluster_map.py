@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticscan.backends.redis.names import SLOTS
 from elasticscan.topology import Placement, Tablet
 
 Address = tuple[str, int]
-Numbers = NDArray[np.int64]
 
 UNSERVED = 0  # the shard of slots that no node serves
 
@@ -116,16 +114,7 @@ def merge_views(views: Iterable[Iterable[Node]], shards: dict[str, int]) -> Clus
             newer = epochs[start:end] < node.epoch
             owners[start:end][newer] = shard
             epochs[start:end][newer] = node.epoch
-    return ClusterMap(_placement(owners, np.maximum(epochs, 0)), nodes, frozenset(members))
-
-
-def _placement(shards: Numbers, epochs: Numbers) -> Placement:
-    """Return the placement in which each slot has such a shard and epoch."""
-    changes = np.flatnonzero((np.diff(shards) != 0) | (np.diff(epochs) != 0)) + 1
-    bounds = [0, *changes.tolist(), SLOTS]
-    return Placement(
-        tuple(
-            Tablet(number, start, end, int(shards[start]), int(epochs[start]))
-            for number, (start, end) in enumerate(pairwise(bounds), start=1)
-        )
-    )
+    changes = np.flatnonzero(np.diff(owners)) + 1
+    ranges = pairwise([0, *changes.tolist(), SLOTS])
+    tablets = (Tablet(number, *each, int(owners[each[0]]), 0) for number, each in enumerate(ranges, start=1))
+    return ClusterMap(Placement.of(tablets), nodes, frozenset(members))

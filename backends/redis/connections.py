@@ -15,7 +15,7 @@ from typing import Any
 from hiredis import pack_command
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.connection import Connection, ConnectionPool, SSLConnection
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as DisconnectedError
 
 from elasticscan.backends.redis.cluster_map import (
@@ -28,7 +28,7 @@ from elasticscan.backends.redis.cluster_map import (
 )
 from elasticscan.backends.redis.options import ClusterOptions
 from elasticscan.backends.redis.pages import unexpected
-from elasticscan.base.errors import InvalidOption, ShardUnavailable
+from elasticscan.base.errors import ShardUnavailable
 from elasticscan.topology import SlotSet
 
 _VIEWS = 3  # nodes that are asked for the placement
@@ -106,7 +106,7 @@ class Connections:
         """Read the placement from several nodes.
 
         Raises:
-            ShardUnavailable: no node answers, or none is in cluster mode.
+            ShardUnavailable, InvalidOption: no node answers, or one refuses to, or is in no cluster.
         """
         views: list[list[Node]] = []
         answered: list[Address] = []
@@ -118,11 +118,7 @@ class Connections:
                     raise answer
                 views.append(read_nodes(answer.decode(), address))
                 answered.append(address)
-            except AuthenticationError as error:
-                raise ShardUnavailable(
-                    f"{address} refuses the login ({error!s:.200}); check user and password on every node"
-                ) from None
-            except NoPermissionError as error:
+            except (AuthenticationError, ResponseError) as error:
                 raise unexpected(error) from None
             except (*UNREACHABLE, ValueError) as error:
                 failed = error
@@ -130,10 +126,6 @@ class Connections:
                 break
         if not views:
             assert failed is not None, "there is a seed"
-            if "cluster support disabled" in str(failed):
-                raise InvalidOption(
-                    "the server is not in cluster mode; start it with cluster-enabled yes", option="url"
-                ) from None
             raise _unreachable(self.options.seeds, failed)
         with self._lock:
             # A node that left may be in another cluster by now, at its old address: only views of one cluster

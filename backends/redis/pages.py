@@ -12,10 +12,10 @@ The rule, for slots at one master:
    that is gone, and only that; but at the target of a move it may also be back: a nil there refuses the slot.
 3. **Positions** are key names: names are sorted, so a position means the same at every master.
 
-A slot that stays half moved (its move was given up, or takes long) is read *open*: names at the source, names
-at the target, names and guard at the source again. Keys go one way, and the source deletes a key only when
-the target has it, so a key that exists throughout is in the first list or in the second. If the third list
-has a name that the first lacks, the direction was turned, and the slot waits on.
+A slot that answered ASK is read *open* in the next pass: names at the source, names at the target, names and
+guard at the source again. Keys go one way, and the source deletes a key only when the target has it, so a key
+that exists throughout is in the first list or in the second. If the third list has a name that the first
+lacks, the direction was turned, and the slot waits on.
 
 The functions are generators: they yield an `Exchange` and are sent its answers, so the same code runs against
 servers and against a simulated cluster.
@@ -23,8 +23,9 @@ servers and against a simulated cluster.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +36,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     ExecAbortError,
@@ -50,7 +52,13 @@ from redis.exceptions import (
 from elasticscan.backends.redis.cluster_map import Address
 from elasticscan.backends.redis.names import SLOTS, probe_of, slot_of
 from elasticscan.backends.redis.values import Model
-from elasticscan.base.errors import ElasticScanError, LimitExceeded, SchemaMismatch, ShardUnavailable
+from elasticscan.base.errors import (
+    ElasticScanError,
+    InvalidOption,
+    LimitExceeded,
+    SchemaMismatch,
+    ShardUnavailable,
+)
 from elasticscan.filters import Predicate
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, merge
 from elasticscan.topology import SlotSet
@@ -61,7 +69,6 @@ SCANNED_NAMES = 50_000  # a slot with more is walked by SCAN where the server ca
 SCAN_COUNT = 1_000
 FIRST_CHUNK, MOST_CHUNK = 4, 16_384  # keys of one exchange of values; each has at most twice those before
 CHUNK_BYTES = 4 << 20
-PASSES_BEFORE_OPEN = 5
 ACL = (
     "+get +hmget +hscan +scan +exists +pttl +multi +exec +asking +ping +info +cluster|getkeysinslot "
     "+cluster|countkeysinslot +cluster|nodes"
@@ -71,7 +78,7 @@ Command: TypeAlias = tuple[bytes, ...]
 Answers: TypeAlias = list[Any]
 Slots: TypeAlias = NDArray[np.uint16]
 
-_WAITS = (TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
+_WAITS = (AskError, TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
 _NOT_THERE = (None, 0, -2)  # what GET, EXISTS and PTTL answer then
 NO_NAMES: tuple[Slots, pa.Array] = (np.empty(0, np.uint16), pa.array([], pa.binary()))
 _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
@@ -92,15 +99,14 @@ class Refusal:
     """A slot that was not read when it was asked for.
 
     Attributes:
-        times, asks: how often in a row it was refused, and how often with ASK.
-        reason: the last one.
-        since: when the time began that it may stay refused, in the seconds of a clock; None before that.
+        error: the last one.
+        times: how often in a row it was refused.
+        since: when the time began that it may stay refused, in the seconds of a clock; far away before that.
     """
 
+    error: Exception
     times: int = 0
-    asks: int = 0
-    reason: str = ""
-    since: float | None = None
+    since: float = math.inf
 
 
 @dataclass(slots=True)
@@ -119,22 +125,13 @@ class SlotProgress:
     row_bytes: float = 0.0
     chunk: int = FIRST_CHUNK
 
-    def refuse(self, slot: int, error: Exception | str) -> None:
+    def refuse(self, slot: int, error: Exception) -> None:
         """Note that nothing was learned of a slot. Raises where waiting cannot help."""
-        refusal = self.refusals.setdefault(slot, Refusal())
-        if isinstance(error, MovedError):  # which is a kind of AskError
-            refusal.asks = 0
-        elif isinstance(error, AskError):
-            refusal.asks += 1
-        elif isinstance(error, ResponseError) and not isinstance(error, _WAITS):
+        if isinstance(error, ResponseError) and not isinstance(error, _WAITS):
             raise unexpected(error)
+        refusal = self.refusals.setdefault(slot, Refusal(error))
+        refusal.error = error
         refusal.times += 1
-        refusal.reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-
-    @property
-    def open_slots(self) -> list[int]:
-        """The slots that stay half moved."""
-        return [slot for slot, refusal in self.refusals.items() if refusal.asks >= PASSES_BEFORE_OPEN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +159,8 @@ class KeySpace:
 
     def select(self, names: pa.Table) -> pa.Table:
         """Return the names of keys of the table that meet its condition."""
-        column = names.column("name")
-        if self.pattern is None:
-            names = names.filter(pc.starts_with(column, self.prefix))
-        else:
-            names = names.filter(pc.match_substring_regex(column, self.pattern))
+        matches = pc.starts_with if self.pattern is None else pc.match_substring_regex
+        names = names.filter(matches(names.column("name"), self.pattern or self.prefix))
         if self.condition is None or not names.num_rows:
             return names
         keys = self.model.keys(names.column("name").combine_chunks())
@@ -176,30 +170,26 @@ class KeySpace:
 
 def read_page(request: PageRequest, space: KeySpace, progress: SlotProgress) -> Step:
     """Read a page at one master; returns `PageRows`."""
-    positions = dict(_first_slots(request.cursors))
-    opened = next((slot for slot in progress.open_slots if slot in positions), None)
-    if opened is not None:  # on a page of its own
-        positions = {opened: positions[opened]}
-    page = _SlotPage(request, space, progress, positions)
+    page = _SlotPage(request, space, progress, _first_slots(request.cursors))
+    half_moved = (slot for slot, refusal in progress.refusals.items() if _is_ask(refusal.error))
+    opened = next((slot for slot in half_moved if slot in page.positions), None)
     if opened is None:
         yield from _read_names(page)
     else:
+        page.positions = {opened: page.positions[opened]}  # on a page of its own
         yield from _read_open_slot(page, opened)
     yield from page.read_values()
     return page.rows()
 
 
-def _first_slots(cursors: Cursors) -> Iterator[tuple[int, bytes | None]]:
-    """Yield up to `PAGE_SLOTS` slots with their positions; those that were begun come first."""
-    left = PAGE_SLOTS
+def _first_slots(cursors: Cursors) -> dict[int, bytes | None]:
+    """Return up to `PAGE_SLOTS` slots with their positions; those that were begun come first."""
+    found: dict[int, bytes | None] = {}
     for cursor in sorted(cursors, key=lambda cursor: cursor.position is None):
-        for start, last in cursor.slots:
-            end = min(last, start + left)
-            left -= end - start
-            for slot in range(start, end):
-                yield slot, cursor.position
-            if not left:
-                return
+        for start, end in cursor.slots:
+            some = range(start, min(end, start + PAGE_SLOTS - len(found)))
+            found |= dict.fromkeys(some, cursor.position)
+    return found
 
 
 def guarded(probe: bytes, *commands: Command) -> list[Command]:
@@ -208,13 +198,11 @@ def guarded(probe: bytes, *commands: Command) -> list[Command]:
 
 def results_of(answers: Answers) -> list[Any] | Exception:
     """Return the results of a transaction, or the error that refused it."""
-    errors = [answer for answer in answers if isinstance(answer, RedisError)]
+    results = answers[-1] if isinstance(answers[-1], list) else []
+    errors = [answer for answer in (*answers, *results) if isinstance(answer, RedisError)]
     if errors:
         return next((error for error in errors if not isinstance(error, ExecAbortError)), errors[0])
-    results = answers[-1]
-    if not isinstance(results, list):
-        return TryAgainError("the transaction was discarded")
-    return next((result for result in results if isinstance(result, RedisError)), results)
+    return results or TryAgainError("the transaction was discarded")
 
 
 def result_of(answers: Answers) -> list[Any] | Exception:
@@ -298,7 +286,6 @@ def _read_open_slot(page: _SlotPage, slot: int) -> Step:
     """Read the names of a slot that is half moved: at its source, its target, and its source again."""
     here, guard = yield from _names_at(page.space, slot, None)
     if not _is_ask(guard):  # the move has ended, or was taken back
-        page.progress.refusals[slot].asks = 0
         page.enter(slot, guard)
         return
     there, _ = yield from _names_at(page.space, slot, guard.node_addr)
@@ -332,35 +319,34 @@ def _in_either(here: list[bytes], there: list[bytes]) -> list[bytes]:
     return list({*here, *there})
 
 
+@dataclass(slots=True)
 class _SlotPage:
     """A page while it is read.
 
     Attributes:
         positions: the slots that it may read, with their positions.
         found: the names of the slots that were listed, unfiltered.
+        refused: the slots that were not read.
+        batches, slots: rows, and the slot of each.
         left: the positions of slots that have more rows after the page.
     """
 
-    def __init__(
-        self,
-        request: PageRequest,
-        space: KeySpace,
-        progress: SlotProgress,
-        positions: dict[int, bytes | None],
-    ) -> None:
-        self.request, self.space, self.progress, self.positions = request, space, progress, positions
-        self.found: dict[int, list[bytes]] = {}
-        self.left: dict[int, bytes | None] = {}
-        self._refused: set[int] = set()
-        self._batches: list[pa.RecordBatch] = []
-        self._slots: list[Slots] = []
+    request: PageRequest
+    space: KeySpace
+    progress: SlotProgress
+    positions: dict[int, bytes | None]
+    found: dict[int, list[bytes]] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    slots: list[Slots] = field(default_factory=list)
+    left: dict[int, bytes | None] = field(default_factory=dict)
 
     def enter(self, slot: int, names: list[bytes] | Exception) -> None:
         """Note the names of a slot, or the error by which it was refused."""
         if isinstance(names, Exception):
-            if slot not in self._refused:
+            if slot not in self.refused:
                 self.progress.refuse(slot, names)
-                self._refused.add(slot)
+                self.refused.add(slot)
             return
         position = self.positions[slot]
         self.found[slot] = names if position is None else [name for name in names if name > position]
@@ -376,8 +362,8 @@ class _SlotPage:
             chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
             batch, kept = yield from self._fetch(names.slice(at, chunk), slots[at : at + chunk])
             at, rows, size = at + chunk, rows + batch.num_rows, size + batch.nbytes
-            self._batches.append(batch)
-            self._slots.append(kept)
+            self.batches.append(batch)
+            self.slots.append(kept)
             if batch.num_rows:  # keys that were gone say nothing
                 progress.row_bytes = max(batch.nbytes / batch.num_rows, progress.row_bytes / 2)
                 progress.chunk = min(max(2 * chunk, progress.chunk), MOST_CHUNK)
@@ -400,7 +386,7 @@ class _SlotPage:
 
     def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
         """Note where slots stand after the page, and keep the names that are left."""
-        kept = ~np.isin(slots[end:], list(self._refused))
+        kept = ~np.isin(slots[end:], list(self.refused))
         rest = self.progress.rest = slots[end:][kept], names[end:].filter(pa.array(kept))
         self.left = {slot: self.positions[slot] for slot in np.unique(rest[0]).tolist()}
         if end and slots[end - 1] in self.left:  # it has rows in this page, too
@@ -454,13 +440,13 @@ class _SlotPage:
 
     def rows(self) -> PageRows:
         """Return the answer: rows of refused slots are dropped, and their position stays."""
-        refused = _slot_set(self._refused)
-        rows = pa.Table.from_batches(self._batches, self.space.model.schema(self.request.columns))
-        slots = np.concatenate([np.empty(0, dtype=np.uint16), *self._slots])
+        refused = _slot_set(self.refused)
+        rows = pa.Table.from_batches(self.batches, self.space.model.schema(self.request.columns))
+        slots = np.concatenate([np.empty(0, dtype=np.uint16), *self.slots])
         if refused:
             stays = ~refused.mask(slots)
             rows, slots = rows.filter(pa.array(stays)), slots[stays]
-        for slot in self.positions.keys() - self._refused:
+        for slot in self.positions.keys() - self.refused:
             self.progress.refusals.pop(slot, None)
         asked = _slot_set(self.positions)
         after = [Cursor(cursor.slots - asked, cursor.position) for cursor in self.request.cursors]
@@ -475,6 +461,14 @@ def unexpected(error: Exception) -> ElasticScanError:
     if isinstance(error, NoPermissionError):
         return ShardUnavailable(
             f"the user lacks a permission ({error}); grant it: ACL SETUSER name {ACL} %R~<table>:*", acl=ACL
+        )
+    if isinstance(error, AuthenticationError):
+        return ShardUnavailable(
+            f"a node refuses the login ({error!s:.200}); check user and password, which every node needs"
+        )
+    if "cluster support disabled" in str(error):
+        return InvalidOption(
+            "the server is not in cluster mode; start it with cluster-enabled yes", option="url"
         )
     if "unknown" in str(error):
         return ShardUnavailable(

@@ -45,21 +45,13 @@ class ClusterScan(PagedScan):
         return [self._seal(self._state.restrict_to(some)) for some in slots]
 
     def explain(self) -> dict[str, Any]:
-        """Explain what is read where, and which guarantee holds."""
-        cluster = self.table.store.connections.read_map()
-        left = cluster.placement.split_by_shard(slots_of(self._state.cursors))
-        names = cluster.shard_names
-        scans = [
-            {"scan": "base-shard scan", "shard": names.get(shard, "unserved"), "slots": len(slots)}
-            for shard, slots in sorted(left.items())
-        ]
+        """Explain what is read, and which guarantee holds."""
         return {
             "table": self._name,
             "guarantee": _GUARANTEE,
             "columns": list(self._state.columns),
             "filter": self._state.filter,
             "slots": len(self._state.slots),
-            "scans": scans,
             "actual": {"pages": self.stats.pages, "rows_scanned": self.stats.rows},
         }
 

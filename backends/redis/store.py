@@ -100,15 +100,13 @@ class ClusterStore(ReadOnly):
         return ClusterTable(self, name, TableOptions(**asked), schema)
 
     def _name(self, given: str) -> str:
-        if given and self._named not in ("", given):
+        names = {given, self._named} - {""}
+        if len(names) != 1:
             raise InvalidOption(
-                f"the URL names table {self._named!r} and you {given!r}; give one", option="table"
+                f"one table must be named, not {len(names)}; end the URL with /TABLE, or give its name",
+                option="table",
             )
-        if not (given or self._named):
-            raise InvalidOption(
-                "no table is named; end the URL with /TABLE, or give the option table", option="table"
-            )
-        return given or self._named
+        return names.pop()
 
     def seal(self, state: ContinuationKey) -> str:
         return self._sealer.seal(state)

@@ -42,7 +42,7 @@ def test_what_is_wrong_is_an_error_with_its_code(shell: Shell, cluster: ServerCl
     url = f"{cluster.url}/person"
     assert "scan(snapshot=) is not" in shell.fails("scan", url, "--snapshot", "1")[1]
     assert "model" in shell.fails("scan", url, "--option", "model=binary")[1]
-    assert "no table is named" in shell.fails("scan", cluster.url)[1]
+    assert "one table must be named" in shell.fails("scan", cluster.url)[1]
 
 
 def test_the_slot_map_shows_what_moved(shell: Shell, cluster: ServerCluster, tmp_path: Path) -> None:
