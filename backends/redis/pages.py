@@ -398,17 +398,20 @@ class _SlotPage:
         listed = names.to_pylist()
         commands = model.commands(listed, columns)
         values = yield from self._read_each(commands, slots)
-        left = None
-        if model.ttl in columns:
-            left = yield from self._read_each([(b"PTTL", name) for name in listed], slots)
-        rows, there, unsure = model.read(names, values, left, columns)
-        if unsure:  # one transaction each asks again, and whether the key is there: it may be set meanwhile
+        # A hash without any of the fields may be no key. One transaction each asks again, and whether the key
+        # is there: it may be set meanwhile.
+        unsure = [
+            at for at, each in enumerate(values) if isinstance(each, list) and each.count(None) == len(each)
+        ]
+        if unsure:
             both = [guarded(listed[at], commands[at]) for at in unsure]
             again = yield from self._read_each([*chain.from_iterable(both)], slots[unsure], len(both[0]))
             for at, value in zip(unsure, again, strict=True):
                 values[at] = value
-            rows, there, _ = model.read(names, values, left, columns)
-            there[unsure] = [value is not None for value in again]
+        left = None
+        if model.ttl in columns:
+            left = yield from self._read_each([(b"PTTL", name) for name in listed], slots)
+        rows, there = model.read(names, values, left, columns)
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
     def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> Step:

@@ -72,45 +72,38 @@ class Model:
 
     def read(
         self, names: pa.Array, values: Sequence[Any], left: Sequence[Any] | None, columns: Sequence[str]
-    ) -> tuple[pa.RecordBatch, NDArray[np.bool_], list[int]]:
-        """Return a row for each key, which keys were there, and the numbers of those that are in doubt.
-
-        In doubt is a hash without any of the fields: there may be no such key. The row of a key that was not
-        there means nothing.
-        """
+    ) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
+        """Return a row for each key, and which keys were there; the row of another means nothing."""
         stored = self._stored(columns)
-        arrays: dict[str, pa.Array] = {}
-        unsure: list[int] = []
         if not stored:
-            there = np.fromiter((value == 1 for value in values), np.bool_, len(values))
-        elif self.kind == "hash":
-            nothing = [None] * len(stored)
-            listed = (
-                zip(*[value or nothing for value in values], strict=True) if values else [()] * len(stored)
-            )
-            texts = [pa.array(column, pa.binary()) for column in listed]
-            there = ~np.logical_and.reduce([text.is_null().to_numpy(zero_copy_only=False) for text in texts])
-            unsure = [at for at in np.flatnonzero(~there).tolist() if values[at] is not None]
-            arrays = {name: self._texts(name, text) for name, text in zip(stored, texts, strict=True)}
+            values = [value or None for value in values]
         elif self.kind == "sample":
-            found = [None if value is None else value[1] for value in values]
-            there = np.array([bool(texts) for texts in found], dtype=np.bool_)
-            arrays[stored[0]] = pa.array(found, self.fields.field(stored[0]).type)
-        else:
-            text = pa.array(values, pa.binary())
-            there = text.is_valid().to_numpy(zero_copy_only=False)
-            if self.kind == "string":
-                arrays[stored[0]] = self._texts(stored[0], text)
-            else:
-                arrays = dict(zip(stored, self._objects(stored, text), strict=True))
+            values = [(value and value[1]) or None for value in values]
+        there = np.array([value is not None for value in values], np.bool_)
+        arrays = dict(zip(stored, self._columns(stored, values), strict=True))
         if self.key in columns:
             arrays[self.key] = self.keys(names)
         if left is not None:
             times = pa.array(left, pa.int64())
-            there &= pc.fill_null(pc.not_equal(times, _GONE), False).to_numpy(zero_copy_only=False)
+            there &= np.array([time not in (None, _GONE) for time in left], np.bool_)
             arrays[str(self.ttl)] = pc.if_else(pc.greater_equal(times, 0), times, None)
         rows = pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=self.schema(columns))
-        return rows, there, unsure
+        return rows, there
+
+    def _columns(self, stored: Sequence[str], values: Sequence[Any]) -> list[pa.Array]:
+        """Return an array for each column that values hold."""
+        if not stored:
+            return []
+        if self.kind == "hash":
+            nothing = [None] * len(stored)
+            rows = [value or nothing for value in values]
+            columns = zip(*rows, strict=True) if rows else [()] * len(stored)
+            texts = [pa.array(column, pa.binary()) for column in columns]
+            return [self._texts(name, text) for name, text in zip(stored, texts, strict=True)]
+        if self.kind == "sample":
+            return [pa.array(values, self.fields.field(stored[0]).type)]
+        text = pa.array(values, pa.binary())
+        return [self._texts(stored[0], text)] if self.kind == "string" else self._objects(stored, text)
 
     def keys(self, names: pa.Array) -> pa.Array:
         """Return the key's column. Raises `SchemaMismatch` where a name does not fit its type."""
