@@ -65,13 +65,8 @@ class ClusterShards:
         node = self._map.nodes.get(request.shard)
         if node is None:
             return self._refused(request, TryAgainError("no node serves it"))
-        step, answers = read_page(request, self._space, self.progress), None
         try:
-            while True:
-                address, commands = step.send(answers)  # type: ignore[arg-type]  # None begins
-                answers = self._connections.exchange(address or node.address, commands)
-        except StopIteration as end:
-            page: PageRows = end.value
+            page = read_page(request, self._space, self.progress, self._connections.exchange, node.address)
         except UNREACHABLE as error:
             return self._refused(request, error)
         self._check_time()

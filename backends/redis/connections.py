@@ -73,6 +73,8 @@ class Connections:
         Raises:
             OSError, RedisError: the node cannot be reached, or did not answer in time.
         """
+        if not commands:
+            return []
         if (pool := self._pools.get(address)) is None:
             host, port = self.options.address_map.get(address, address)
             pool = self._pools.setdefault(address, ConnectionPool(host=host, port=port, **self._how))
@@ -90,7 +92,7 @@ class Connections:
     def try_exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """Return the answers as `exchange` does; an error for each where the node cannot be reached."""
         try:
-            return self.exchange(address, commands) if commands else []
+            return self.exchange(address, commands)
         except UNREACHABLE as error:
             return [error] * len(commands)
 

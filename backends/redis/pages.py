@@ -17,18 +17,17 @@ guard at the source again. Keys go one way, and the source deletes a key only wh
 that exists throughout is in the first list or in the second. If the third list has a name that the first
 lacks, the direction was turned, and the slot waits on.
 
-The functions are generators: they yield an `Exchange` and are sent its answers, so the same code runs against
-servers and against a simulated cluster.
+Commands go out by an `Exchange`, so the same code runs against servers and against a simulated cluster.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -76,22 +75,14 @@ ACL = (
 
 Command: TypeAlias = tuple[bytes, ...]
 Answers: TypeAlias = list[Any]
+# Sends commands to a server together; errors come back as values.
+Exchange: TypeAlias = Callable[[Address, Sequence[Command]], Answers]
 Slots: TypeAlias = NDArray[np.uint16]
 
 _WAITS = (AskError, TryAgainError, ClusterDownError, BusyLoadingError, MasterDownError, ReadOnlyError)
 _NOT_THERE = (None, 0, -2)  # what GET, EXISTS and PTTL answer then
 NO_NAMES: tuple[Slots, pa.Array] = (np.empty(0, np.uint16), pa.array([], pa.binary()))
 _MULTI, _EXEC, _ASKING = (b"MULTI",), (b"EXEC",), (b"ASKING",)
-
-
-class Exchange(NamedTuple):
-    """Commands for one server, sent together; errors come back as values. None is the page's own server."""
-
-    address: Address | None
-    commands: Sequence[Command]
-
-
-Step: TypeAlias = Generator[Exchange, Answers, Any]
 
 
 @dataclass(slots=True)
@@ -168,17 +159,19 @@ class KeySpace:
         return names.filter(self.condition.mask(batch))
 
 
-def read_page(request: PageRequest, space: KeySpace, progress: SlotProgress) -> Step:
-    """Read a page at one master; returns `PageRows`."""
-    page = _SlotPage(request, space, progress, _first_slots(request.cursors))
+def read_page(
+    request: PageRequest, space: KeySpace, progress: SlotProgress, exchange: Exchange, home: Address
+) -> PageRows:
+    """Read a page at one master, `home`."""
+    page = _SlotPage(request, space, progress, exchange, home, _first_slots(request.cursors))
     half_moved = (slot for slot, refusal in progress.refusals.items() if _is_ask(refusal.error))
     opened = next((slot for slot in half_moved if slot in page.positions), None)
     if opened is None:
-        yield from _read_names(page)
+        _read_names(page)
     else:
         page.positions = {opened: page.positions[opened]}  # on a page of its own
-        yield from _read_open_slot(page, opened)
-    yield from page.read_values()
+        _read_open_slot(page, opened)
+    page.read_values()
     return page.rows()
 
 
@@ -227,25 +220,24 @@ def names_of(slot: int, most: int) -> tuple[Command, Command]:
     return (b"CLUSTER", b"COUNTKEYSINSLOT", text), (b"CLUSTER", b"GETKEYSINSLOT", text, b"%d" % most)
 
 
-def _read_names(page: _SlotPage) -> Step:
+def _read_names(page: _SlotPage) -> None:
     """Read the names of a page's slots, all in one exchange."""
     known = set(page.progress.rest[0].tolist())
-    slots = [slot for slot in page.positions if slot not in known]
-    large = yield from _list_names(page, slots, NAMES_AT_ONCE)
+    large = _list_names(page, [slot for slot in page.positions if slot not in known], NAMES_AT_ONCE)
     for slot in list(large)[1:]:  # a page has one at most: its names may take much memory
         del page.positions[slot]
     for slot, count in list(large.items())[:1]:
         most = page.space.max_slot_keys
-        if count > SCANNED_NAMES and (yield from _can_walk_slots()):
-            page.enter(slot, (yield from _walk_slot(slot, page.space.probe(slot))))
-        elif count > most or (yield from _list_names(page, [slot], most)):
+        if count > SCANNED_NAMES and _can_walk_slots(page):
+            page.enter(slot, _walk_slot(page, slot))
+        elif count > most or _list_names(page, [slot], most):
             raise _too_large(slot, count, most)
 
 
-def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> Step:
+def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> dict[int, int]:
     """Enter the names of slots; return the numbers of keys of those that have more than `most`."""
     asked = [guarded(page.space.probe(slot), *names_of(slot, most)) for slot in slots]
-    answers = (yield Exchange(None, [*chain.from_iterable(asked)])) if asked else []
+    answers = page.exchange(page.home, [*chain.from_iterable(asked)])
     large: dict[int, int] = {}
     for at, slot in enumerate(slots):
         result = result_of(answers[5 * at : 5 * at + 5])
@@ -256,15 +248,15 @@ def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> Step:
     return large
 
 
-def _can_walk_slots() -> Step:
+def _can_walk_slots(page: _SlotPage) -> bool:
     """Return whether SCAN from a slot's number walks that slot: Redis 7.4, Valkey 8 and newer."""
-    (answer,) = yield Exchange(None, [(b"INFO", b"server")])
+    (answer,) = page.exchange(page.home, [(b"INFO", b"server")])
     said = b"" if isinstance(answer, Exception) else answer  # Valkey says of itself that it is Redis 7.2, too
     versions = re.findall(rb"(?:redis|valkey)_version:(\d+)\.(\d+)", said)
     return any((int(major), int(minor)) >= (7, 4) for major, minor in versions)
 
 
-def _walk_slot(slot: int, probe: bytes) -> Step:
+def _walk_slot(page: _SlotPage, slot: int) -> list[bytes] | Exception:
     """Return the names of a slot by SCAN, whose cursor holds the slot in its lowest bits; or a refusal.
 
     SCAN returns each key that is there throughout at least once; each of its steps is guarded.
@@ -273,7 +265,7 @@ def _walk_slot(slot: int, probe: bytes) -> Step:
     cursor = slot
     while True:
         scan = (b"SCAN", b"%d" % cursor, b"COUNT", b"%d" % SCAN_COUNT)
-        result = result_of((yield Exchange(None, guarded(probe, scan))))
+        result = result_of(page.exchange(page.home, guarded(page.space.probe(slot), scan)))
         if isinstance(result, Exception):
             return result
         cursor = int(result[0][0])
@@ -282,14 +274,13 @@ def _walk_slot(slot: int, probe: bytes) -> Step:
             return [name for name in names if slot_of(name) == slot]
 
 
-def _read_open_slot(page: _SlotPage, slot: int) -> Step:
+def _read_open_slot(page: _SlotPage, slot: int) -> None:
     """Read the names of a slot that is half moved: at its source, its target, and its source again."""
-    here, guard = yield from _names_at(page.space, slot, None)
+    here, guard = _names_at(page, slot, page.home)
     if not _is_ask(guard):  # the move has ended, or was taken back
-        page.enter(slot, guard)
-        return
-    there, _ = yield from _names_at(page.space, slot, guard.node_addr)
-    again, last = yield from _names_at(page.space, slot, None)
+        return page.enter(slot, guard)
+    there, _ = _names_at(page, slot, guard.node_addr)
+    again, last = _names_at(page, slot, page.home)
     refused = next((each for each in (here, there, again) if isinstance(each, Exception)), None)
     if refused is None and not (_is_ask(last) and last.node_addr == guard.node_addr):
         refused = last
@@ -298,11 +289,11 @@ def _read_open_slot(page: _SlotPage, slot: int) -> Step:
     page.enter(slot, refused or _in_either(here, there))
 
 
-def _names_at(space: KeySpace, slot: int, address: Address | None) -> Step:
+def _names_at(page: _SlotPage, slot: int, address: Address) -> tuple[Any, Any]:
     """Return the names of a slot's keys at a server, or an error; and the error by which it is guarded."""
-    most = space.max_slot_keys
-    asked = [*names_of(slot, most), (b"EXISTS", space.probe(slot))]
-    count, names, guard = yield Exchange(address, asked)
+    most = page.space.max_slot_keys
+    asked = [*names_of(slot, most), (b"EXISTS", page.space.probe(slot))]
+    count, names, guard = page.exchange(address, asked)
     if isinstance(count, Exception) or isinstance(names, Exception):
         return count if isinstance(count, Exception) else names, guard
     if count > len(names) >= most:
@@ -334,6 +325,8 @@ class _SlotPage:
     request: PageRequest
     space: KeySpace
     progress: SlotProgress
+    exchange: Exchange
+    home: Address
     positions: dict[int, bytes | None]
     found: dict[int, list[bytes]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
@@ -351,7 +344,7 @@ class _SlotPage:
         position = self.positions[slot]
         self.found[slot] = names if position is None else [name for name in names if name > position]
 
-    def read_values(self) -> Step:
+    def read_values(self) -> None:
         """Read values in the order of slots and names, until the page is full."""
         slots, names = self._names()
         progress, rows, size, at = self.progress, 0, 0, 0
@@ -360,7 +353,7 @@ class _SlotPage:
             # As many as fit by the size of the rows before, and at most twice as many as before.
             fitting = int(min(CHUNK_BYTES, page_bytes - size) / max(progress.row_bytes, 1.0))
             chunk = min(max(1, min(fitting, progress.chunk)), page_rows - rows, len(names) - at)
-            batch, kept = yield from self._fetch(names.slice(at, chunk), slots[at : at + chunk])
+            batch, kept = self._fetch(names.slice(at, chunk), slots[at : at + chunk])
             at, rows, size = at + chunk, rows + batch.num_rows, size + batch.nbytes
             self.batches.append(batch)
             self.slots.append(kept)
@@ -392,12 +385,12 @@ class _SlotPage:
         if end and slots[end - 1] in self.left:  # it has rows in this page, too
             self.left[int(slots[end - 1])] = names[end - 1].as_py()
 
-    def _fetch(self, names: pa.Array, slots: Slots) -> Step:
+    def _fetch(self, names: pa.Array, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
         """Return the rows of some keys, and their slots; refused slots and keys that are gone have none."""
         model, columns = self.space.model, self.request.columns
         listed = names.to_pylist()
         commands = model.commands(listed, columns)
-        values = yield from self._read_each(commands, slots)
+        values = self._read_each(commands, slots)
         # A hash without any of the fields may be no key. One transaction each asks again, and whether the key
         # is there: it may be set meanwhile.
         unsure = [
@@ -405,27 +398,27 @@ class _SlotPage:
         ]
         if unsure:
             both = [guarded(listed[at], commands[at]) for at in unsure]
-            again = yield from self._read_each([*chain.from_iterable(both)], slots[unsure], len(both[0]))
+            again = self._read_each([*chain.from_iterable(both)], slots[unsure], len(both[0]))
             for at, value in zip(unsure, again, strict=True):
                 values[at] = value
         left = None
         if model.ttl in columns:
-            left = yield from self._read_each([(b"PTTL", name) for name in listed], slots)
+            left = self._read_each([(b"PTTL", name) for name in listed], slots)
         rows, there = model.read(names, values, left, columns)
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
-    def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> Step:
+    def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> list[Any]:
         """Return what each key answers to so many commands; None where it is gone, or its slot was refused.
 
         A key that was moved away since its name was listed is read where it is by now. If it is not there
         either, it was deleted, or is back: its slot is refused, and the next list of names will tell.
         """
-        answers = _each(width, (yield Exchange(None, commands)))
+        answers = _each(width, self.exchange(self.home, commands))
         failed = [at for at, answer in enumerate(answers) if isinstance(answer, Exception)]
         for target in dict.fromkeys(answers[at].node_addr for at in failed if _is_ask(answers[at])):
             asked = [at for at in failed if _is_ask(answers[at]) and answers[at].node_addr == target]
             again = [(_ASKING, *commands[at * width : (at + 1) * width]) for at in asked]
-            moved = yield Exchange(target, [*chain.from_iterable(again)])
+            moved = self.exchange(target, [*chain.from_iterable(again)])
             for at, answer in zip(asked, _each(width, moved, 1), strict=True):
                 gone = TryAgainError("a key that was moved away was not found")
                 answers[at] = gone if answer in _NOT_THERE else answer

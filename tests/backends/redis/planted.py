@@ -44,7 +44,7 @@ def ask_is_taken_for_gone(patch: pytest.MonkeyPatch) -> None:
     """A key that was moved while its value was read counts as one that does not exist."""
 
     def read_each(self: Any, commands: Any, _: Any, width: int = 1) -> Any:
-        answers = pages._each(width, (yield pages.Exchange(None, commands)))
+        answers = pages._each(width, self.exchange(self.home, commands))
         return [None if isinstance(answer, Exception) else answer for answer in answers]
 
     patch.setattr(pages._SlotPage, "_read_each", read_each)
@@ -116,8 +116,8 @@ def existence_is_asked_on_its_own(patch: pytest.MonkeyPatch) -> None:
 
     def read_each(self: Any, commands: Any, slots: Any, width: int = 1) -> Any:
         if width == 1:
-            return (yield from whole(self, commands, slots))
-        there = yield from whole(self, commands[1::width], slots)
+            return whole(self, commands, slots)
+        there = whole(self, commands[1::width], slots)
         fields = commands[2::width]
         return [[None] * len(asked[2:]) if here else None for asked, here in zip(fields, there, strict=True)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -233,18 +234,17 @@ def test_exchanges_grow_step_by_step_and_keys_that_are_gone_say_nothing() -> Non
     names = [b"t:{a}%d" % number for number in range(4_000)]
     slot = slot_of(b"a")
     request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 1 << 20, 1 << 30)
-    step = read_page(request, space, SlotProgress())
-    next(step)
-    exchange = step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, len(names), names]])
-    sizes = []
-    while True:
-        sizes.append(len(exchange.commands))
+    sizes: list[int] = []
+
+    def exchange(_: object, commands: Sequence[object]) -> list[object]:
+        if not sizes and commands[0] == (b"MULTI",):
+            return [b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, len(names), names]]
+        sizes.append(len(commands))
         # The first keys are gone, later ones small, and then large.
         value = None if len(sizes) < 4 else b"x" if len(sizes) < 6 else b"x" * 100_000
-        try:
-            exchange = step.send([value] * len(exchange.commands))
-        except StopIteration:
-            break
+        return [value] * len(commands)
+
+    read_page(request, space, SlotProgress(), exchange, ("h", 1))
     assert sizes[:4] == [pages.FIRST_CHUNK] * 4
     assert all(after <= 2 * before for before, after in pairwise(sizes))
     assert sizes[6:] and max(sizes[6:]) < 100
@@ -257,21 +257,21 @@ def test_a_slot_that_grows_beyond_the_limit_while_it_is_listed_is_an_error(
     model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
     slot = slot_of(b"a")
     request = PageRequest(0, 1, (Cursor(SlotSet.span(slot, slot + 1)),), 0, ("key", "v"), 9, 1 << 30)
-    step = read_page(request, KeySpace(b"t:", None, model, 3, b":x"), SlotProgress())
-    next(step)
-    step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, 3, [b"t:{a}1", b"t:{a}2"]]])
+    lists = [[0, 3, [b"t:{a}1", b"t:{a}2"]], [0, 4, [b"t:{a}%d" % n for n in range(3)]]]
+    answers = iter([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", each] for each in lists)
+    space = KeySpace(b"t:", None, model, 3, b":x")
     with pytest.raises(LimitExceeded, match="maxSlotKeys"):
-        step.send([b"OK", b"QUEUED", b"QUEUED", b"QUEUED", [0, 4, [b"t:{a}%d" % n for n in range(3)]]])
+        read_page(request, space, SlotProgress(), lambda *_: next(answers), ("h", 1))
 
 
 def test_a_service_without_the_commands_is_an_error() -> None:
     model = Model("string", pa.schema([("key", pa.string()), ("v", pa.string())]), 2)
     request = PageRequest(0, 1, (Cursor(SlotSet.span(5, 6)),), 0, ("key", "v"), 9, 1 << 30)
-    step = read_page(request, KeySpace(b"t:", None, model, 3, b":x"), SlotProgress())
-    next(step)
+    space = KeySpace(b"t:", None, model, 3, b":x")
     refused = ResponseError("unknown subcommand 'GETKEYSINSLOT'")
+    answers: list[object] = [b"OK", b"QUEUED", b"QUEUED", refused, ExecAbortError("discarded")]
     with pytest.raises(ShardUnavailable, match="does not offer"):
-        step.send([b"OK", b"QUEUED", b"QUEUED", refused, ExecAbortError("discarded")])
+        read_page(request, space, SlotProgress(), lambda *_: answers, ("h", 1))
 
 
 def test_names_that_are_no_text_need_a_binary_column() -> None:
