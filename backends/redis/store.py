@@ -227,16 +227,15 @@ class ClusterTable(ReadOnly):
 
     def _slots_of(self, predicate: Predicate) -> SlotSet:
         """Return the slots of the keys that a filter names one by one; all where it does not."""
-        field = self.schema.field(0)
-        if not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
-            return self.slots  # a number can be written in several ways
-        keys = value_set(predicate.condition, field).keys
-        named = single_values(keys, field.type, _MOST_KEYS)
-        if named is None:
+        field, start = self.schema.field(0), self._prefix[: self._key_start]
+        named = single_values(value_set(predicate.condition, field).keys, field.type, _MOST_KEYS)
+        if named is None or field.type not in (
+            pa.string(),
+            pa.binary(),
+        ):  # others have several texts
             return self.slots
-        values = [decode_key(each.key, field.type).as_py() for each in named.intervals]
-        texts = [value.encode() if isinstance(value, str) else value for value in values if value is not None]
-        slots = {slot_of(self._prefix[: self._key_start] + text) for text in texts}
+        values = [decode_key(each.key, field.type).cast(pa.binary()).as_py() for each in named.intervals]
+        slots = [slot_of(start + value) for value in values if value is not None]
         return SlotSet.of((slot, slot + 1) for slot in slots)
 
     def space(self, predicate: Predicate | None) -> KeySpace:
@@ -270,7 +269,8 @@ def _with_key(columns: Iterable[pa.Field], options: TableOptions) -> pa.Schema:
     """Return the columns with the key's first, and the time to live last."""
     named = {field.name: field for field in columns}
     key = named.pop(options.key_column, pa.field(options.key_column, pa.string()))
-    named.pop(options.ttl_column or "", None)
+    if options.ttl_column is not None:
+        named.pop(options.ttl_column, None)
     if options.model == "string" and len(named) > 1:
         raise InvalidOption(
             f"a string has one column, and the schema names {len(named)} besides the key; name one",

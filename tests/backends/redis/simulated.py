@@ -71,10 +71,10 @@ class SimulatedCluster:
         ends = [*np.flatnonzero(np.diff(self.owners)) + 1, SLOTS]
         ranges = [(int(self.owners[start]), (int(start), int(end))) for start, end in pairwise([0, *ends])]
         nodes = [
-            Node(f"id{m.address[1]}", m.address, True, 1, tuple(r for owner, r in ranges if owner == number))
+            Node(f"id{number}", m.address, True, 1, tuple(r for owner, r in ranges if owner == number))
             for number, m in enumerate(self.masters)
         ]
-        self.map = merge_views([nodes], {f"id{m.address[1]}": m.address[1] for m in self.masters})
+        self.map = merge_views([nodes], {})
         return self.map
 
     def exchange(self, address: Address, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
