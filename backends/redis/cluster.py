@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 from redis.exceptions import TryAgainError
@@ -12,7 +12,7 @@ from redis.exceptions import TryAgainError
 from elasticscan.backends.redis.cluster_map import is_same_cluster
 from elasticscan.backends.redis.connections import UNREACHABLE, Connections
 from elasticscan.backends.redis.pages import NO_NAMES, KeySpace, SlotProgress, read_page
-from elasticscan.base.errors import NotReady, TableChanged
+from elasticscan.base.errors import NotReady, ShardUnavailable, TableChanged
 from elasticscan.protocol import PageRequest, PageRows, PlacementLook, slots_of
 from elasticscan.topology import Placement, SlotSet
 
@@ -51,12 +51,13 @@ class ClusterShards:
 
     def recent(self, looked: Placement | None) -> Placement:
         """Read the placement when a pass through the slots that are left begins."""
-        if looked is not None:
-            return self._map.placement
-        if self.progress.refusals:  # all slots that are left were refused in the pass before
-            time.sleep(self._pause)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        return self.current()
+        if looked is None:
+            if self.progress.refusals:  # all slots that are left were refused in the pass before
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            with suppress(ShardUnavailable):  # no node answers just now: pages will find out, and wait
+                self.current()
+        return self._map.placement
 
     def layout_of(self, _: Placement) -> None:
         return None
