@@ -1,0 +1,210 @@
+"""The table of checks: what each kind of record requires of the state that it is appended to.
+
+They run under the log's lock, with the state as of its head, and are pure: a check that must read rows or
+files is made before, and asked for here by the number that it was made at (`based_on`, `copied_to`).
+
+    record              requires
+    RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
+                        slots live, with runs of all indexes; if it has read rows, no commit since
+    FragmentsReplaced   each replaced fragment and commit still there; its own fragments in place, with runs;
+                        the horizon by which versions were left out
+    MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since its copy
+    TableDefined        the definition that it was made from, a name of its own
+    IndexDefined        its table, a name of its own
+    TabletsChanged      its tablets as they were
+    HorizonRaised       a later horizon than now, no newer than what is held
+    TagChanged          a snapshot that can still be read
+
+Raised: `TableChanged` (start again), `WriteConflict` (try again), `SnapshotExpired`, `AlreadyExists`,
+`InvalidTopologyChange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidTopologyChange,
+    SnapshotExpired,
+    TableChanged,
+    WriteConflict,
+)
+from elasticscan.catalog.log.state import StoreState, TableState
+from elasticscan.metadata.records import (
+    FileChanges,
+    FragmentsReplaced,
+    HorizonRaised,
+    IndexDefined,
+    MoveSwitched,
+    Record,
+    RowsCommitted,
+    ShardDefined,
+    TableDefined,
+    TableDropped,
+    TabletsChanged,
+    TagChanged,
+    moved_tablet,
+)
+from elasticscan.topology import Placement
+
+
+def check(state: StoreState, record: Record) -> None:
+    """Raise unless a record may be appended to a state."""
+    handler = _CHECKS.get(type(record))
+    if handler is not None:
+        handler(state, record)
+
+
+def _existing(state: StoreState, id: int) -> TableState:  # noqa: A002
+    table = state.tables.get(id)
+    if table is None:
+        raise TableChanged(f"table {id} was dropped meanwhile; nothing was committed", kind="table")
+    return table
+
+
+def _check_rows(state: StoreState, record: RowsCommitted) -> None:
+    table = _existing(state, record.table)
+    if record.definition != table.info.definition:
+        raise WriteConflict(
+            f"the columns of table {table.info.name!r} were changed meanwhile; try the write again"
+        )
+    if record.based_on and table.newest > record.based_on:
+        raise WriteConflict(
+            f"table {table.info.name!r} was written meanwhile, so nothing was committed; try again"
+        )
+    _check_files(table, record.files, state.placement)
+
+
+def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
+    if record.table in state.dropped:  # its files are forgotten
+        return
+    table = _existing(state, record.table)
+    if table.info.oldest_snapshot != record.horizon:
+        raise WriteConflict(f"the horizon of table {table.info.name!r} was raised meanwhile; try again")
+    changes = record.files
+    named = {*changes.removed, *(file for file, _ in changes.slots), *(run.fragment for run in changes.runs)}
+    unflushed = {commit.number for commit in table.memory}
+    if table.fragments.missing(named) or not set(changes.flushed) <= unflushed:
+        raise WriteConflict(f"files of table {table.info.name!r} were replaced meanwhile; try again")
+    for commit in table.memory:
+        if commit.number in changes.flushed and not (commit.slots & changes.flushed_slots):
+            raise WriteConflict(f"rows of table {table.info.name!r} were flushed meanwhile; try again")
+    _check_files(table, changes, state.placement)
+
+
+def _check_files(table: TableState, changes: FileChanges, placement: Placement) -> None:
+    """Raise unless fragments lie where their slots live, and have runs of all indexes."""
+    needed = {index.id for index in table.indexes}
+    for added in changes.added:
+        file = added.file
+        if not file.slots <= placement.at(file.shard):
+            raise WriteConflict(
+                f"a tablet of table {table.info.name!r} moved while rows were written; write them again"
+            )
+        if not needed <= {run.index for run in file.runs}:
+            raise WriteConflict(
+                f"an index of table {table.info.name!r} was made meanwhile; build its runs and try again"
+            )
+
+
+def _check_move(state: StoreState, record: MoveSwitched) -> None:
+    tablet, target = record.tablet, state.shards.get(record.target)
+    if state.placement.tablet(tablet.id) != tablet:
+        raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan its move again")
+    if target is None or target.draining:
+        raise InvalidTopologyChange(f"shard {record.target} is draining or gone; plan the move again")
+    if state.touched.get(tablet.id, 0) > record.copied_to:
+        raise WriteConflict(f"files of tablet {tablet.id} came since its copy; copy them, too, and try again")
+    placement = state.placement.replaced((tablet,), (moved_tablet(record),))
+    for table, changes in record.tables.items():
+        _check_files(_existing(state, table), changes, placement)
+
+
+def _check_table(state: StoreState, record: TableDefined) -> None:
+    info = record.table
+    taken = {table.info.name: number for number, table in state.tables.items()}
+    if taken.get(info.name, info.id) != info.id:
+        raise AlreadyExists(f"there is a table {info.name!r} already; choose another name", table=info.name)
+    if not record.made_from:
+        _check_new(state, "table", info.id)
+    elif _existing(state, info.id).info.definition != record.made_from:
+        raise WriteConflict(f"table {info.name!r} was changed meanwhile; try again")
+
+
+def _check_new(state: StoreState, kind: str, id: int) -> None:  # noqa: A002
+    """Raise if an id that a writer chose was used meanwhile, by whatever may be gone again."""
+    if id <= state.newest_ids.get(kind, 0):
+        raise WriteConflict(f"another {kind} was made meanwhile; try again")
+
+
+def _check_dropped(state: StoreState, record: TableDropped) -> None:
+    _existing(state, record.table)
+
+
+def _check_index(state: StoreState, record: IndexDefined) -> None:
+    index, table = record.index, _existing(state, record.index.table)
+    if any(other.name == index.name and other.id != index.id for other in table.indexes):
+        raise AlreadyExists(
+            f"table {table.info.name!r} has an index {index.name!r}; choose another name", index=index.name
+        )
+    if all(other.id != index.id for other in table.indexes):
+        _check_new(state, "index", index.id)
+    if index.ready:
+        having = {row["fragment"] for row in table.runs.where("index", {index.id})}
+        if len(having) < len(table.fragments):
+            raise WriteConflict(f"fragments without a run of index {index.name!r} came meanwhile; try again")
+
+
+def _check_tablets(state: StoreState, record: TabletsChanged) -> None:
+    for tablet in record.before:
+        if state.placement.tablet(tablet.id) != tablet:
+            raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan it again")
+    before = {tablet.id for tablet in record.before}
+    for tablet in record.after:
+        if tablet.id not in before:
+            _check_new(state, "tablet", tablet.id)
+
+
+def _check_shard(state: StoreState, record: ShardDefined) -> None:
+    if record.removed and state.placement.at(record.shard.id):
+        raise InvalidTopologyChange(f"shard {record.shard.name!r} still serves tablets; move them first")
+    if any(s.name == record.shard.name and s.id != record.shard.id for s in state.shards.values()):
+        raise AlreadyExists(f"there is a shard {record.shard.name!r} already; choose another name")
+    if record.shard.id not in state.shards:
+        _check_new(state, "shard", record.shard.id)
+
+
+def _check_horizon(state: StoreState, record: HorizonRaised) -> None:
+    table = _existing(state, record.table)
+    if not table.info.oldest_snapshot < record.horizon <= state.number:
+        raise WriteConflict(
+            f"the horizon of table {table.info.name!r} is {table.info.oldest_snapshot}; look again"
+        )
+    if any(tag.snapshot < record.horizon for tag in table.tags):
+        raise WriteConflict(f"a tag of table {table.info.name!r} holds an older snapshot; try again")
+
+
+def _check_tag(state: StoreState, record: TagChanged) -> None:
+    table = _existing(state, record.table)
+    if record.snapshot is not None and record.snapshot < table.info.oldest_snapshot:
+        raise SnapshotExpired(
+            f"snapshot {record.snapshot} of table {table.info.name!r} is no longer kept, the oldest is "
+            f"{table.info.oldest_snapshot}; name a newer one",
+            oldest=table.info.oldest_snapshot,
+        )
+
+
+_CHECKS: Final[Mapping[type, Callable[[StoreState, Any], None]]] = {
+    RowsCommitted: _check_rows,
+    FragmentsReplaced: _check_replaced,
+    MoveSwitched: _check_move,
+    TableDefined: _check_table,
+    TableDropped: _check_dropped,
+    IndexDefined: _check_index,
+    TabletsChanged: _check_tablets,
+    ShardDefined: _check_shard,
+    HorizonRaised: _check_horizon,
+    TagChanged: _check_tag,
+}

@@ -1,0 +1,510 @@
+"""The log of a store: follow it, append to it, checkpoint it.
+
+**Follow.** A process holds one state and folds what came since. (number, digest) of the head says whether
+anything did; the digests of the entries, that they are the ones that were appended.
+
+**Append.** Under the log's lock: fold the rest, check, insert, move the head. So there is no retry loop, and
+whoever waits in the queue gets its turn. An append has three outcomes: it is in the log; it was refused, and
+nothing of it is there; or the answer was lost. The last is settled by asking the log for the append's id, and
+remains `CommitUnknown` if that cannot be asked either. Files that were staged for an append may be deleted
+only after it was refused.
+
+A small commit that has read nothing is one statement where the home has one (`Home.append_inline`): the
+database gives it number, time and digest.
+
+**Checkpoint.** Whoever appends writes one when the tail has grown too large to fold at once (`tail_bytes`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from random import random
+from secrets import token_hex
+from threading import RLock
+from time import monotonic, sleep
+from typing import Any
+
+import msgpack
+
+from elasticscan.base.errors import (
+    CatalogOutdated,
+    CatalogUnavailable,
+    CommitUnknown,
+    ElasticScanError,
+    StoreNotFound,
+)
+from elasticscan.catalog.log import checkpoints, tables
+from elasticscan.catalog.log.checks import check
+from elasticscan.catalog.log.entries import (
+    GENESIS,
+    ROWS,
+    STATISTICS,
+    TOPOLOGY,
+    VALUE,
+    LogEntry,
+    LogRow,
+    Part,
+    chained,
+    check_chain,
+    check_part,
+    damaged_log,
+    record_of,
+    row_of,
+)
+from elasticscan.catalog.log.home import Home, Row, Transaction
+from elasticscan.catalog.log.leases import LogLease, end_lease, take_lease
+from elasticscan.catalog.log.state import StoreState, TableState, apply
+from elasticscan.catalog.log.topologies import topology_row
+from elasticscan.metadata.codec import pack_value
+from elasticscan.metadata.records import (
+    MAX_FILES,
+    STORE,
+    Record,
+    RowsCommitted,
+    StoreCreated,
+    split_statistics,
+    table_of,
+)
+
+INLINE_BYTES = 64 << 10  # the rows of a larger commit are written to files
+TAIL_BYTES, TAIL_RECORDS = 64 << 10, 500  # a longer tail is folded into a checkpoint
+_DROPPED_AT_ONCE = 500
+_CHECKPOINT_MICROSECONDS = 600 * 1_000_000  # after so long its writer is presumed dead
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """An append that went through.
+
+    Attributes:
+        number, time: of its entry, which is an older one where an application has made the commit before.
+        state: the state as of then, or a later one.
+        rows: that its entry counts.
+    """
+
+    number: int
+    time: int
+    state: StoreState
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A record on its way into the log.
+
+    Attributes:
+        rows: of a small commit, as a record batch message.
+        app: (application, version) under which it is committed once.
+        metadata: by the user, as JSON.
+    """
+
+    record: Record
+    rows: bytes | None = None
+    app: tuple[str, int] | None = None
+    metadata: str | None = None
+
+    def divided(self) -> tuple[Record, dict[Part, bytes]]:
+        """Return the record without statistics, and the parts that are kept apart from its entry."""
+        record, statistics = split_statistics(self.record)
+        table = table_of(record)
+        parts = {(table, VALUE): pack_value(record)}
+        if self.rows is not None:
+            parts[table, ROWS] = self.rows
+        if statistics:
+            parts[table, STATISTICS] = msgpack.packb(statistics)
+        return record, parts
+
+
+class Log:
+    """The log of a store. Safe to use from several threads, and after a fork."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._state: StoreState | None = None
+        self._lock, self._process = RLock(), os.getpid()
+        self._tail_bytes = self._tail_records = 0  # that were folded since the newest checkpoint
+
+    @classmethod
+    def create(cls, home: Home, record: StoreCreated) -> Log:
+        """Begin a log with its first record."""
+        log = cls(home)
+        log.append(Append(record))
+        return log
+
+    # Follow
+
+    @property
+    def state(self) -> StoreState:
+        """The state as this process knows it; `follow` brings it up to date."""
+        return self._state or self.follow()
+
+    def follow(self) -> StoreState:
+        """Return the state as of the head.
+
+        Raises:
+            CatalogOutdated: an older copy of the log was put back.
+            StoreDamaged: the log is not what was appended.
+        """
+        with self._locked():
+            for note in self._attempts():
+                try:
+                    return self._followed()
+                except CatalogUnavailable as unavailable:
+                    note(unavailable)
+        raise AssertionError("unreachable")
+
+    def _followed(self) -> StoreState:
+        # Checkpoints are read before the log is: one that is newer than what is seen of it would be a riddle.
+        if self._state is None:
+            self._state = checkpoints.newest_state(self.home)
+        try:
+            with self.home.reading() as transaction:
+                return self._fold_rest(transaction)
+        except _Trimmed:
+            self._state = self._from_checkpoint()
+        try:
+            with self.home.reading() as transaction:
+                return self._fold_rest(transaction)
+        except _Trimmed as gap:
+            raise damaged_log(f"the value of record {gap} is missing") from None
+
+    def layout(self) -> int:
+        """Return the newest number that changed the layout: the placement check of a page."""
+        ((layout,),) = self.home.execute(tables.LAYOUT)
+        return int(layout)
+
+    def _locked(self) -> RLock:
+        if self._process != os.getpid():  # the lock may be one that another thread of the parent held
+            self._lock, self._process = RLock(), os.getpid()
+        return self._lock
+
+    def _fold_rest(self, transaction: Transaction) -> StoreState:
+        """Fold the entries beyond the state that is known."""
+        number, digest, *_ = _head(transaction)
+        state = self._state
+        if state is not None and (number, digest) == (state.number, state.digest):
+            self._state = state
+            return state
+        self._check_newer(transaction, state, number)
+        rows = transaction.execute(tables.TAIL, {"after": 0 if state is None else state.number})
+        entries = [_entry(row) for row in rows]
+        check_chain(GENESIS if state is None else state.digest, entries)
+        if not entries or (entries[-1].number, entries[-1].digest) != (number, digest):
+            raise damaged_log(f"its head is {number}, and its entries end elsewhere")
+        for entry, row in zip(entries, rows, strict=True):
+            if row[-1] is None:
+                raise _Trimmed(entry.number)
+            state = apply(state, entry, record_of(entry, row[-1]))
+            self._tail_bytes, self._tail_records = self._tail_bytes + len(row[-1]), self._tail_records + 1
+        assert state is not None
+        self._state = state
+        return state
+
+    def _check_newer(self, transaction: Transaction, state: StoreState | None, number: int) -> None:
+        """Raise unless the state that is known lies on the log's way to its head."""
+        if state is None:
+            if number == 0:
+                raise StoreNotFound("the log has no record yet; create the store again")
+            return
+        logged = transaction.execute(tables.DIGEST, {"number": state.number})
+        if logged != [(state.digest,)]:
+            raise CatalogOutdated(
+                f"record {state.number} was seen, and the log ends with {number} or has another in its "
+                "place; put the newest log back, or run `elasticscan adopt`",
+                known=state.number,
+                found=number,
+            )
+
+    def _from_checkpoint(self) -> StoreState | None:
+        """Return the newest checkpoint, for a process that has slept past the values of its tail."""
+        known, state = self._state, checkpoints.newest_state(self.home)
+        if state is None or (known is not None and state.number <= known.number):
+            raise damaged_log("values are missing that no checkpoint covers")
+        self._tail_bytes = self._tail_records = 0
+        return state
+
+    # Append
+
+    def append(self, what: Append, check_also: Callable[[StoreState], None] | None = None) -> Appended:
+        """Append a record, once the state as of the head allows it.
+
+        Args:
+            what: the record with its parts.
+            check_also: is called with that state, under the log's lock; raises to refuse.
+
+        Raises:
+            CommitUnknown: the answer was lost, and the log cannot be asked.
+            TableChanged, WriteConflict, …: it was refused; see `checks`.
+        """
+        assert what.rows is None or len(what.rows) <= INLINE_BYTES, "larger commits are written to files"
+        record, parts = what.divided()
+        what = replace(what, record=record)
+        row = row_of(os.urandom(16), record, parts, what.app, what.metadata)
+        with self._locked():
+            base = 0 if self._state is None else self._state.number
+            lost: CommitUnknown | None = None
+            for note in self._attempts():
+                try:
+                    if lost is not None:
+                        appended = self._found(row, base)
+                        if appended is not None:
+                            return appended
+                        lost = None
+                    appended = None if check_also else self._append_inline(what, row, parts)
+                    return appended or self._append(what, row, parts, check_also)
+                except _Trimmed:
+                    self._state = self._from_checkpoint()
+                except CommitUnknown as unknown:
+                    lost = unknown
+                    note(unknown)
+                except CatalogUnavailable as unavailable:
+                    note(lost or unavailable)
+        raise AssertionError("unreachable")
+
+    def _attempts(self) -> Iterator[Callable[[ElasticScanError], None]]:
+        """Yield once for each attempt a function that notes its error, or raises it if it was the last.
+
+        An answer that was lost is looked for once at least, also where nothing else is tried again.
+        """
+        until, pause, lost = monotonic() + self.home.retry_seconds, 0.01, 0
+
+        def note(error: ElasticScanError) -> None:
+            nonlocal lost, pause
+            lost += isinstance(error, CommitUnknown)
+            if monotonic() > until and lost != 1:
+                raise error
+            sleep(pause * random())
+            pause = min(1.0, 2 * pause)
+
+        while True:
+            yield note
+
+    def _append(
+        self,
+        what: Append,
+        row: LogRow,
+        parts: Mapping[Part, bytes],
+        check_also: Callable[[StoreState], None] | None,
+    ) -> Appended:
+        record = what.record
+        with self.home.writing() as transaction:
+            number, digest, newest, _ = _head(transaction)
+            state = None
+            if not (isinstance(record, StoreCreated) and number == 0):
+                state = self._fold_rest(transaction)
+                earlier = self._earlier(transaction, what, state)
+                if earlier is not None:
+                    return earlier
+                check(state, record)
+                if check_also is not None:
+                    check_also(state)
+            number, at = number + 1, max(self.home.now(), newest + 1)
+            topology = topology_row(transaction, state, record, at)
+            if topology is not None:
+                parts = {**parts, (STORE, TOPOLOGY): topology[1]}
+                row = row_of(row.id, record, parts, what.app, what.metadata)
+            entry = LogEntry(number, at, row, chained(digest, number, at, row.seal))
+            after = apply(state, entry, record)
+            transaction.execute(tables.INSERT_ENTRY, _values(entry))
+            for (table, part), content in parts.items():
+                if part != TOPOLOGY:
+                    own = {"number": number, "table": table, "part": part, "bytes": content}
+                    transaction.execute(tables.INSERT_PART, own)
+            if topology is not None:
+                own = {"number": number, "whole": int(topology[0]), "bytes": topology[1]}
+                transaction.execute(tables.INSERT_TOPOLOGY, own)
+            head = {"number": number, "digest": entry.digest, "time": at, "layout": after.layout}
+            transaction.execute(tables.MOVE_HEAD, head | {"before": digest})
+        self._advance(after, parts)
+        return Appended(number, at, after, row.rows)
+
+    def _earlier(self, transaction: Transaction, what: Append, state: StoreState) -> Appended | None:
+        """Return the commit that an application has made under the same version."""
+        if what.app is None:
+            return None
+        asked = {"table": table_of(what.record), "app_id": what.app[0], "app_version": what.app[1]}
+        found = transaction.execute(tables.BY_APP, asked)
+        if not found:
+            return None
+        ((number, at, rows),) = found
+        return Appended(number, at, state, rows)
+
+    def _append_inline(self, what: Append, row: LogRow, parts: Mapping[Part, bytes]) -> Appended | None:
+        """Append a small commit that has read nothing, by one statement; None if that cannot be done."""
+        record, state = what.record, self._state
+        if not isinstance(record, RowsCommitted) or what.rows is None or what.app is not None:
+            return None
+        if state is None or record.based_on:
+            return None
+        try:
+            check(state, record)  # all that it depends on is the layout
+        except ElasticScanError:  # the state may be an old one
+            return None
+        values = _row_values(row) | {"layout": state.layout, "seal": row.seal}
+        values |= {"parts": [(table, part, content) for (table, part), content in parts.items()]}
+        answer = self.home.append_inline(values)
+        if answer is None:
+            return None
+        number, at, digest = answer
+        entry = LogEntry(number, at, row, digest)
+        if number == state.number + 1 and entry.follows(state.digest):
+            self._advance(apply(state, entry, record), parts)
+        else:
+            self.follow()
+        assert self._state is not None
+        return Appended(number, at, self._state, row.rows)
+
+    def _advance(self, state: StoreState, parts: Mapping[Part, bytes]) -> None:
+        self._state = state
+        self._tail_bytes += sum(len(content) for (_, part), content in parts.items() if part == VALUE)
+        self._tail_records += 1
+
+    def _found(self, row: LogRow, base: int) -> Appended | None:
+        """Return the append whose answer was lost, if it is in the log; the lock waits for one under way."""
+        with self.home.writing() as transaction:
+            found = transaction.execute(tables.BY_ID, {"after": base, "id": row.id})
+        if not found:
+            return None
+        (entry,) = self.entries(found[0][0], found[0][0])
+        return Appended(entry.number, entry.time, self.follow(), entry.row.rows)
+
+    # Read
+
+    def entries(self, first: int, last: int) -> list[LogEntry]:
+        """Return entries by their numbers, ascending, both ends included."""
+        return [_entry(row) for row in self.home.execute(tables.ENTRIES, {"first": first, "last": last})]
+
+    def history(self, table: int, first: int, last: int, most: int) -> list[LogEntry]:
+        """Return the newest entries about a table, the newest first."""
+        asked = {"table": table, "first": first, "last": last, "most": most}
+        return [_entry(row) for row in self.home.execute(tables.ENTRIES_OF_TABLE, asked)]
+
+    def number_of_app(self, table: int, app: tuple[str, int]) -> int | None:
+        """Return the number of the commit that an application made under a version."""
+        asked = {"table": table, "app_id": app[0], "app_version": app[1]}
+        rows = self.home.execute(tables.BY_APP, asked)
+        return int(rows[0][0]) if rows else None
+
+    def newest_before(self, time: int) -> int:
+        """Return the newest number that was appended at or before a time; 0 if there is none."""
+        ((number,),) = self.home.execute(tables.BEFORE_TIME, {"time": time})
+        return 0 if number is None else int(number)
+
+    def rows_of(self, table: int, numbers: Collection[int]) -> dict[int, bytes]:
+        """Return the rows of small commits, as they were appended.
+
+        A number is missing if its rows were dropped since they lie in files: follow the log, and ask again.
+        """
+        if not numbers:
+            return {}
+        after = min(numbers) - 1
+        rows = self.home.execute(tables.PARTS, {"table": table, "part": ROWS, "after": after})
+        found = {number: content for number, content in rows if number in numbers}
+        entries = {entry.number: entry for entry in self.history(table, min(numbers), max(numbers), 1 << 62)}
+        for number, content in found.items():
+            if number not in entries:
+                raise damaged_log(f"record {number} is not there")
+            check_part(entries[number], (table, ROWS), content)
+        return found
+
+    def statistics_of(self, table: int, ids: Collection[int]) -> dict[int, bytes]:
+        """Return what is known of the values in files; damaged or missing statistics save no work."""
+        found: dict[int, bytes] = {}
+        for number in sorted({file // MAX_FILES for file in ids}):
+            asked = {"number": number, "table": table, "part": STATISTICS}
+            for (content,) in self.home.execute(tables.PART, asked):
+                for ordinal, body in checkpoints.unpack_statistics_part(content).items():
+                    found[number * MAX_FILES + ordinal] = body
+        missing = set(ids) - found.keys()
+        if missing:
+            for manifest in checkpoints.manifests(self.home)[:1]:
+                known = checkpoints.statistics_in(self.home, manifest, table)
+                found |= {file: known[file] for file in missing & known.keys()}
+        return {file: body for file, body in found.items() if file in ids}
+
+    # Checkpoints
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """True once folding the tail would take a process some 20 ms."""
+        return self._tail_records >= TAIL_RECORDS or self._tail_bytes >= TAIL_BYTES
+
+    def write_checkpoint(self) -> bool:
+        """Write a checkpoint of the state as of the head; False if another process is writing one.
+
+        The log goes on meanwhile.
+        """
+        owner, now = token_hex(16), self.home.now()
+        lease = LogLease("checkpoint", "step", owner, b"", now + _CHECKPOINT_MICROSECONDS)
+        if not take_lease(self.home, lease, now):
+            return False
+        try:
+            state = self.follow()
+            statistics = {
+                number: self.statistics_of(number, _file_ids(table)) for number, table in state.tables.items()
+            }
+            checkpoints.write(self.home, state, statistics)
+        finally:
+            end_lease(self.home, lease.id, owner)
+        with self._locked():
+            self._tail_bytes = self._tail_records = 0
+        return True
+
+    def drop_payloads(self, older_than: int) -> int:
+        """Drop values, and rows that lie in files, which checkpoints cover; returns how many parts.
+
+        `older_than` is a time in microseconds: the newest checkpoint before it decides. A process that
+        has slept since folds from a checkpoint.
+        """
+        states = (
+            checkpoints.read_state(self.home, manifest)
+            for manifest in checkpoints.manifests(self.home)
+            if self.entries(manifest.number, manifest.number)[0].time < older_than
+        )
+        state = next(states, None)
+        if state is None:
+            return 0
+        kept = {(commit.number, own) for own, table in state.tables.items() for commit in table.memory}
+        dropped, after = 0, 0
+        while True:
+            asked = {"after": after, "upto": state.number, "most": _DROPPED_AT_ONCE}
+            some = self.home.execute(tables.DROPPABLE, asked)
+            if not some:
+                return dropped
+            going = [part for part in some if part[2] != ROWS or (part[0], part[1]) not in kept]
+            with self.home.writing() as transaction:
+                for number, table, part in going:
+                    transaction.execute(tables.DELETE_PART, {"number": number, "table": table, "part": part})
+            dropped, after = dropped + len(going), some[-1][0]
+
+
+class _Trimmed(Exception):
+    """The value of a record was dropped: a checkpoint covers it."""
+
+
+def _head(transaction: Transaction) -> tuple[int, bytes, int, int]:
+    rows = transaction.execute(tables.HEAD)
+    if len(rows) != 1:
+        raise damaged_log(f"it has {len(rows)} heads")
+    number, digest, at, layout = rows[0]
+    return number, digest, at, layout
+
+
+def _entry(row: Row) -> LogEntry:
+    number, at, digest, *own = row[:13]
+    return LogEntry(number, at, LogRow(*own), digest)
+
+
+def _row_values(row: LogRow) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in LogRow.__slots__}
+    return values
+
+
+def _values(entry: LogEntry) -> dict[str, Any]:
+    return _row_values(entry.row) | {"number": entry.number, "time": entry.time, "digest": entry.digest}
+
+
+def _file_ids(table: TableState) -> set[int]:
+    return {file for files in (table.fragments, table.runs) for file in files.merged()["id"].to_pylist()}

@@ -1,0 +1,93 @@
+"""The six tables of a store's log, and every statement about them.
+
+    head               the newest entry's number, digest and time, and the newest that changed the layout
+    log                the entries; none is ever changed or removed
+    payload            what records have apart from their entries: values, rows, statistics
+    checkpoint         the state as of a number, in parts; the manifest names them, and is written last
+    topology_history   placements, as differences; every 64th as a whole
+    lease              what ends by itself with time
+
+The statements are SQL that SQLite and PostgreSQL have in common; parameters are written as `:name`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Each home names the types of its database.
+CREATE: Final = (
+    """CREATE TABLE head (
+        id {NUMBER} PRIMARY KEY CHECK (id = 1), number {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
+        time {NUMBER} NOT NULL, layout {NUMBER} NOT NULL)""",
+    """CREATE TABLE log (
+        number {NUMBER} PRIMARY KEY, time {NUMBER} NOT NULL, id {BYTES} NOT NULL, kind TEXT NOT NULL,
+        format {NUMBER} NOT NULL, table_id {NUMBER} NOT NULL, rows {NUMBER} NOT NULL, size {NUMBER} NOT NULL,
+        app_id TEXT, app_version {NUMBER}, metadata TEXT, hashes {BYTES} NOT NULL,
+        digest {BYTES} NOT NULL)""",
+    "CREATE UNIQUE INDEX log_by_app ON log (table_id, app_id, app_version) WHERE app_id IS NOT NULL",
+    "CREATE INDEX log_by_table ON log (table_id, number)",
+    "CREATE INDEX log_by_time ON log (time)",
+    """CREATE TABLE payload (
+        number {NUMBER} NOT NULL, table_id {NUMBER} NOT NULL, part TEXT NOT NULL, bytes {BYTES} NOT NULL,
+        PRIMARY KEY (number, table_id, part))""",
+    """CREATE TABLE checkpoint (
+        number {NUMBER} NOT NULL, part TEXT NOT NULL, fold {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
+        bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
+    """CREATE TABLE topology_history (
+        number {NUMBER} PRIMARY KEY, whole {NUMBER} NOT NULL, bytes {BYTES} NOT NULL)""",
+    """CREATE TABLE lease (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, payload {BYTES} NOT NULL,
+        until {NUMBER} NOT NULL, digest {BYTES} NOT NULL)""",
+)
+INSERT_HEAD: Final = "INSERT INTO head VALUES (1, 0, :digest, 0, 0)"
+
+_ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.table_id, l.rows, l.size,
+    l.app_id, l.app_version, l.metadata, l.hashes"""
+
+HEAD: Final = "SELECT number, digest, time, layout FROM head"
+LAYOUT: Final = "SELECT layout FROM head"
+TAIL: Final = f"""SELECT {_ENTRY}, p.bytes FROM log l LEFT JOIN payload p
+    ON p.number = l.number AND p.table_id = l.table_id AND p.part = 'value'
+    WHERE l.number > :after ORDER BY l.number"""
+ENTRIES: Final = f"""SELECT {_ENTRY} FROM log l
+    WHERE l.number >= :first AND l.number <= :last ORDER BY l.number"""
+ENTRIES_OF_TABLE: Final = f"""SELECT {_ENTRY} FROM log l
+    WHERE l.table_id = :table AND l.number >= :first AND l.number <= :last
+    ORDER BY l.number DESC LIMIT :most"""
+DIGEST: Final = "SELECT digest FROM log WHERE number = :number"
+BY_ID: Final = "SELECT number FROM log WHERE number > :after AND id = :id"
+BY_APP: Final = """SELECT number, time, rows FROM log
+    WHERE table_id = :table AND app_id = :app_id AND app_version = :app_version"""
+BEFORE_TIME: Final = "SELECT max(number) FROM log WHERE time <= :time"
+
+INSERT_ENTRY: Final = """INSERT INTO log VALUES (:number, :time, :id, :kind, :format, :table, :rows, :size,
+    :app_id, :app_version, :metadata, :hashes, :digest)"""
+INSERT_PART: Final = "INSERT INTO payload VALUES (:number, :table, :part, :bytes)"
+MOVE_HEAD: Final = """UPDATE head SET number = :number, digest = :digest, time = :time, layout = :layout
+    WHERE number = :number - 1 AND digest = :before"""
+
+PARTS: Final = """SELECT number, bytes FROM payload
+    WHERE table_id = :table AND part = :part AND number > :after"""
+PART: Final = "SELECT bytes FROM payload WHERE number = :number AND table_id = :table AND part = :part"
+
+MANIFESTS: Final = """SELECT number, fold, digest, bytes FROM checkpoint
+    WHERE part = 'manifest' ORDER BY number DESC"""
+CHECKPOINT_PART: Final = "SELECT digest, bytes FROM checkpoint WHERE number = :number AND part = :part"
+CHECKPOINT_PARTS: Final = "SELECT number, part FROM checkpoint"
+INSERT_CHECKPOINT: Final = "INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)"
+DELETE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE number = :number AND part = :part"
+DROPPABLE: Final = """SELECT number, table_id, part FROM payload
+    WHERE number > :after AND number <= :upto ORDER BY number LIMIT :most"""
+DELETE_PART: Final = "DELETE FROM payload WHERE number = :number AND table_id = :table AND part = :part"
+
+INSERT_TOPOLOGY: Final = "INSERT INTO topology_history VALUES (:number, :whole, :bytes)"
+TOPOLOGIES: Final = """SELECT number, whole, bytes FROM topology_history
+    WHERE number >= :first AND number <= :last ORDER BY number"""
+SINCE_WHOLE_TOPOLOGY: Final = """SELECT count(*) FROM topology_history
+    WHERE number > (SELECT max(number) FROM topology_history WHERE whole = 1)"""
+WHOLE_TOPOLOGY: Final = "SELECT max(number) FROM topology_history WHERE whole = 1 AND number <= :number"
+
+LEASES: Final = "SELECT id, kind, owner, payload, until, digest FROM lease"
+LEASE: Final = f"{LEASES} WHERE id = :id"
+INSERT_LEASE: Final = "INSERT INTO lease VALUES (:id, :kind, :owner, :payload, :until, :digest)"
+DELETE_LEASE: Final = "DELETE FROM lease WHERE id = :id"

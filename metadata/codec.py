@@ -1,0 +1,102 @@
+"""Frozen values as msgpack, by the types of their fields.
+
+A value is the list of its fields, in the order in which its class has them; so a class whose fields change
+needs another format number, and the classes of old numbers stay. What is read is checked against the types:
+bytes that do not fit raise `ValueError`, and no value is half of one.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from itertools import chain
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgpack
+import pyarrow as pa
+
+from elasticscan.topology import SlotSet
+
+T = TypeVar("T")
+
+
+def pack_value(value: object) -> bytes:
+    """Return a frozen value as bytes."""
+    packed: bytes = msgpack.packb(_plain(value))
+    return packed
+
+
+def unpack_value(kind: type[T], packed: bytes) -> T:
+    """Return the value of a class that bytes hold.
+
+    Raises:
+        ValueError: they hold no such value.
+    """
+    try:
+        value: T = _reader(cast(Any, kind))(msgpack.unpackb(packed, use_list=True, strict_map_key=False))
+    except (TypeError, AssertionError, OverflowError, pa.ArrowException, msgpack.UnpackException) as error:
+        raise ValueError(f"no {kind.__name__}: {error}") from error
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in terms of msgpack."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, SlotSet):
+        return list(chain.from_iterable(value.ranges))
+    if is_dataclass(value):
+        return [_plain(getattr(value, field.name)) for field in fields(value) if field.init]
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, pa.Schema):
+        return value.serialize().to_pybytes()
+    if isinstance(value, pa.DataType):
+        return pa.schema([pa.field("", value)]).serialize().to_pybytes()
+    raise TypeError(f"{type(value).__name__} has no form in the log")
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that makes a value of a type from what msgpack gave."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        (some,) = (_reader(each) for each in arguments if each is not type(None))
+        return lambda plain: None if plain is None else some(plain)
+    if origin is tuple:
+        readers = tuple(_reader(each) for each in arguments if each is not ...)
+        if arguments[-1] is ...:
+            return lambda plain: tuple(map(readers[0], plain))
+        return lambda plain: tuple(read(item) for read, item in zip(readers, plain, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        read_key, read_item = map(_reader, arguments)
+        return lambda plain: {read_key(key): read_item(item) for key, item in plain.items()}
+    if kind is SlotSet:
+        return lambda edges: SlotSet(tuple(zip(edges[::2], edges[1::2], strict=True)))
+    if kind is pa.Schema:
+        return lambda plain: pa.ipc.read_schema(pa.py_buffer(plain))
+    if kind is pa.DataType:
+        return lambda plain: pa.ipc.read_schema(pa.py_buffer(plain)).field(0).type
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        readers = tuple(_reader(hints[field.name]) for field in fields(kind) if field.init)
+        make: Any = kind
+        return lambda plain: make(*(read(item) for read, item in zip(readers, plain, strict=True)))
+    if issubclass(kind, Enum):
+        return cast(Callable[[Any], Any], kind)
+    return lambda plain: _checked(plain, kind)
+
+
+def _checked(plain: Any, kind: type) -> Any:
+    if kind is float and type(plain) is int:
+        return float(plain)
+    if type(plain) is not kind:
+        raise ValueError(f"{type(plain).__name__} instead of {kind.__name__}")
+    return plain

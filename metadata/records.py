@@ -1,0 +1,301 @@
+"""The records of a store's log, as frozen values.
+
+    record               what it says
+    StoreCreated         a store with its shards and tablets
+    ShardDefined         a shard was added, is draining, or was removed
+    TableDefined         a table was created, or its columns or policy changed
+    TableDropped         a table is gone
+    IndexDefined         an index was entered, or its phase changed
+    RowsCommitted        a write: rows in the log itself, or files
+    FragmentsReplaced    other files, or files in place of rows in the log: flush, compaction, index build
+    MoveSwitched         a tablet is served by another shard, with the files that it has there
+    TabletsChanged       tablets were split or joined
+    HorizonRaised        snapshots of a table before a number can no longer be read
+    TagChanged           a name for a snapshot was given or dropped
+    SecretChanged        a secret that seals continuation keys was made or dropped
+    TimeObserved         nothing but the time
+
+What a record says of the files of a table is the table's `FileChanges`. A record is immutable, and so is its
+form: one whose fields change gets another number in `FORMATS`, and what reads the old form stays. A program
+that does not know a record's kind or format reads no further (`StoreTooNew`).
+
+Ids of files are made of the number of the record that brought them (`file_id`), so no counter is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from elasticscan.metadata.fragments import StagedFragment, TableInfo
+from elasticscan.metadata.indexes import IndexInfo, StagedRun
+from elasticscan.topology import Shard, SlotSet, Tablet
+
+STORE: Final = 0  # the number under which a record's value for the store is kept; tables begin at 1
+MAX_FILES: Final = 1 << 16  # that one record can bring
+NO_SLOTS: Final = SlotSet()
+
+
+def file_id(number: int, ordinal: int) -> int:
+    """Return the id of the file that a record brought at a place in its list."""
+    assert 0 <= ordinal < MAX_FILES, f"a record brings at most {MAX_FILES} files"
+    return number * MAX_FILES + ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFragment:
+    """A fragment that a record brings.
+
+    `min_number` and `max_number` bound the numbers of its rows' commits; 0 stands for the record's own.
+    """
+
+    file: StagedFragment
+    min_number: int = 0
+    max_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddedRun:
+    """A run of an index that a record brings to a fragment that was there before."""
+
+    fragment: int
+    run: StagedRun
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """What a record changes in the files of one table.
+
+    Attributes:
+        added: fragments, with the runs of their indexes.
+        runs: runs of fragments that were there before.
+        removed: ids of fragments that serve no slot any more, with their runs.
+        slots: the slots that fragments serve from now on, by the fragments' ids.
+        flushed: numbers of commits whose rows of `flushed_slots` lie in the added files from now on.
+        forgotten: paths, by shard, of removed files that are gone from their disks.
+    """
+
+    added: tuple[AddedFragment, ...] = ()
+    runs: tuple[AddedRun, ...] = ()
+    removed: tuple[int, ...] = ()
+    slots: tuple[tuple[int, SlotSet], ...] = ()
+    flushed: tuple[int, ...] = ()
+    flushed_slots: SlotSet = NO_SLOTS
+    forgotten: tuple[tuple[int, str], ...] = ()
+
+
+NO_CHANGES: Final = FileChanges()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCreated:
+    store_id: str
+    slots: int
+    hash: str
+    retention_seconds: float
+    shards: tuple[Shard, ...]
+    tablets: tuple[Tablet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDefined:
+    shard: Shard
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefined:
+    """A table as it is from now on; `made_from` is the definition that it replaces, 0 for a new table."""
+
+    table: TableInfo
+    made_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableDropped:
+    table: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDefined:
+    index: IndexInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCommitted:
+    """A write of rows.
+
+    Attributes:
+        operation: its name in the table's history: write, delete, overwrite, …
+        definition: the number of the table's definition by which its rows are written.
+        rows: how many rows it writes, tombstones included.
+        bytes: their size, in the log or in files.
+        slots: those of its rows in the log; empty if they are in files.
+        overwrites: all rows of earlier commits are gone with it.
+        based_on: the number of the state whose rows the write has read; 0 where it has read none.
+    """
+
+    table: int
+    operation: str
+    definition: int
+    rows: int
+    bytes: int
+    slots: SlotSet = NO_SLOTS
+    overwrites: bool = False
+    based_on: int = 0
+    files: FileChanges = NO_CHANGES
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsReplaced:
+    """Other files with the same rows: `horizon` is the one by which versions were left out."""
+
+    table: int
+    operation: str
+    horizon: int
+    files: FileChanges
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSwitched:
+    """A tablet is served by another shard from now on.
+
+    Attributes:
+        tablet: as it was.
+        target: the shard that serves it from now on, with the next epoch.
+        copied_to: the number of the state up to which its rows were copied.
+        tables: the changed files of each table.
+    """
+
+    tablet: Tablet
+    target: int
+    copied_to: int
+    tables: Mapping[int, FileChanges] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TabletsChanged:
+    before: tuple[Tablet, ...]
+    after: tuple[Tablet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonRaised:
+    table: int
+    horizon: int
+
+
+@dataclass(frozen=True, slots=True)
+class TagChanged:
+    """A tag of a table; `snapshot` is None where it was dropped."""
+
+    table: int
+    name: str
+    snapshot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretChanged:
+    """A secret for keys or offsets; `secret` is None where it was dropped."""
+
+    id: int
+    purpose: str
+    secret: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeObserved:
+    pass
+
+
+Record = (
+    StoreCreated
+    | ShardDefined
+    | TableDefined
+    | TableDropped
+    | IndexDefined
+    | RowsCommitted
+    | FragmentsReplaced
+    | MoveSwitched
+    | TabletsChanged
+    | HorizonRaised
+    | TagChanged
+    | SecretChanged
+    | TimeObserved
+)
+
+# The records that change where rows are, or what they look like: a placement check asks for the newest.
+LAYOUT: Final = (
+    StoreCreated,
+    ShardDefined,
+    TableDefined,
+    TableDropped,
+    IndexDefined,
+    MoveSwitched,
+    TabletsChanged,
+)
+
+FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {
+    kind.__name__: (kind, 1)
+    for kind in (
+        *LAYOUT,
+        RowsCommitted,
+        FragmentsReplaced,
+        HorizonRaised,
+        TagChanged,
+        SecretChanged,
+        TimeObserved,
+    )
+}
+
+
+def table_of(record: Record) -> int:
+    """Return the table that a record is about; `STORE` for the others."""
+    if isinstance(record, TableDefined):
+        return record.table.id
+    if isinstance(record, IndexDefined):
+        return record.index.table
+    return getattr(record, "table", STORE)
+
+
+def moved_tablet(record: MoveSwitched) -> Tablet:
+    """Return the tablet as it is after its move."""
+    return replace(record.tablet, shard=record.target, epoch=record.tablet.epoch + 1)
+
+
+def file_count(files: FileChanges) -> int:
+    """Return how many ids the files take that a record brings to a table."""
+    return len(files.added) + sum(len(each.file.runs) for each in files.added) + len(files.runs)
+
+
+def split_statistics(record: Record) -> tuple[Record, dict[int, bytes]]:
+    """Return a record without what it says of the values in its files, and that, by the files' ordinals.
+
+    Every process reads the values of records; only plans ask for statistics.
+    """
+    if isinstance(record, (RowsCommitted, FragmentsReplaced)):
+        files, statistics = _without_statistics(record.files, 0)
+        return replace(record, files=files), statistics
+    if not isinstance(record, MoveSwitched):
+        return record, {}
+    tables, everything, first = {}, dict[int, bytes](), 0
+    for table, changes in sorted(record.tables.items()):
+        tables[table], statistics = _without_statistics(changes, first)
+        everything |= statistics
+        first += file_count(changes)
+    return replace(record, tables=tables), everything
+
+
+def _without_statistics(changes: FileChanges, first: int) -> tuple[FileChanges, dict[int, bytes]]:
+    """Return changes without statistics, and these; the ordinals are those that the fold gives."""
+    bodies: list[bytes] = []
+    added = []
+    for each in changes.added:
+        bodies += [each.file.statistics, *(run.histogram for run in each.file.runs)]
+        runs = tuple(replace(run, histogram=b"") for run in each.file.runs)
+        added.append(replace(each, file=replace(each.file, statistics=b"", runs=runs)))
+    bodies += [each_run.run.histogram for each_run in changes.runs]
+    runs_alone = tuple(replace(each, run=replace(each.run, histogram=b"")) for each in changes.runs)
+    left = replace(changes, added=tuple(added), runs=runs_alone)
+    return left, {ordinal: body for ordinal, body in enumerate(bodies, first) if body}
