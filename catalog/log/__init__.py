@@ -11,11 +11,14 @@ entries      the rows of the log and their chain
 files        the fragments and runs of a table as one Arrow table and a few changes
 state        the pure fold
 checks       what each kind of record requires of the state; pure
+codec        frozen values as msgpack
 tables       the six tables and all statements
 home         what the log needs of a database; sqlite: in a file; postgres: at a server
+pool         connections to it, and forks
 log          follow, append, read
 checkpoints  the state in parts, so that opening need not fold everything
 topologies   the topology history
+leases       what ends by itself with time
 
 The design is that of KDI's log (a commit is appended and acknowledged once it is durable; state in memory is
 rebuilt by reading the log) with the digest chain of a ledger. Not reachable from stores yet.

@@ -8,7 +8,7 @@
 
 Parts are written one by one, in short transactions, and the manifest last: a checkpoint without it does not
 exist. A part that is what it was in the checkpoint before is not written again: the manifest names the number
-under which it lies. The two newest checkpoints stay; a damaged one is passed over for the one before.
+under which it lies. The two newest checkpoints stay; a damaged one is skipped for the one before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import pyarrow as pa
 from elasticscan.base.errors import StoreDamaged, StoreTooNew
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.log import tables
+from elasticscan.catalog.log.codec import pack_value, unpack_value
 from elasticscan.catalog.log.entries import damaged_log
 from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
-from elasticscan.catalog.log.home import Home
+from elasticscan.catalog.log.home import LogHome
 from elasticscan.catalog.log.state import (
     FOLD_VERSION,
     InlineCommit,
@@ -36,7 +37,6 @@ from elasticscan.catalog.log.state import (
     TableState,
 )
 from elasticscan.metadata import IndexInfo, TableInfo
-from elasticscan.metadata.codec import pack_value, unpack_value
 from elasticscan.topology import Placement, Shard, Tablet
 
 KEPT = 2  # checkpoints
@@ -191,7 +191,7 @@ def _table(content: bytes, schema: pa.Schema) -> pa.Table:
     return rows.combine_chunks()
 
 
-def manifests(home: Home) -> list[CheckpointManifest]:
+def manifests(home: LogHome) -> list[CheckpointManifest]:
     """Return the manifests that can be read, the newest first."""
     found = []
     for number, fold, digest, content in home.execute(tables.MANIFESTS):
@@ -207,7 +207,7 @@ def manifests(home: Home) -> list[CheckpointManifest]:
     return found
 
 
-def read_part(home: Home, reference: PartReference) -> bytes:
+def read_part(home: LogHome, reference: PartReference) -> bytes:
     """Return a part of a checkpoint. Raises `StoreDamaged` where it is not what was written."""
     rows = home.execute(tables.CHECKPOINT_PART, {"number": reference.number, "part": reference.name})
     if not rows or sha256(rows[0][1]).digest() != reference.digest:
@@ -216,7 +216,7 @@ def read_part(home: Home, reference: PartReference) -> bytes:
     return content
 
 
-def newest_state(home: Home) -> StoreState | None:
+def newest_state(home: LogHome) -> StoreState | None:
     """Return the state of the newest checkpoint that is whole; None where there is none."""
     for manifest in manifests(home):
         try:
@@ -226,7 +226,7 @@ def newest_state(home: Home) -> StoreState | None:
     return None
 
 
-def read_state(home: Home, manifest: CheckpointManifest) -> StoreState:
+def read_state(home: LogHome, manifest: CheckpointManifest) -> StoreState:
     """Return the state of a checkpoint, which is one of this log."""
     logged = home.execute(tables.DIGEST, {"number": manifest.number})
     if logged != [(manifest.digest,)]:
@@ -234,7 +234,9 @@ def read_state(home: Home, manifest: CheckpointManifest) -> StoreState:
     return state_of(manifest.number, manifest.digest, lambda name: read_part(home, manifest.part(name)))
 
 
-def write(home: Home, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]) -> CheckpointManifest:
+def write(
+    home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]
+) -> CheckpointManifest:
     """Write the checkpoint of a state, read it back, and remove those that are not kept.
 
     `statistics` are, for each table, those of its files by id.
@@ -259,7 +261,7 @@ def write(home: Home, state: StoreState, statistics: Mapping[int, Mapping[int, b
     return manifest
 
 
-def _write_row(home: Home, number: int, part: str, content: bytes) -> None:
+def _write_row(home: LogHome, number: int, part: str, content: bytes) -> None:
     with home.writing() as transaction:
         transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
         values = {"number": number, "part": part, "fold": FOLD_VERSION}
@@ -267,7 +269,7 @@ def _write_row(home: Home, number: int, part: str, content: bytes) -> None:
         transaction.execute(tables.INSERT_CHECKPOINT, values)
 
 
-def _remove_old(home: Home) -> None:
+def _remove_old(home: LogHome) -> None:
     """Remove the parts that no kept checkpoint names."""
     kept = manifests(home)[:KEPT]
     named = {(part.number, part.name) for manifest in kept for part in manifest.parts}
@@ -279,7 +281,7 @@ def _remove_old(home: Home) -> None:
                 transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
 
 
-def statistics_in(home: Home, manifest: CheckpointManifest, table: int) -> dict[int, bytes]:
+def statistics_in(home: LogHome, manifest: CheckpointManifest, table: int) -> dict[int, bytes]:
     """Return what a checkpoint knows of the values in a table's files."""
     rows = _table(read_part(home, manifest.part(f"statistics/{table}")), _STATISTICS)
     return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))

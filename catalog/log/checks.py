@@ -32,7 +32,7 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.catalog.log.state import StoreState, TableState
-from elasticscan.metadata.records import (
+from elasticscan.metadata import (
     FileChanges,
     FragmentsReplaced,
     HorizonRaised,

@@ -18,8 +18,8 @@ from typing import Final
 import msgpack
 
 from elasticscan.base.errors import RESTORE, StoreDamaged, StoreTooNew
-from elasticscan.metadata.codec import unpack_value
-from elasticscan.metadata.records import FORMATS, Record, table_of
+from elasticscan.catalog.log.codec import unpack_value
+from elasticscan.metadata import FORMATS, Record, table_of
 
 GENESIS: Final = bytes(32)  # the digest before the first entry
 
@@ -31,7 +31,7 @@ Part = tuple[int, str]  # table, name of the part
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """What a writer knows of an entry before it has a number.
+    """The part of an entry that its writer knows before it has a number.
 
     Attributes:
         id: 16 random bytes, by which a writer finds out whether its append went through.

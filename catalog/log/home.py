@@ -21,7 +21,7 @@ class Transaction(Protocol):
         """Return all rows of a statement."""
 
 
-class Home(Protocol):
+class LogHome(Protocol):
     """A database with the tables of a log.
 
     Its errors are ours: `CatalogUnavailable` (try again), `CommitUnknown` (the transaction may have been

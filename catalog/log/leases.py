@@ -20,7 +20,7 @@ import msgpack
 
 from elasticscan.catalog.log import tables
 from elasticscan.catalog.log.entries import damaged_log
-from elasticscan.catalog.log.home import Home, Row, Transaction
+from elasticscan.catalog.log.home import LogHome, Row, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LogLease:
         return sha256(msgpack.packb(values)).digest()
 
 
-def take_lease(home: Home, lease: LogLease, now: int) -> bool:
+def take_lease(home: LogHome, lease: LogLease, now: int) -> bool:
     """Take or prolong a lease; False if another owner has it, and its time is not over.
 
     The payload replaces the one before.
@@ -54,7 +54,7 @@ def take_lease(home: Home, lease: LogLease, now: int) -> bool:
     return True
 
 
-def end_lease(home: Home, id: str, owner: str) -> None:  # noqa: A002
+def end_lease(home: LogHome, id: str, owner: str) -> None:  # noqa: A002
     """End a lease, if this owner has it."""
     with home.writing() as transaction:
         before = _one(transaction, id)
@@ -62,7 +62,7 @@ def end_lease(home: Home, id: str, owner: str) -> None:  # noqa: A002
             transaction.execute(tables.DELETE_LEASE, {"id": id})
 
 
-def leases(home: Home) -> list[LogLease]:
+def leases(home: LogHome) -> list[LogLease]:
     """Return all leases, ended ones included.
 
     Raises:
@@ -71,7 +71,7 @@ def leases(home: Home) -> list[LogLease]:
     return [_lease(row) for row in home.execute(tables.LEASES)]
 
 
-def forget_ended(home: Home, before: int) -> int:
+def forget_ended(home: LogHome, before: int) -> int:
     """Remove the leases that ended before a time; returns how many."""
     ended = [lease for lease in leases(home) if lease.until < before]
     with home.writing() as transaction:

@@ -9,7 +9,7 @@ nothing of it is there; or the answer was lost. The last is settled by asking th
 remains `CommitUnknown` if that cannot be asked either. Files that were staged for an append may be deleted
 only after it was refused.
 
-A small commit that has read nothing is one statement where the home has one (`Home.append_inline`): the
+A small commit that has read nothing is one statement where the home has one (`LogHome.append_inline`): the
 database gives it number, time and digest.
 
 **Checkpoint.** Whoever appends writes one when the tail has grown too large to fold at once (`tail_bytes`).
@@ -37,6 +37,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog.log import checkpoints, tables
 from elasticscan.catalog.log.checks import check
+from elasticscan.catalog.log.codec import pack_value
 from elasticscan.catalog.log.entries import (
     GENESIS,
     ROWS,
@@ -53,12 +54,11 @@ from elasticscan.catalog.log.entries import (
     record_of,
     row_of,
 )
-from elasticscan.catalog.log.home import Home, Row, Transaction
+from elasticscan.catalog.log.home import LogHome, Row, Transaction
 from elasticscan.catalog.log.leases import LogLease, end_lease, take_lease
 from elasticscan.catalog.log.state import StoreState, TableState, apply
 from elasticscan.catalog.log.topologies import topology_row
-from elasticscan.metadata.codec import pack_value
-from elasticscan.metadata.records import (
+from elasticscan.metadata import (
     MAX_FILES,
     STORE,
     Record,
@@ -120,14 +120,14 @@ class Append:
 class Log:
     """The log of a store. Safe to use from several threads, and after a fork."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: LogHome) -> None:
         self.home = home
         self._state: StoreState | None = None
         self._lock, self._process = RLock(), os.getpid()
         self._tail_bytes = self._tail_records = 0  # that were folded since the newest checkpoint
 
     @classmethod
-    def create(cls, home: Home, record: StoreCreated) -> Log:
+    def create(cls, home: LogHome, record: StoreCreated) -> Log:
         """Begin a log with its first record."""
         log = cls(home)
         log.append(Append(record))

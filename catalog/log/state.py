@@ -28,21 +28,25 @@ from elasticscan.catalog.log.files import (
     fragment_row,
     run_row,
 )
-from elasticscan.metadata import Fragment, IndexInfo, IndexRun, StagedRun, TableInfo
-from elasticscan.metadata.records import (
+from elasticscan.metadata import (
     LAYOUT,
     FileChanges,
+    Fragment,
     FragmentsReplaced,
     HorizonRaised,
     IndexDefined,
+    IndexInfo,
+    IndexRun,
     MoveSwitched,
     Record,
     RowsCommitted,
     SecretChanged,
     ShardDefined,
+    StagedRun,
     StoreCreated,
     TableDefined,
     TableDropped,
+    TableInfo,
     TabletsChanged,
     TagChanged,
     TimeObserved,

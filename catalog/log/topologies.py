@@ -14,9 +14,9 @@ import msgpack
 
 from elasticscan.catalog.log import tables
 from elasticscan.catalog.log.entries import damaged_log
-from elasticscan.catalog.log.home import Home, Transaction
+from elasticscan.catalog.log.home import LogHome, Transaction
 from elasticscan.catalog.log.state import StoreState
-from elasticscan.metadata.records import (
+from elasticscan.metadata import (
     MoveSwitched,
     Record,
     StoreCreated,
@@ -61,7 +61,7 @@ def _plain(tablet: Tablet) -> TabletRow:
     return tablet.id, tablet.start, tablet.end, tablet.shard, tablet.epoch
 
 
-def placement_at(home: Home, number: int) -> Placement:
+def placement_at(home: LogHome, number: int) -> Placement:
     """Return the placement as of a number."""
     ((whole,),) = home.execute(tables.WHOLE_TOPOLOGY, {"number": number})
     if whole is None:

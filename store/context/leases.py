@@ -24,7 +24,7 @@ from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.context.lookups import TableState, check_kept
+from elasticscan.store.context.lookups import KnownTable, check_kept
 from elasticscan.store.context.shared import Context
 
 # Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
@@ -98,7 +98,7 @@ def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
 
 
 @retry_interrupted
-def _keep_lease(context: Context, key: ContinuationKey, state: TableState) -> TableInfo:
+def _keep_lease(context: Context, key: ContinuationKey, state: KnownTable) -> TableInfo:
     now = context.clock.now()
     if not key.lease or not key.cursors:  # the stream that it is a part of holds what it reads
         return state.table

@@ -152,7 +152,7 @@ def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
     return groups
 
 
-class TableState:
+class KnownTable:
     """A table's fragments at one layout."""
 
     def __init__(
@@ -244,7 +244,7 @@ class TableState:
 NO_STATISTICS = TableStatistics(0, {}, {}, {})
 
 
-def read_statistics(tx: Tx, state: TableState, kept: TableStatistics) -> TableStatistics:
+def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableStatistics:
     """Statistics of a table's fragments and runs; what is kept already is not read again."""
     fragments = {fragment.id for fragment in state.fragments}
     runs = {run.id for run in state.all_runs()}
@@ -271,7 +271,7 @@ class CurrentTable:
 
     layout: int
     newest: int
-    state: TableState
+    state: KnownTable
     placement: Placement
 
 

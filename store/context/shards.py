@@ -36,7 +36,7 @@ from elasticscan.storage import (
     read_ranges,
     read_rows,
 )
-from elasticscan.store.context.lookups import TableState
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.shared import Context
 from elasticscan.topology import Placement
 
@@ -123,7 +123,7 @@ class LocalShards:
     def read_rows(self, request: RowRequest) -> RowAnswer:
         self._context.checkpoint("page asked for")
 
-        def read(state: TableState) -> RowAnswer:
+        def read(state: KnownTable) -> RowAnswer:
             answer = read_rows(self._rows_of(state, request), request)
             if not request.columns or request.definition in (None, state.table.definition):
                 return answer
@@ -143,11 +143,11 @@ class LocalShards:
     def _read_newest(
         self,
         request: PageRequest | RowRequest,
-        read: Callable[[TableState], Answer],
+        read: Callable[[KnownTable], Answer],
         after: int | None = None,
         layout: int | None = None,
     ) -> Answer:
-        failed: TableState | None = None
+        failed: KnownTable | None = None
         while True:
             state = self._context.table_state(request.table, request.snapshot, after, layout)
             self._context.checkpoint("page looked up")
@@ -161,7 +161,7 @@ class LocalShards:
                     raise
                 failed, layout = state, None
 
-    def _rows_of(self, state: TableState, request: PageRequest | RowRequest) -> PageSource:
+    def _rows_of(self, state: KnownTable, request: PageRequest | RowRequest) -> PageSource:
         """Return the fragments that a shard has of a table."""
         view, floor, table = state.view(request.shard), state.floor(request.snapshot), state.table
         if request.definition is not None:
@@ -170,13 +170,13 @@ class LocalShards:
             table, view, self._context.readers.opener(table), floor, expect=self._context.readers.expect
         )
 
-    def _read(self, request: PageRequest, state: TableState) -> PageRows:
+    def _read(self, request: PageRequest, state: KnownTable) -> PageRows:
         page = self._read_page(request, state)
         if request.definition in (None, state.table.definition):
             return page
         return replace(page, rows=_rows_as_of(page.rows, state.table, request))
 
-    def _read_page(self, request: PageRequest, state: TableState) -> PageRows:
+    def _read_page(self, request: PageRequest, state: KnownTable) -> PageRows:
         source = self._rows_of(state, request)
         if request.order is not None:
             return read_index_page(self._through_index(source, state, request.shard, request.order), request)
@@ -190,7 +190,7 @@ class LocalShards:
         return read_page(source, request) if request.changes is None else read_changes(source, request)
 
     def _through_index(
-        self, rows: PageSource, state: TableState, shard: int, order: IndexOrder
+        self, rows: PageSource, state: KnownTable, shard: int, order: IndexOrder
     ) -> IndexSource:
         index = state.index(order.index)
 

@@ -36,9 +36,9 @@ from elasticscan.store.context.following import NoUpkeep, Upkeep
 from elasticscan.store.context.lookups import (
     NO_STATISTICS,
     CurrentTable,
+    KnownTable,
     Lasting,
     LruCache,
-    TableState,
     TableStatistics,
     check_kept,
     check_reached,
@@ -87,14 +87,14 @@ class Context:
         self._known_newest = False
         self._placement = Lasting[None, Placement]()
         self.looked: tuple[Placement, float] | None = None  # last look, by any thread, and when it began
-        self._tables: dict[int, TableState] = {}
+        self._tables: dict[int, KnownTable] = {}
         self._definitions = Lasting[int, TableInfo]()
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
-        self._statistics: dict[int, tuple[TableState | None, TableStatistics]] = {}
+        self._statistics: dict[int, tuple[KnownTable | None, TableStatistics]] = {}
         self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
         self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
         self._topology: Topology | None = None
@@ -437,7 +437,7 @@ class Context:
     @retry_interrupted
     def table_state(
         self, table_id: int, snapshot: int, after: int | None = None, layout: int | None = None
-    ) -> TableState:
+    ) -> KnownTable:
         """Return a table's fragments as they are now, and what its snapshot excludes.
 
         Args:
@@ -465,7 +465,7 @@ class Context:
             if with_statistics:
                 self.statistics_in(tx, state)
 
-    def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> TableState:
+    def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
         layout, last_commit = tx.versions()
         table = tx.table_by_id(table_id)
         if table is None:
@@ -479,7 +479,7 @@ class Context:
             check_kept(table, after)
             check_reached(last_commit, snapshot)
         indexes = self.indexes_in(tx, table_id)
-        state = TableState(
+        state = KnownTable(
             layout,
             last_commit,
             table,
@@ -526,7 +526,7 @@ class Context:
         return self._indexes.put(layout, table_id, tx.indexes(table_id)) if cached is None else cached
 
     @retry_interrupted
-    def statistics(self, state: TableState) -> TableStatistics:
+    def statistics(self, state: KnownTable) -> TableStatistics:
         """Statistics of a table's fragments and runs; the ones read for an earlier layout are kept."""
         before, kept = self._statistics.get(state.table.id, (None, None))
         if before is state and kept is not None:
@@ -534,7 +534,7 @@ class Context:
         with self.catalog.reading() as tx:
             return self.statistics_in(tx, state)
 
-    def statistics_in(self, tx: Tx, state: TableState) -> TableStatistics:
+    def statistics_in(self, tx: Tx, state: KnownTable) -> TableStatistics:
         """As `statistics`, read in a transaction."""
         _, kept = self._statistics.get(state.table.id, (None, NO_STATISTICS))
         statistics = read_statistics(tx, state, kept)

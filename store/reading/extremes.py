@@ -28,7 +28,7 @@ from elasticscan.filters import (
 from elasticscan.metadata import Block, Fragment, FragmentStatistics
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import TableState
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.plain import plain_fragments
 
 _TEXT_END = b"\0\0"  # of the keys of texts and bytes, which have it nowhere else
@@ -63,7 +63,7 @@ def known_values(
 
 
 def _batches(
-    context: Context, state: TableState, fragments: Sequence[Fragment], key: ContinuationKey
+    context: Context, state: KnownTable, fragments: Sequence[Fragment], key: ContinuationKey
 ) -> _Batches | None:
     """Return the record batches all of whose rows the scan gives; None if it gives some rows of another."""
     statistics = context.statistics(state).fragments_of(key.definition)

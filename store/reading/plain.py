@@ -5,11 +5,11 @@ from __future__ import annotations
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import TableState
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.topology import SlotSet
 
 
-def plain_fragments(context: Context, key: ContinuationKey) -> tuple[TableState, list[Fragment]] | None:
+def plain_fragments(context: Context, key: ContinuationKey) -> tuple[KnownTable, list[Fragment]] | None:
     """Return the fragments whose rows are just those that a scan which stands at its beginning would test.
 
     Each slot must be in one fragment alone, and each fragment must be nothing but rows of these slots that

@@ -20,7 +20,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch, SnapshotExpir
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import CurrentTable, TableState
+from elasticscan.store.context.lookups import CurrentTable, KnownTable
 from elasticscan.store.reading.getting import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
@@ -221,7 +221,7 @@ def _conform(batch: pa.RecordBatch, table: TableInfo, needed: list[str], is_any:
     return conform(batch, pa.schema([table.schema.field(name) for name in needed]))
 
 
-def _piece_rows(state: TableState) -> int:
+def _piece_rows(state: KnownTable) -> int:
     """So many rows that those which they meet take about `PIECE_BYTES`."""
     rows, size = (sum(getattr(f, what) for f in state.fragments) for what in ("rows", "bytes"))
     return max(1, min(MOST_KEYS, PIECE_BYTES * rows // size)) if size else MOST_KEYS

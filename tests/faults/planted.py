@@ -588,7 +588,7 @@ def later_rounds_hide_tombstones(patch: Patch) -> None:
 
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
 def expired_snapshot_is_read(patch: Patch) -> None:
-    patch.setattr(lookups.TableState, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
+    patch.setattr(lookups.KnownTable, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
     patch.setattr(Tx, "check_snapshot", lambda self, table, snapshot: None)
 
 
@@ -599,7 +599,7 @@ def scan_reads_the_newest_rows(patch: Patch) -> None:
 
 @fault("programs", "an overwrite hides all rows before it")
 def overwrite_hides_nothing(patch: Patch) -> None:
-    patch.setattr(lookups.TableState, "floor", lambda self, snapshot: 0)
+    patch.setattr(lookups.KnownTable, "floor", lambda self, snapshot: 0)
 
 
 @fault("programs", "a cached placement is used only while the layout is the same")
@@ -704,7 +704,7 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 )
 def index_is_published_unfinished(patch: Patch) -> None:
     patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
-    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("programs", "an index becomes ready by its table", style="builds alongside changes")
@@ -715,7 +715,7 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
         return honest(self, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
 
     patch.setattr(Tx, "transition_index", hasty)
-    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault(
@@ -725,13 +725,13 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
 )
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
     patch.setattr(publishing, "missing_runs", lambda indexes, staged: False)
-    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("programs", "a tablet takes its entries along when it moves", style="index scans alongside movers")
 def moved_copies_have_no_runs(patch: Patch) -> None:
     patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
-    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault(
@@ -924,15 +924,15 @@ def everything_is_exact(patch: Patch) -> None:
 
 @fault("programs", "a scan whose index was dropped ends, even if there is one of the same name")
 def dropped_index_is_read_on(patch: Patch) -> None:
-    honest, known = lookups.TableState.index, {}
+    honest, known = lookups.KnownTable.index, {}
 
     def remembering(self: Any, index_id: int) -> Any:
         with contextlib.suppress(TableChanged):
             known[index_id] = honest(self, index_id)
         return known.get(index_id) or honest(self, index_id)
 
-    patch.setattr(lookups.TableState, "index", remembering)
-    patch.setattr(lookups.TableState, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
+    patch.setattr(lookups.KnownTable, "index", remembering)
+    patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 # ------------------------------------------------------------------------------- columns that come later

@@ -13,7 +13,7 @@ import pytest
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.store import Store
-from elasticscan.store.context.lookups import TableState
+from elasticscan.store.context.lookups import KnownTable
 from tests.seeds import seeds
 
 STEPS, KEYS = 25, 60
@@ -90,7 +90,7 @@ def seen(store: Store) -> tuple[object, ...]:
     rows = sorted(
         row for page in store.table("t").scan() for row in zip(*page.rows.to_pydict().values(), strict=True)
     )
-    state: TableState = context.look(table.id).state
+    state: KnownTable = context.look(table.id).state
     floors = [state.floor(commit) for commit in range(state.last_commit + 1)]
     runs = sorted(state.all_runs(), key=lambda run: run.id)
     indexes, placement = context.indexes(table.id), context.placement()
