@@ -57,6 +57,7 @@ moves          those under way; seal_keys: secrets
 indexes        indexes and their runs; fragments: files of rows
 tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
 reports        what scans say of themselves while they run
+log            the log that takes the place of all these tables (not reachable from stores yet)
 definitions    the columns of a table, as its row keeps them
 checks         the check of all of it; dump: all of it as values, and back
 catalog        `Catalog`, which opens transactions, and `Tx`, which is one

@@ -65,7 +65,7 @@ class AddedRun:
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """What a record changes in the files of one table.
+    """Changes of the files of one table.
 
     Attributes:
         added: fragments, with the runs of their indexes.
