@@ -26,7 +26,7 @@ from elasticscan.catalog.log import tables
 from elasticscan.catalog.log.codec import pack_value, unpack_value
 from elasticscan.catalog.log.entries import damaged_log
 from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
-from elasticscan.catalog.log.home import LogHome
+from elasticscan.catalog.log.home import LogHome, retry
 from elasticscan.catalog.log.state import (
     FOLD_VERSION,
     InlineCommit,
@@ -262,11 +262,15 @@ def write(
 
 
 def _write_row(home: LogHome, number: int, part: str, content: bytes) -> None:
-    with home.writing() as transaction:
-        transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
-        values = {"number": number, "part": part, "fold": FOLD_VERSION}
-        values |= {"digest": sha256(content).digest(), "bytes": content}
-        transaction.execute(tables.INSERT_CHECKPOINT, values)
+    values = {"number": number, "part": part, "fold": FOLD_VERSION}
+    values |= {"digest": sha256(content).digest(), "bytes": content}
+
+    def write_part() -> None:
+        with home.writing() as transaction:
+            transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
+            transaction.execute(tables.INSERT_CHECKPOINT, values)
+
+    retry(home, write_part)
 
 
 def _remove_old(home: LogHome) -> None:
@@ -275,10 +279,15 @@ def _remove_old(home: LogHome) -> None:
     named = {(part.number, part.name) for manifest in kept for part in manifest.parts}
     named |= {(manifest.number, "manifest") for manifest in kept}
     newest = max(manifest.number for manifest in kept)
-    for number, part in home.execute(tables.CHECKPOINT_PARTS):
-        if (number, part) not in named and number < newest:  # a later one is being written
-            with home.writing() as transaction:
-                transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
+    there = home.execute(tables.CHECKPOINT_PARTS)
+
+    def remove() -> None:
+        with home.writing() as transaction:
+            for number, part in there:
+                if (number, part) not in named and number < newest:
+                    transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
+
+    retry(home, remove)
 
 
 def statistics_in(home: LogHome, manifest: CheckpointManifest, table: int) -> dict[int, bytes]:

@@ -6,9 +6,15 @@ PostgresHome   a server, for many machines
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from random import random
+from time import monotonic, sleep
+from typing import Any, Protocol, TypeVar
+
+from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
+
+T = TypeVar("T")
 
 Row = tuple[Any, ...]
 NOTHING: Mapping[str, Any] = {}
@@ -34,7 +40,7 @@ class LogHome(Protocol):
     retry_seconds: float
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        """Return all rows of one statement, which is a transaction of its own."""
+        """Return all rows of one statement, a transaction of its own that reads; it is tried again."""
 
     def reading(self) -> AbstractContextManager[Transaction]:
         """Return a transaction that reads."""
@@ -52,3 +58,22 @@ class LogHome(Protocol):
         """Return the time in microseconds since the epoch, UTC."""
 
     def close(self) -> None: ...
+
+
+def retry(home: LogHome, attempt: Callable[[], T]) -> T:
+    """Return what an attempt returns, made again while the home cannot be reached, or an answer is lost.
+
+    The attempt does no harm if it is made twice. After a lost answer it is made once more at least, so that
+    it can look for what it did. It waits for random times, which grow.
+    """
+    until, pause, looked = monotonic() + home.retry_seconds, 0.01, False
+    while True:
+        try:
+            return attempt()
+        except (CatalogUnavailable, CommitUnknown) as error:
+            must_look = isinstance(error, CommitUnknown) and not looked
+            if monotonic() > until and not must_look:
+                raise
+            looked = looked or must_look
+        sleep(pause * random())
+        pause = min(1.0, 2 * pause)

@@ -13,6 +13,7 @@ A damaged one might keep anything, so while there is one nothing is removed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -20,7 +21,7 @@ import msgpack
 
 from elasticscan.catalog.log import tables
 from elasticscan.catalog.log.entries import damaged_log
-from elasticscan.catalog.log.home import LogHome, Row, Transaction
+from elasticscan.catalog.log.home import LogHome, Row, Transaction, retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +45,23 @@ def take_lease(home: LogHome, lease: LogLease, now: int) -> bool:
 
     The payload replaces the one before.
     """
-    with home.writing() as transaction:
-        before = _one(transaction, lease.id)
-        if before is not None and before.owner != lease.owner and before.until > now:
-            return False
-        transaction.execute(tables.DELETE_LEASE, {"id": lease.id})
-        values = {name: getattr(lease, name) for name in LogLease.__slots__}
-        transaction.execute(tables.INSERT_LEASE, values | {"digest": lease.digest})
-    return True
+    values = {name: getattr(lease, name) for name in LogLease.__slots__}
+
+    def take() -> bool:
+        with home.writing() as transaction:
+            before = _one(transaction, lease.id)
+            if before is not None and before.owner != lease.owner and before.until > now:
+                return False
+            transaction.execute(tables.DELETE_LEASE, {"id": lease.id})
+            transaction.execute(tables.INSERT_LEASE, values | {"digest": lease.digest})
+        return True
+
+    return retry(home, take)
 
 
 def end_lease(home: LogHome, id: str, owner: str) -> None:  # noqa: A002
     """End a lease, if this owner has it."""
-    with home.writing() as transaction:
-        before = _one(transaction, id)
-        if before is not None and before.owner == owner:
-            transaction.execute(tables.DELETE_LEASE, {"id": id})
+    _end(home, id, lambda lease: lease.owner == owner)
 
 
 def leases(home: LogHome) -> list[LogLease]:
@@ -74,12 +76,19 @@ def leases(home: LogHome) -> list[LogLease]:
 def forget_ended(home: LogHome, before: int) -> int:
     """Remove the leases that ended before a time; returns how many."""
     ended = [lease for lease in leases(home) if lease.until < before]
-    with home.writing() as transaction:
-        for lease in ended:
-            row = _one(transaction, lease.id)
-            if row is not None and row.until < before:  # it was not prolonged meanwhile
-                transaction.execute(tables.DELETE_LEASE, {"id": lease.id})
+    for lease in ended:
+        _end(home, lease.id, lambda found: found.until < before)  # it may have been prolonged
     return len(ended)
+
+
+def _end(home: LogHome, id: str, condition: Callable[[LogLease], bool]) -> None:  # noqa: A002
+    def end() -> None:
+        with home.writing() as transaction:
+            lease = _one(transaction, id)
+            if lease is not None and condition(lease):
+                transaction.execute(tables.DELETE_LEASE, {"id": id})
+
+    retry(home, end)
 
 
 def _one(transaction: Transaction, id: str) -> LogLease | None:  # noqa: A002

@@ -18,12 +18,10 @@ database gives it number, time and digest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import random
 from secrets import token_hex
 from threading import RLock
-from time import monotonic, sleep
 from typing import Any
 
 import msgpack
@@ -54,7 +52,7 @@ from elasticscan.catalog.log.entries import (
     record_of,
     row_of,
 )
-from elasticscan.catalog.log.home import LogHome, Row, Transaction
+from elasticscan.catalog.log.home import LogHome, Row, Transaction, retry
 from elasticscan.catalog.log.leases import LogLease, end_lease, take_lease
 from elasticscan.catalog.log.state import StoreState, TableState, apply
 from elasticscan.catalog.log.topologies import topology_row
@@ -148,12 +146,7 @@ class Log:
             StoreDamaged: the log is not what was appended.
         """
         with self._locked():
-            for note in self._attempts():
-                try:
-                    return self._followed()
-                except CatalogUnavailable as unavailable:
-                    note(unavailable)
-        raise AssertionError("unreachable")
+            return retry(self.home, self._followed)
 
     def _followed(self) -> StoreState:
         # Checkpoints are read before the log is: one that is newer than what is seen of it would be a riddle.
@@ -245,41 +238,28 @@ class Log:
         with self._locked():
             base = 0 if self._state is None else self._state.number
             lost: CommitUnknown | None = None
-            for note in self._attempts():
+
+            def attempt() -> Appended:
+                nonlocal lost
                 try:
-                    if lost is not None:
-                        appended = self._found(row, base)
-                        if appended is not None:
-                            return appended
-                        lost = None
-                    appended = None if check_also else self._append_inline(what, row, parts)
+                    appended = None if lost is None else self._found(row, base)
+                except CatalogUnavailable:
+                    assert lost is not None
+                    raise lost from None
+                lost = None
+                try:
+                    if appended is None and check_also is None:
+                        appended = self._append_inline(what, row, parts)
                     return appended or self._append(what, row, parts, check_also)
-                except _Trimmed:
-                    self._state = self._from_checkpoint()
                 except CommitUnknown as unknown:
                     lost = unknown
-                    note(unknown)
-                except CatalogUnavailable as unavailable:
-                    note(lost or unavailable)
-        raise AssertionError("unreachable")
+                    raise
 
-    def _attempts(self) -> Iterator[Callable[[ElasticScanError], None]]:
-        """Yield once for each attempt a function that notes its error, or raises it if it was the last.
-
-        An answer that was lost is looked for once at least, also where nothing else is tried again.
-        """
-        until, pause, lost = monotonic() + self.home.retry_seconds, 0.01, 0
-
-        def note(error: ElasticScanError) -> None:
-            nonlocal lost, pause
-            lost += isinstance(error, CommitUnknown)
-            if monotonic() > until and lost != 1:
-                raise error
-            sleep(pause * random())
-            pause = min(1.0, 2 * pause)
-
-        while True:
-            yield note
+            try:
+                return retry(self.home, attempt)
+            except _Trimmed:
+                self._state = self._from_checkpoint()
+            return retry(self.home, attempt)
 
     def _append(
         self,
@@ -478,6 +458,11 @@ class Log:
                 for number, table, part in going:
                     transaction.execute(tables.DELETE_PART, {"number": number, "table": table, "part": part})
             dropped, after = dropped + len(going), some[-1][0]
+
+    def _delete(self, parts: Sequence[Row]) -> None:
+        with self.home.writing() as transaction:
+            for number, table, part in parts:
+                transaction.execute(tables.DELETE_PART, {"number": number, "table": table, "part": part})
 
 
 class _Trimmed(Exception):

@@ -29,7 +29,7 @@ from elasticscan.base.limits import ANSWER_SECONDS, BUSY_SECONDS, FIRST_CONNECT_
 from elasticscan.base.redaction import without
 from elasticscan.catalog.log import tables
 from elasticscan.catalog.log.entries import GENESIS, damaged_log
-from elasticscan.catalog.log.home import NOTHING, Row
+from elasticscan.catalog.log.home import NOTHING, Row, retry
 from elasticscan.catalog.log.pool import ConnectionPool
 
 _NOW: Final = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
@@ -94,8 +94,11 @@ class PostgresHome:
         self._pool.close()
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
-        with self._connection() as connection:
-            return _PostgresTransaction(connection).execute(statement, values)
+        def attempt() -> list[Row]:
+            with self._connection() as connection:
+                return _PostgresTransaction(connection).execute(statement, values)
+
+        return retry(self, attempt)
 
     @contextmanager
     def reading(self, write: bool = False) -> Iterator[_PostgresTransaction]:
