@@ -68,6 +68,7 @@ indexes      index files and their pages; changes: what commits did to rows
 copying      rows of some slots as a new fragment: moves and compaction
 shared_keys  keys that a staged write has in common with commits
 conform      rows of users as the table's schema has them; row_limits: how large they may be
+memory_fragment  rows that lie in the log, as a fragment in memory, or flushed to one on a disk
 ingest       rows on their way in; definition: what a table may be
 
 Sources: the fragment shared by several tablets and the sorted-run merge are those of log-structured
