@@ -129,7 +129,7 @@ class RowsCommitted:
     Attributes:
         operation: its name in the table's history: write, delete, overwrite, …
         definition: the number of the table's definition by which its rows are written.
-        rows: how many rows it writes, tombstones included.
+        rows: how many rows it writes, tombstones included; `tombstones` says how many these are.
         bytes: their size, in the log or in files.
         slots: those of its rows in the log; empty if they are in files.
         overwrites: all rows of earlier commits are gone with it.
@@ -141,6 +141,7 @@ class RowsCommitted:
     definition: int
     rows: int
     bytes: int
+    tombstones: int = 0
     slots: SlotSet = NO_SLOTS
     overwrites: bool = False
     based_on: int = 0

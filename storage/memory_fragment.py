@@ -86,7 +86,7 @@ class CommittedRows:
         )
 
     def write(self, disk: Disk, shard: int, slots: SlotSet, origin: Origin) -> AddedFragment:
-        """Write them, at least one, as a fragment that serves `slots`: to memory, or by a flush to a shard."""
+        """Write them, at least one, as a fragment that serves `slots`: to memory, or to a shard's disk."""
         assert self.rows.num_rows, "a fragment without rows is never written"
         target = FragmentTarget(disk, shard, self.table, self.rows.schema, origin)
         numbers = self.rows.column(COMMIT).to_numpy()

@@ -26,6 +26,7 @@ from elasticscan.base.errors import (
     CommitUnknown,
     DiskFull,
     ElasticScanError,
+    NotSupported,
     ReadOnlyStore,
 )
 from elasticscan.base.limits import BUSY_SECONDS
@@ -34,7 +35,7 @@ from elasticscan.catalog.log.entries import GENESIS, damaged_log
 from elasticscan.catalog.log.home import NOTHING, Row
 from elasticscan.catalog.log.pool import ConnectionPool
 
-LOWEST_SQLITE: Final = "3.51.3"  # older ones can lose a page when a write meets a checkpoint of the WAL
+_LOWEST_SQLITE: Final = (3, 51, 3)  # older ones can lose a page when a write meets a checkpoint of the WAL
 _WAL_PAGES = 1_000  # of 4 KiB: more are copied into the database
 
 
@@ -52,6 +53,11 @@ class SqliteHome:
     retry_seconds = 0.0  # what it says the first time holds
 
     def __init__(self, path: Path, clock: Clock | None = None, wait_seconds: float = BUSY_SECONDS) -> None:
+        found = tuple(map(int, apsw.sqlite_lib_version().split(".")))
+        if found < _LOWEST_SQLITE:
+            raise NotSupported(
+                f"SQLite {apsw.sqlite_lib_version()} can lose pages of a log; install the newest apsw from PyPI"
+            )
         self.path, self._clock, self._wait = path, clock or SystemClock(), wait_seconds
         self._pool = ConnectionPool(
             self._connected, lambda c: not c.in_transaction, lambda c: c.close(True), across_forks=False

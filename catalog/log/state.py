@@ -67,6 +67,7 @@ class InlineCommit:
     definition: int
     rows: int
     bytes: int
+    tombstones: int
     slots: SlotSet
 
 
@@ -276,7 +277,9 @@ def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
 def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
     table, number = state.table(record.table), entry.number
     if record.slots:
-        inline = InlineCommit(number, record.definition, record.rows, record.bytes, record.slots)
+        inline = InlineCommit(
+            number, record.definition, record.rows, record.bytes, record.tombstones, record.slots
+        )
         table = replace(table, memory=(*table.memory, inline))
     changed = with_files(table, record.files, number, first=0)
     changed = replace(
