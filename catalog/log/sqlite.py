@@ -56,7 +56,7 @@ class SqliteHome:
         found = tuple(map(int, apsw.sqlite_lib_version().split(".")))
         if found < _LOWEST_SQLITE:
             raise NotSupported(
-                f"SQLite {apsw.sqlite_lib_version()} can lose pages of a log; install the newest apsw from PyPI"
+                f"SQLite {apsw.sqlite_lib_version()} can lose pages of a log; install a newer apsw"
             )
         self.path, self._clock, self._wait = path, clock or SystemClock(), wait_seconds
         self._pool = ConnectionPool(
