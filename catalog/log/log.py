@@ -123,6 +123,7 @@ class Log:
         self._state: StoreState | None = None
         self._lock, self._process = RLock(), os.getpid()
         self._tail_bytes = self._tail_records = 0  # that were folded since the newest checkpoint
+        self._checkpointed = 0  # the number of that, as far as this process knows
 
     @classmethod
     def create(cls, home: LogHome, record: StoreCreated) -> Log:
@@ -406,10 +407,15 @@ class Log:
 
     # Checkpoints
 
-    @property
-    def wants_checkpoint(self) -> bool:
-        """True once folding the tail would take a process some 20 ms."""
-        return self._tail_records >= TAIL_RECORDS or self._tail_bytes >= TAIL_BYTES
+    def checkpoint_if_long(self) -> bool:
+        """Write a checkpoint if folding the tail would take a process some 20 ms; for after an append."""
+        with self._locked():
+            if self._tail_records < TAIL_RECORDS and self._tail_bytes < TAIL_BYTES:
+                return False
+            self._tail_bytes = self._tail_records = 0
+            newest = max((manifest.number for manifest in checkpoints.manifests(self.home)), default=0)
+            is_written, self._checkpointed = newest > self._checkpointed, newest
+        return not is_written and self.write_checkpoint()
 
     def write_checkpoint(self) -> bool:
         """Write a checkpoint of the state as of the head; False if another process is writing one.
@@ -428,8 +434,6 @@ class Log:
             checkpoints.write(self.home, state, statistics)
         finally:
             end_lease(self.home, lease.id, owner)
-        with self._locked():
-            self._tail_bytes = self._tail_records = 0
         return True
 
     def drop_payloads(self, older_than: int) -> int:
