@@ -291,8 +291,11 @@ def _remove_old(home: LogHome) -> None:
 
 
 def statistics_in(home: LogHome, manifest: CheckpointManifest, table: int) -> dict[int, bytes]:
-    """Return what a checkpoint knows of the values in a table's files."""
-    rows = _table(read_part(home, manifest.part(f"statistics/{table}")), _STATISTICS)
+    """Return what a checkpoint knows of the values in a table's files; nothing if the table is newer."""
+    name = f"statistics/{table}"
+    if all(part.name != name for part in manifest.parts):
+        return {}
+    rows = _table(read_part(home, manifest.part(name)), _STATISTICS)
     return dict(zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True))
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from threading import RLock
@@ -31,6 +32,7 @@ from elasticscan.base.errors import (
     CatalogUnavailable,
     CommitUnknown,
     ElasticScanError,
+    StoreDamaged,
     StoreNotFound,
 )
 from elasticscan.catalog.log import checkpoints, tables
@@ -391,19 +393,28 @@ class Log:
         return found
 
     def statistics_of(self, table: int, ids: Collection[int]) -> dict[int, bytes]:
-        """Return what is known of the values in files; damaged or missing statistics save no work."""
-        found: dict[int, bytes] = {}
+        """Return what is known of the values in files; damaged or missing statistics are left out."""
+        found, covered = dict[int, bytes](), 0
+        for manifest in checkpoints.manifests(self.home)[:1]:
+            if any(file // MAX_FILES <= manifest.number for file in ids):
+                with suppress(StoreDamaged):
+                    found, covered = checkpoints.statistics_in(self.home, manifest, table), manifest.number
         for number in sorted({file // MAX_FILES for file in ids}):
-            asked = {"number": number, "table": table, "part": STATISTICS}
-            for (content,) in self.home.execute(tables.PART, asked):
-                for ordinal, body in checkpoints.unpack_statistics_part(content).items():
-                    found[number * MAX_FILES + ordinal] = body
-        missing = set(ids) - found.keys()
-        if missing:
-            for manifest in checkpoints.manifests(self.home)[:1]:
-                known = checkpoints.statistics_in(self.home, manifest, table)
-                found |= {file: known[file] for file in missing & known.keys()}
+            if number > covered:
+                with suppress(StoreDamaged):
+                    found |= self._statistics_brought(number)
         return {file: body for file, body in found.items() if file in ids}
+
+    def _statistics_brought(self, number: int) -> dict[int, bytes]:
+        """Return the statistics that a record brought, by the files' ids."""
+        for entry in self.entries(number, number):
+            part = (entry.row.table, STATISTICS)
+            asked = {"number": number, "table": part[0], "part": part[1]}
+            for (content,) in self.home.execute(tables.PART, asked):
+                check_part(entry, part, content)
+                bodies = checkpoints.unpack_statistics_part(content)
+                return {number * MAX_FILES + ordinal: body for ordinal, body in bodies.items()}
+        return {}
 
     # Checkpoints
 
