@@ -150,12 +150,19 @@ class RowsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class FragmentsReplaced:
-    """Other files with the same rows: `horizon` is the one by which versions were left out."""
+    """Other files with the same rows.
+
+    Attributes:
+        horizon: the one by which versions were left out.
+        served: how many slots its sources, fragments and commits in the log, served in sum when their rows
+            were copied. What each serves only shrinks: the same sum says that none was moved or replaced.
+    """
 
     table: int
     operation: str
     horizon: int
     files: FileChanges
+    served: int = 0
 
 
 @dataclass(frozen=True, slots=True)

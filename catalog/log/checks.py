@@ -6,8 +6,8 @@ files is made before, and asked for here by the number that it was made at (`bas
     record              requires
     RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
                         slots live, with runs of all indexes; if it has read rows, no commit since
-    FragmentsReplaced   each replaced fragment and commit still there; its own fragments in place, with runs;
-                        the horizon by which versions were left out
+    FragmentsReplaced   each replaced fragment and commit still there, serving what it served; its own
+                        fragments in place, with runs; the horizon by which versions were left out
     MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since its copy
     TableDefined        the definition that it was made from, a name of its own
     IndexDefined        its table, a name of its own
@@ -22,6 +22,7 @@ Raised: `TableChanged` (start again), `WriteConflict` (try again), `SnapshotExpi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from elasticscan.base.errors import (
@@ -33,6 +34,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog.log.state import StoreState, TableState
 from elasticscan.metadata import (
+    NO_CHANGES,
     FileChanges,
     FragmentsReplaced,
     HorizonRaised,
@@ -78,7 +80,7 @@ def _check_rows(state: StoreState, record: RowsCommitted) -> None:
 
 
 def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
-    if record.table in state.dropped:  # its files are forgotten
+    if record.table in state.dropped and replace(record.files, forgotten=()) == NO_CHANGES:
         return
     table = _existing(state, record.table)
     if table.info.oldest_snapshot != record.horizon:
@@ -88,14 +90,26 @@ def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
     unflushed = {commit.number for commit in table.memory}
     if table.fragments.missing(named) or not set(changes.flushed) <= unflushed:
         raise WriteConflict(f"files of table {table.info.name!r} were replaced meanwhile; try again")
-    for commit in table.memory:
-        if commit.number in changes.flushed and not (commit.slots & changes.flushed_slots):
-            raise WriteConflict(f"rows of table {table.info.name!r} were flushed meanwhile; try again")
+    if table.served_by(changes) != record.served:
+        raise WriteConflict(f"rows of table {table.info.name!r} were moved or replaced meanwhile; try again")
+    _check_runs(table, changes)
     _check_files(table, changes, state.placement)
 
 
+def _check_runs(table: TableState, changes: FileChanges) -> None:
+    """Raise unless runs are of indexes that there are, and of fragments that have none."""
+    if not changes.runs:
+        return
+    indexes = {index.id for index in table.indexes}
+    there = table.runs.where("fragment", {added.fragment for added in changes.runs})
+    having = {(row["index"], row["fragment"]) for row in there}
+    for added in changes.runs:
+        if added.run.index not in indexes or (added.run.index, added.fragment) in having:
+            raise WriteConflict(f"an index of table {table.info.name!r} was changed meanwhile; look again")
+
+
 def _check_files(table: TableState, changes: FileChanges, placement: Placement) -> None:
-    """Raise unless fragments lie where their slots live, and have runs of all indexes."""
+    """Raise unless fragments lie where their slots live, and have runs of all indexes, and of no others."""
     needed = {index.id for index in table.indexes}
     for added in changes.added:
         file = added.file
@@ -103,9 +117,9 @@ def _check_files(table: TableState, changes: FileChanges, placement: Placement) 
             raise WriteConflict(
                 f"a tablet of table {table.info.name!r} moved while rows were written; write them again"
             )
-        if not needed <= {run.index for run in file.runs}:
+        if needed != {run.index for run in file.runs}:
             raise WriteConflict(
-                f"an index of table {table.info.name!r} was made meanwhile; build its runs and try again"
+                f"an index of table {table.info.name!r} came or went meanwhile; build its runs and try again"
             )
 
 

@@ -128,6 +128,14 @@ class TableState:
         """The size of its rows in the log."""
         return sum(commit.bytes for commit in self.memory)
 
+    def served_by(self, changes: FileChanges) -> int:
+        """Return how many slots the fragments and commits serve that changes take rows from, in sum."""
+        sources = {*changes.removed, *(file for file, _ in changes.slots)}
+        fragments = self.fragments.where("id", sources) if sources else []
+        commits = (commit for commit in self.memory if commit.number in changes.flushed)
+        served = (*(SlotSet.parse(row["slots"]) for row in fragments), *(commit.slots for commit in commits))
+        return sum(map(len, served))
+
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
