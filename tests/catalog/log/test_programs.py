@@ -1,0 +1,73 @@
+"""Random programs over the log, and what single schedules show of it.
+
+Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from elasticscan.catalog.log import FileSet
+from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, fragment_of, fragment_row
+from elasticscan.metadata import Fragment, StagedFragment
+from elasticscan.topology import SlotSet
+from tests.base.postgres import Server
+from tests.catalog.log.programs import Program
+from tests.seeds import ranges_of_seeds
+
+STEPS, LONG_STEPS = 60, 200
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(15, 4, short=2), ids=str)
+def test_a_random_program_gives_the_state_and_the_rows_of_its_model(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        Program(tmp_path / f"{seed}.db", seed).run(STEPS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(10, 1, short=0), ids=str)
+def test_a_long_random_program_gives_the_state_and_the_rows_of_its_model(
+    tmp_path: Path, seeds: range
+) -> None:
+    for seed in seeds:
+        Program(tmp_path / f"{seed}.db", seed + 10_000).run(LONG_STEPS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 2, short=0), ids=str)
+def test_a_random_program_at_a_server_does_the_same(postgres: Server, seeds: range) -> None:
+    for seed in seeds:
+        with postgres.database() as name:
+            Program(f"host={postgres.directory} user=elasticscan dbname={name}", seed + 20_000).run(STEPS)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(seed: int) -> None:
+    draw, files, model = Random(seed), FileSet.empty(FRAGMENT_COLUMNS), dict[int, Fragment]()
+    for step in range(120):
+        new = [
+            StagedFragment(draw.randrange(5), "p", SlotSet.span(0, 9), 1, 2, True, 0, True, 3, 4).entered(
+                100 * step + ordinal, 7, 1, 2
+            )
+            for ordinal in range(draw.randrange(9))
+        ]
+        files = files.with_added(fragment_row(fragment, step) for fragment in new)
+        model |= {fragment.id: fragment for fragment in new}
+        gone = draw.sample(sorted(model), draw.randint(0, min(6, len(model))))
+        files = files.with_removed(gone)
+        model = {number: fragment for number, fragment in model.items() if number not in gone}
+        served = {
+            number: SlotSet.span(0, draw.randint(1, 8))
+            for number in draw.sample(sorted(model), len(model) // 9)
+        }
+        files = files.with_slots(served)
+        model |= {number: replace(model[number], slots=slots) for number, slots in served.items()}
+        assert len(files) == len(model)
+        assert [fragment_of(row, 7) for row in files.rows()] == [model[number] for number in sorted(model)]
+        assert files.missing([*gone, *model]) == set(gone)
+        there = {
+            fragment.id: fragment for row in files.where("shard", {2, 3}) if (fragment := fragment_of(row, 7))
+        }
+        assert there == {number: fragment for number, fragment in model.items() if fragment.shard in (2, 3)}
