@@ -7,13 +7,15 @@
     manifest        the fold version, (number, digest) of the state, and each part with its sha256
 
 Parts are written one by one, in short transactions, and the manifest last: a checkpoint without it does not
-exist. A part that is what it was in the checkpoint before is not written again: the manifest names the number
-under which it lies. The two newest checkpoints stay; a damaged one is skipped for the one before.
+exist. A part that is what it was two checkpoints before is not written again: the manifest names the number
+under which it lies. The two newest checkpoints stay, and have no part in common: a damaged one is skipped for
+the one before, and more of the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -24,7 +26,7 @@ from elasticscan.base.errors import StoreDamaged, StoreTooNew
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.log import tables
 from elasticscan.catalog.log.codec import pack_value, unpack_value
-from elasticscan.catalog.log.entries import damaged_log
+from elasticscan.catalog.log.entries import damaged_log, is_sealed
 from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
 from elasticscan.catalog.log.home import LogHome, retry
 from elasticscan.catalog.log.state import (
@@ -195,7 +197,7 @@ def manifests(home: LogHome) -> list[CheckpointManifest]:
     """Return the manifests that can be read, the newest first."""
     found = []
     for number, fold, digest, content in home.execute(tables.MANIFESTS):
-        if sha256(content).digest() != digest:
+        if not is_sealed(content, digest) or not isinstance(fold, int):
             continue
         if fold > FOLD_VERSION:
             raise StoreTooNew(
@@ -203,17 +205,26 @@ def manifests(home: LogHome) -> list[CheckpointManifest]:
                 known=FOLD_VERSION,
             )
         if fold == FOLD_VERSION:
-            found.append(unpack_value(CheckpointManifest, content))
+            with suppress(ValueError):  # it was sealed as something else
+                found.append(unpack_value(CheckpointManifest, content))
     return found
 
 
 def read_part(home: LogHome, reference: PartReference) -> bytes:
     """Return a part of a checkpoint. Raises `StoreDamaged` where it is not what was written."""
     rows = home.execute(tables.CHECKPOINT_PART, {"number": reference.number, "part": reference.name})
-    if not rows or sha256(rows[0][1]).digest() != reference.digest:
+    if not rows or not is_sealed(rows[0][1], reference.digest):
         raise damaged_log(f"part {reference.name} of checkpoint {reference.number} is not what was written")
     content: bytes = rows[0][1]
     return content
+
+
+def _is_whole(home: LogHome, reference: PartReference) -> bool:
+    try:
+        read_part(home, reference)
+    except StoreDamaged:
+        return False
+    return True
 
 
 def newest_state(home: LogHome) -> StoreState | None:
@@ -241,16 +252,19 @@ def write(
 
     `statistics` are, for each table, those of its files by id.
     """
-    before = manifests(home)
+    before = [manifest for manifest in manifests(home) if manifest.number < state.number]
     parts = parts_of(state)
     for id in state.tables:  # noqa: A001
         rows = [{"id": file, "body": body} for file, body in sorted(statistics.get(id, {}).items())]
         parts[f"statistics/{id}"] = _stream(pa.Table.from_pylist(rows, schema=_STATISTICS))
-    known = {(part.name, part.digest): part for part in (before[0].parts if before else ())}
+    # Of the checkpoint before the last: what is damaged in one part is whole in the other that is kept.
+    known = {(part.name, part.digest): part for manifest in before[1:KEPT] for part in manifest.parts}
     references = []
     for name, content in parts.items():
         digest = sha256(content).digest()
-        reference = known.get((name, digest)) or PartReference(name, state.number, digest, len(content))
+        reference = known.get((name, digest))
+        if reference is None or not _is_whole(home, reference):
+            reference = PartReference(name, state.number, digest, len(content))
         references.append(reference)
         if reference.number == state.number:
             _write_row(home, state.number, name, content)

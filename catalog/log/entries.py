@@ -10,10 +10,10 @@ to be right; that the newest ones are missing is found by whoever has seen a lat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgpack
 
@@ -71,12 +71,28 @@ class LogEntry:
 
     def follows(self, digest: bytes) -> bool:
         """Return True if it is what was appended after the entry with this digest."""
-        return chained(digest, self.number, self.time, self.row.seal) == self.digest
+        try:
+            return chained(digest, self.number, self.time, self.row.seal) == self.digest
+        except (AttributeError, TypeError, OverflowError):  # a damaged row may have a value of any type
+            return False
 
 
 def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:
     """Return the digest of an entry, from that of the one before."""
     return sha256(digest + number.to_bytes(8, "big") + time.to_bytes(8, "big") + seal).digest()
+
+
+def entry_of(row: Sequence[Any]) -> LogEntry:
+    """Return an entry as the tables have it, which is still to be checked."""
+    number, time, digest, *values = row[:13]
+    return LogEntry(number, time, LogRow(*values), digest)
+
+
+def linked_entry(row: Sequence[Any]) -> LogEntry:
+    """Return an entry that was read with the digest of the one before, which it must follow."""
+    entry = entry_of(row)
+    check_chain(GENESIS if entry.number == 1 else row[-1], [entry])
+    return entry
 
 
 def row_of(
@@ -126,14 +142,20 @@ def record_of(entry: LogEntry, value: bytes) -> Record:
     return record
 
 
-def check_part(entry: LogEntry, part: Part, content: bytes) -> None:
+def part_hashes(entry: LogEntry) -> dict[Part, bytes]:
+    """Return the digests of what an entry, which was checked, has apart from it."""
+    return {(table, name): digest for table, name, digest in msgpack.unpackb(entry.row.hashes)}
+
+
+def check_part(entry: LogEntry, part: Part, content: object) -> None:
     """Raise `StoreDamaged` unless bytes are the part of an entry that was appended with it."""
-    try:
-        expected = {(table, name): digest for table, name, digest in msgpack.unpackb(entry.row.hashes)}
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise damaged_log(f"the hashes of record {entry.number} cannot be decoded") from error
-    if expected.get(part) != sha256(content).digest():
+    if not is_sealed(content, part_hashes(entry).get(part)):
         raise damaged_log(f"the {part[1]} of record {entry.number} are not what was written")
+
+
+def is_sealed(content: object, digest: object) -> bool:
+    """Return True if a value is bytes with this digest; one of a damaged row may be anything."""
+    return isinstance(content, bytes) and sha256(content).digest() == digest
 
 
 def check_chain(digest: bytes, entries: Iterable[LogEntry]) -> None:

@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 from threading import RLock
 from typing import Any
@@ -51,6 +52,8 @@ from elasticscan.catalog.log.entries import (
     check_chain,
     check_part,
     damaged_log,
+    entry_of,
+    linked_entry,
     record_of,
     row_of,
 )
@@ -168,8 +171,10 @@ class Log:
 
     def layout(self) -> int:
         """Return the newest number that changed the layout: the placement check of a page."""
-        ((layout,),) = self.home.execute(tables.LAYOUT)
-        return int(layout)
+        rows = self.home.execute(tables.LAYOUT)
+        if len(rows) != 1 or not isinstance(rows[0][0], int):
+            raise damaged_log("its head is not what was written")
+        return int(rows[0][0])
 
     def _locked(self) -> RLock:
         if self._process != os.getpid():  # the lock may be one that another thread of the parent held
@@ -178,14 +183,21 @@ class Log:
 
     def _fold_rest(self, transaction: Transaction) -> StoreState:
         """Fold the entries beyond the state that is known."""
-        number, digest, *_ = _head(transaction)
+        number, digest, at, layout = _head(transaction)
         state = self._state
-        if state is not None and (number, digest) == (state.number, state.digest):
-            self._state = state
-            return state
+        if state is None or (number, digest) != (state.number, state.digest):
+            state = self._folded_rest(transaction, state, number, digest)
+        if (at, layout) != (state.time, state.layout):
+            raise damaged_log(f"its head is not that of record {number}")
+        self._state = state
+        return state
+
+    def _folded_rest(
+        self, transaction: Transaction, state: StoreState | None, number: int, digest: bytes
+    ) -> StoreState:
         self._check_newer(transaction, state, number)
         rows = transaction.execute(tables.TAIL, {"after": 0 if state is None else state.number})
-        entries = [_entry(row) for row in rows]
+        entries = [entry_of(row) for row in rows]
         check_chain(GENESIS if state is None else state.digest, entries)
         if not entries or (entries[-1].number, entries[-1].digest) != (number, digest):
             raise damaged_log(f"its head is {number}, and its entries end elsewhere")
@@ -195,13 +207,12 @@ class Log:
             state = apply(state, entry, record_of(entry, row[-1]))
             self._tail_bytes, self._tail_records = self._tail_bytes + len(row[-1]), self._tail_records + 1
         assert state is not None
-        self._state = state
         return state
 
     def _check_newer(self, transaction: Transaction, state: StoreState | None, number: int) -> None:
         """Raise unless the state that is known lies on the log's way to its head."""
         if state is None:
-            if number == 0:
+            if number == 0 and not transaction.execute(tables.DIGEST, {"number": 1}):
                 raise StoreNotFound("the log has no record yet; create the store again")
             return
         logged = transaction.execute(tables.DIGEST, {"number": state.number})
@@ -357,12 +368,13 @@ class Log:
 
     def entries(self, first: int, last: int) -> list[LogEntry]:
         """Return entries by their numbers, ascending, both ends included."""
-        return [_entry(row) for row in self.home.execute(tables.ENTRIES, {"first": first, "last": last})]
+        rows = self.home.execute(tables.ENTRIES, {"first": first, "last": last})
+        return [linked_entry(row) for row in rows]
 
     def history(self, table: int, first: int, last: int, most: int) -> list[LogEntry]:
         """Return the newest entries about a table, the newest first."""
         asked = {"table": table, "first": first, "last": last, "most": most}
-        return [_entry(row) for row in self.home.execute(tables.ENTRIES_OF_TABLE, asked)]
+        return [linked_entry(row) for row in self.home.execute(tables.ENTRIES_OF_TABLE, asked)]
 
     def number_of_app(self, table: int, app: tuple[str, int]) -> int | None:
         """Return the number of the commit that an application made under a version."""
@@ -450,17 +462,17 @@ class Log:
     def drop_payloads(self, older_than: int) -> int:
         """Drop values, and rows that lie in files, which checkpoints cover; returns how many parts.
 
-        `older_than` is a time in microseconds: the newest checkpoint before it decides. A process that
-        has slept since folds from a checkpoint.
+        `older_than` is a time in microseconds. All kept checkpoints, the newest of which is older, must
+        cover what is dropped: should one be damaged, the other still leads to the state. A process that has
+        slept since folds from a checkpoint.
         """
-        states = (
-            checkpoints.read_state(self.home, manifest)
-            for manifest in checkpoints.manifests(self.home)
-            if self.entries(manifest.number, manifest.number)[0].time < older_than
-        )
-        state = next(states, None)
-        if state is None:
+        manifests = checkpoints.manifests(self.home)[: checkpoints.KEPT]
+        if len(manifests) < checkpoints.KEPT:
             return 0
+        newest = self.entries(manifests[0].number, manifests[0].number)
+        if not newest or newest[0].time >= older_than:
+            return 0
+        *_, state = (checkpoints.read_state(self.home, manifest) for manifest in manifests)
         kept = {(commit.number, own) for own, table in state.tables.items() for commit in table.memory}
         dropped, after = 0, 0
         while True:
@@ -469,9 +481,7 @@ class Log:
             if not some:
                 return dropped
             going = [part for part in some if part[2] != ROWS or (part[0], part[1]) not in kept]
-            with self.home.writing() as transaction:
-                for number, table, part in going:
-                    transaction.execute(tables.DELETE_PART, {"number": number, "table": table, "part": part})
+            retry(self.home, partial(self._delete, going))
             dropped, after = dropped + len(going), some[-1][0]
 
     def _delete(self, parts: Sequence[Row]) -> None:
@@ -490,11 +500,6 @@ def _head(transaction: Transaction) -> tuple[int, bytes, int, int]:
         raise damaged_log(f"it has {len(rows)} heads")
     number, digest, at, layout = rows[0]
     return number, digest, at, layout
-
-
-def _entry(row: Row) -> LogEntry:
-    number, at, digest, *own = row[:13]
-    return LogEntry(number, at, LogRow(*own), digest)
 
 
 def _row_values(row: LogRow) -> dict[str, Any]:

@@ -193,6 +193,8 @@ def _translated() -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise _meaning(error) from error
+    except UnicodeDecodeError as error:
+        raise damaged_log(f"a text cannot be decoded ({error.reason})") from error
 
 
 def _meaning(error: apsw.Error) -> ElasticScanError:

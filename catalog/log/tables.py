@@ -49,9 +49,10 @@ LAYOUT: Final = "SELECT layout FROM head"
 TAIL: Final = f"""SELECT {_ENTRY}, p.bytes FROM log l LEFT JOIN payload p
     ON p.number = l.number AND p.table_id = l.table_id AND p.part = 'value'
     WHERE l.number > :after ORDER BY l.number"""
-ENTRIES: Final = f"""SELECT {_ENTRY} FROM log l
+_LINKED: Final = f"{_ENTRY}, b.digest FROM log l LEFT JOIN log b ON b.number = l.number - 1"
+ENTRIES: Final = f"""SELECT {_LINKED}
     WHERE l.number >= :first AND l.number <= :last ORDER BY l.number"""
-ENTRIES_OF_TABLE: Final = f"""SELECT {_ENTRY} FROM log l
+ENTRIES_OF_TABLE: Final = f"""SELECT {_LINKED}
     WHERE l.table_id = :table AND l.number >= :first AND l.number <= :last
     ORDER BY l.number DESC LIMIT :most"""
 DIGEST: Final = "SELECT digest FROM log WHERE number = :number"

@@ -13,10 +13,11 @@ from typing import Final
 import msgpack
 
 from elasticscan.catalog.log import tables
-from elasticscan.catalog.log.entries import damaged_log
+from elasticscan.catalog.log.entries import TOPOLOGY, check_part, damaged_log, linked_entry, part_hashes
 from elasticscan.catalog.log.home import LogHome, Transaction
 from elasticscan.catalog.log.state import StoreState
 from elasticscan.metadata import (
+    STORE,
     MoveSwitched,
     Record,
     StoreCreated,
@@ -26,6 +27,7 @@ from elasticscan.metadata import (
 from elasticscan.topology import Placement, Tablet
 
 _WHOLE_EVERY: Final = 64
+_PART: Final = (STORE, TOPOLOGY)
 
 TabletRow = tuple[int, int, int, int, int]
 
@@ -62,19 +64,26 @@ def _plain(tablet: Tablet) -> TabletRow:
 
 
 def placement_at(home: LogHome, number: int) -> Placement:
-    """Return the placement as of a number."""
+    """Return the placement as of a number, from rows that are those that its records brought."""
     ((whole,),) = home.execute(tables.WHOLE_TOPOLOGY, {"number": number})
     if whole is None:
         raise damaged_log(f"the topology history has no whole placement up to {number}")
+    span = {"first": whole, "last": number}
+    contents = {at: content for at, _, content in home.execute(tables.TOPOLOGIES, span)}
+    logged = home.execute(tables.ENTRIES_OF_TABLE, span | {"table": STORE, "most": 1 << 62})
+    entries = [entry for row in reversed(logged) if _PART in part_hashes(entry := linked_entry(row))]
     tablets: dict[int, Tablet] = {}
-    for _, is_whole, content in home.execute(tables.TOPOLOGIES, {"first": whole, "last": number}):
-        try:
+    try:
+        for entry in entries:
+            content = contents.pop(entry.number)
+            check_part(entry, _PART, content)
             _, gone, came = msgpack.unpackb(content)
-            if is_whole:
+            if not gone:  # a whole placement
                 tablets.clear()
             for id in gone:  # noqa: A001
                 del tablets[id]
             tablets |= {row[0]: Tablet(*row) for row in came}
-        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-            raise damaged_log("the topology history cannot be decoded") from error
-    return Placement.of(tablets.values())
+        assert not contents, "rows without a record"
+        return Placement.of(tablets.values())
+    except (KeyError, AssertionError) as error:
+        raise damaged_log(f"the topology history has no placement of {number}") from error
