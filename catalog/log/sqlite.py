@@ -39,6 +39,23 @@ _LOWEST_SQLITE: Final = (3, 51, 3)  # older ones can lose a page when a write me
 _WAL_PAGES = 1_000  # of 4 KiB: more are copied into the database
 
 
+_HANDLES: Final[set[int]] = set()  # of files whose locks this process holds, or waits for
+
+
+def _close(handle: int) -> None:
+    _HANDLES.discard(handle)
+    os.close(handle)
+
+
+def _leave_locks() -> None:
+    """Close a forked child's handles of its parent's locks, which it would hold for as long as it lives."""
+    while _HANDLES:
+        _close(next(iter(_HANDLES)))
+
+
+os.register_at_fork(after_in_child=_leave_locks)
+
+
 class _SqliteTransaction:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -118,7 +135,9 @@ class SqliteHome:
     @contextmanager
     def _queue(self) -> Iterator[None]:
         """Hold the lock of writers; it ends with the process."""
+        process = os.getpid()
         handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        _HANDLES.add(handle)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +145,9 @@ class SqliteHome:
                 self._wait_for_lock(handle)
             yield
         finally:
-            os.close(handle)
+            if os.getpid() == process:
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a child that is being forked may have it, too
+                _close(handle)
 
     def _wait_for_lock(self, handle: int) -> None:
         """Wait for the lock of writers, in the order of the system's queue, and not for ever.
@@ -139,10 +160,12 @@ class SqliteHome:
             try:
                 fcntl.flock(own, fcntl.LOCK_EX)
             finally:
-                os.close(own)
+                _close(own)
                 has_waited.put(None)
 
-        Thread(target=wait, args=(os.dup(handle),), daemon=True).start()
+        again = os.dup(handle)
+        _HANDLES.add(again)
+        Thread(target=wait, args=(again,), daemon=True).start()
         try:
             has_waited.get(timeout=self._wait)
         except Empty:
