@@ -243,6 +243,7 @@ class Program:
         self.statistics: dict[tuple[int, str], bytes] = {}
         self.apps: dict[tuple[int, str, int], int] = {}
         self.history: list[tuple[LogEntry, Record]] = []
+        self.values: list[bytes] = []
         self.placements: dict[int, Placement] = {}
         self.accepted, self.refused = Counter[str](), Counter[str]()
         self.names = itertools.count()
@@ -648,6 +649,7 @@ class Program:
             asked = {"number": entry.number, "table": entry.row.table, "part": "value"}
             ((value,),) = self.observer.home.execute(tables.PART, asked)
             self.history.append((entry, record_of(entry, value)))
+            self.values.append(value)
         return came
 
     def fold(self, first: StoreState | None = None, upto: int | None = None) -> StoreState:
