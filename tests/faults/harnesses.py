@@ -17,8 +17,11 @@ import pytest
 import tests.faults.planted_aggregates
 import tests.faults.planted_columns
 import tests.faults.planted_damage
+import tests.faults.planted_log
 import tests.faults.planted_overlays
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
+from tests.catalog.log import test_damage as test_log_damage
+from tests.catalog.log.programs import Program
 from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
@@ -49,6 +52,7 @@ _MODULES = (
     test_partial_rows,
     test_faulty_disk,
     test_verifying,
+    test_log_damage,
 )
 Scenario = Callable[[Path], object]
 
@@ -94,6 +98,8 @@ def _open(harness: Harness, directory: Path) -> Iterator[Run]:
     if harness == "programs":
         with Programs(directory, {KEEPERS: KeptProgram, KEPT_CHANGING: KeptProgram}) as programs:
             yield programs.run
+    elif harness == "log":
+        yield lambda seed, style: Program(Path(mkdtemp(dir=directory)) / "log.db", seed, style).run(60)
     elif harness == "simulation":
         yield lambda seed, _: Simulation(seed).run()
     elif harness == "scenarios":

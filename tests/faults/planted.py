@@ -63,7 +63,7 @@ from tests.reader.simulation import Simulation
 Patch = pytest.MonkeyPatch
 Swap = Callable[..., Any]
 Plant = Callable[[Patch], None]
-Harness = Literal["simulation", "programs", "scenarios", "damage"]
+Harness = Literal["simulation", "programs", "scenarios", "damage", "log"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,8 +234,8 @@ Step = Callable[[StoreState, Log], Append | tuple[Append, list[Version]] | None]
 class Program:
     """One random program over one log."""
 
-    def __init__(self, place: Path | str, seed: int) -> None:
-        self.draw, self.place = Random(seed), place
+    def __init__(self, place: Path | str, seed: int, style: str | None = None) -> None:
+        self.draw, self.weights = Random(seed), WEIGHTS | STYLES[style]
         self.models: dict[int, Model] = {}
         self.dropped: dict[int, Model] = {}
         self.forgotten = set[str]()
@@ -315,7 +315,7 @@ class Program:
             log.follow()
         made = None
         while made is None:
-            name = self.draw.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
+            name = self.draw.choices([*self.weights], [*self.weights.values()])[0]
             step: Step = getattr(self, f"_{name}")
             made = step(log.state, log)
         append, versions = made if isinstance(made, tuple) else (made, [])
@@ -729,6 +729,13 @@ WEIGHTS = {
     "change_shard": 3, "create_table": 2, "change_table": 1, "drop_table": 1, "raise_horizon": 6, "tag": 3,
     "index": 8, "drop_index": 1, "forget": 2, "secret": 1, "observe_time": 1,
 }  # fmt: skip
+
+INDEXES, TAGS = "indexes", "tags"
+STYLES: dict[str | None, dict[str, int]] = {
+    None: {},
+    INDEXES: {"index": 60, "commit_files": 40},
+    TAGS: {"tag": 40, "raise_horizon": 40},
+}
 
 
 def by_shard(placement: Placement, versions: Collection[Version]) -> dict[int, list[Version]]:

@@ -230,3 +230,31 @@ def test_an_older_copy_is_refused_by_a_process_that_has_seen_more(tmp_path: Path
     with pytest.raises(CatalogOutdated):
         log.append(Append(TimeObserved()))
     log.home.close()
+
+
+def test_an_entry_that_was_altered_is_noticed(tmp_path: Path) -> None:
+    sound = Sound(tmp_path, 2, is_trimmed=False)
+    log = sound.opened(sound.copied())
+    with apsw.Connection(str(sound.copy)) as connection:
+        connection.execute("UPDATE log SET metadata = '{}' WHERE number = (SELECT max(number) FROM log)")
+    with pytest.raises(StoreDamaged, match="record 50"):
+        log.follow()
+    log.home.close()
+
+
+def test_a_process_that_slept_while_values_were_dropped_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    sound = Sound(tmp_path, 2, is_trimmed=False)
+    log, other = sound.opened(sound.copied()), sound.opened(sound.copy)
+    log.follow()
+    for step in range(4):
+        other.append(Append(SecretChanged(step, "keys", b"secret")))
+        assert step % 2 == 0 or other.write_checkpoint()
+    assert other.drop_payloads(1 << 62)
+    assert picture(log.follow()) == picture(other.state)
+    assert log.append(Append(TimeObserved())).number == STEPS + 5
+    log.home.execute("DELETE FROM payload WHERE number = :number", {"number": STEPS + 5})
+    for slept in (other, sound.opened(sound.copy)):
+        with pytest.raises(StoreDamaged):
+            slept.follow()
+        slept.home.close()
+    log.home.close()

@@ -16,7 +16,7 @@ from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, fragment_of, fragmen
 from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.topology import SlotSet
 from tests.base.postgres import Server
-from tests.catalog.log.programs import Program
+from tests.catalog.log.programs import INDEXES, TAGS, Program
 from tests.seeds import ranges_of_seeds
 
 STEPS, LONG_STEPS = 60, 200
@@ -26,6 +26,13 @@ STEPS, LONG_STEPS = 60, 200
 def test_a_random_program_gives_the_state_and_the_rows_of_its_model(tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
         Program(tmp_path / f"{seed}.db", seed).run(STEPS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(3, 2, short=0), ids=str)
+@pytest.mark.parametrize("style", [INDEXES, TAGS])
+def test_a_random_program_of_a_style_does_the_same(tmp_path: Path, style: str, seeds: range) -> None:
+    for seed in seeds:
+        Program(tmp_path / f"{seed}.db", seed, style).run(STEPS)
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(10, 1, short=0), ids=str)
