@@ -195,8 +195,8 @@ class SqliteHome:
 def _commit(connection: apsw.Connection) -> None:
     try:
         connection.execute("COMMIT")
-    except apsw.BusyError:
-        raise  # nothing was written
+    except (apsw.BusyError, apsw.FullError):
+        raise  # the last page, which would make it a commit, was not written
     except apsw.Error as error:
         raise CommitUnknown(
             f"it is not known whether the disk has taken a commit ({error}); look whether it is there"

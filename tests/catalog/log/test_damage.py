@@ -12,11 +12,13 @@ from typing import Any
 import apsw
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, StoreDamaged, StoreTooNew
+from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, DiskFull, StoreDamaged, StoreTooNew
 from elasticscan.catalog.log import Append, Log, apply, checkpoints, placement_at
 from elasticscan.catalog.log.leases import LogLease, leases, take_lease
-from elasticscan.metadata import SecretChanged, TimeObserved
+from elasticscan.metadata import SecretChanged, StoreCreated, TimeObserved
+from elasticscan.topology import Tablet
 from tests.base.manual_clock import ManualClock
+from tests.base.small_disks import grow, small_disk
 from tests.catalog.log.programs import FileHome, Program, picture
 from tests.seeds import seeds
 
@@ -258,3 +260,22 @@ def test_a_process_that_slept_while_values_were_dropped_goes_on_from_a_checkpoin
             slept.follow()
         slept.home.close()
     log.home.close()
+
+
+def test_an_append_that_finds_the_disk_full_is_refused_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        home = FileHome.create(disk / "log.db")
+        log = Log.create(home, StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),)))
+
+        def fill() -> None:
+            for _ in range(100):
+                log.append(Append(TimeObserved(), metadata="x" * 20_000))
+
+        with pytest.raises(DiskFull):
+            fill()
+        before = log.follow().number
+        assert before > 3
+        grow(disk, megabytes=1)
+        assert log.append(Append(TimeObserved())).number == before + 1
+        assert Log(home).follow() == log.state
+        home.close()
