@@ -186,7 +186,7 @@ def _stream(rows: pa.Table) -> bytes:
 def _table(content: bytes, schema: pa.Schema) -> pa.Table:
     try:
         rows = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
     if rows.schema != schema:
         raise ValueError("it has other columns")

@@ -23,6 +23,13 @@ from elasticscan.topology import SlotSet
 T = TypeVar("T")
 
 
+# Errors of what is no value of a type; Arrow raises `OSError` for a schema that it cannot parse.
+_UNFIT = (
+    *(TypeError, AttributeError, KeyError, AssertionError, OverflowError, OSError),
+    *(pa.ArrowException, msgpack.UnpackException),
+)
+
+
 def pack_value(value: object) -> bytes:
     """Return a frozen value as bytes."""
     packed: bytes = msgpack.packb(_plain(value))
@@ -37,7 +44,7 @@ def unpack_value(kind: type[T], packed: bytes) -> T:
     """
     try:
         value: T = _reader(cast(Any, kind))(msgpack.unpackb(packed, use_list=True, strict_map_key=False))
-    except (TypeError, AssertionError, OverflowError, pa.ArrowException, msgpack.UnpackException) as error:
+    except _UNFIT as error:
         raise ValueError(f"no {kind.__name__}: {error}") from error
     return value
 

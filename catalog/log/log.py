@@ -158,6 +158,7 @@ class Log:
         # Checkpoints are read before the log is: one that is newer than what is seen of it would be a riddle.
         if self._state is None:
             self._state = checkpoints.newest_state(self.home)
+            self._checkpointed = 0 if self._state is None else self._state.number
         try:
             with self.home.reading() as transaction:
                 return self._fold_rest(transaction)
@@ -230,6 +231,7 @@ class Log:
         if state is None or (known is not None and state.number <= known.number):
             raise damaged_log("values are missing that no checkpoint covers")
         self._tail_bytes = self._tail_records = 0
+        self._checkpointed = state.number
         return state
 
     # Append
@@ -455,6 +457,7 @@ class Log:
                 number: self.statistics_of(number, _file_ids(table)) for number, table in state.tables.items()
             }
             checkpoints.write(self.home, state, statistics)
+            self._checkpointed = state.number
         finally:
             end_lease(self.home, lease.id, owner)
         return True

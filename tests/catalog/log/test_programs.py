@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from elasticscan.catalog.log import FileSet
+from elasticscan.catalog.log import Append, FileSet, Log, SqliteHome
 from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, fragment_of, fragment_row
-from elasticscan.metadata import Fragment, StagedFragment
-from elasticscan.topology import SlotSet
+from elasticscan.metadata import Fragment, SecretChanged, StagedFragment, StoreCreated
+from elasticscan.topology import SlotSet, Tablet
 from tests.base.postgres import Server
 from tests.catalog.log.programs import INDEXES, TAGS, Program
 from tests.seeds import ranges_of_seeds
@@ -78,3 +78,22 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
             fragment.id: fragment for row in files.where("shard", {2, 3}) if (fragment := fragment_of(row, 7))
         }
         assert there == {number: fragment for number, fragment in model.items() if fragment.shard in (2, 3)}
+
+
+def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
+    home = SqliteHome.create(tmp_path / "log.db")
+    log = Log.create(home, StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),)))
+    secret = Append(SecretChanged(1, "keys" * 9_000, None))
+    for _ in range(4):
+        assert not log.checkpoint_if_long()
+        for _ in range(2):
+            log.append(secret)
+        assert log.checkpoint_if_long()
+    for _ in range(4):  # which fold a tail that is long, and live shortly
+        for _ in range(2):
+            log.append(secret)
+        new = Log(home)
+        new.follow()
+        assert new.checkpoint_if_long()
+    assert not log.checkpoint_if_long(), "another process has written one"
+    home.close()
