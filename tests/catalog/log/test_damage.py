@@ -69,7 +69,8 @@ class Sound:
         }
         for number in range(1, STEPS + 1, 4):
             asked[f"placement {number}"] = lambda number=number: placement_at(log.home, number)  # type: ignore[misc]
-        for number, table in (log._state.tables if log._state else {}).items():
+        is_known = log._state is not None and log._state.number == STEPS
+        for number, table in (self.state.tables if is_known else {}).items():
             commits = [commit.number for commit in table.memory]
             asked[f"rows {number}"] = lambda n=number, c=commits: log.rows_of(n, c)  # type: ignore[misc]
             files = table.fragments.merged()["id"].to_pylist()
