@@ -36,6 +36,8 @@ class LogRow:
     Attributes:
         id: 16 random bytes, by which a writer finds out whether its append went through.
         format: of the record's kind.
+        operation: of a write, as the history names it; values may be dropped, entries stay.
+        clock: the writer's, in microseconds; 0 where the database gives the time, which is then its own.
         table: that the record is about; 0 for the store.
         rows, size: as the record says; 0 for most kinds.
         app_id, app_version: under which a write is committed once.
@@ -46,6 +48,8 @@ class LogRow:
     id: bytes
     kind: str
     format: int
+    operation: str | None
+    clock: int
     table: int
     rows: int
     size: int
@@ -84,7 +88,7 @@ def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:
 
 def entry_of(row: Sequence[Any]) -> LogEntry:
     """Return an entry as the tables have it, which is still to be checked."""
-    number, time, digest, *values = row[:13]
+    number, time, digest, *values = row[:15]
     return LogEntry(number, time, LogRow(*values), digest)
 
 
@@ -101,6 +105,7 @@ def row_of(
     parts: Mapping[Part, bytes],
     app: tuple[str, int] | None = None,
     metadata: str | None = None,
+    clock: int = 0,
 ) -> LogRow:
     """Return the row of a record, which seals its parts."""
     kind = type(record).__name__
@@ -109,6 +114,8 @@ def row_of(
         id,
         kind,
         FORMATS[kind][1],
+        getattr(record, "operation", None),
+        clock,
         table_of(record),
         getattr(record, "rows", 0),
         getattr(record, "bytes", 0),

@@ -296,11 +296,12 @@ class Log:
                 check(state, record)
                 if check_also is not None:
                     check_also(state)
-            number, at = number + 1, max(self.home.now(), newest + 1)
+            clock = self.home.now()
+            number, at = number + 1, max(clock, newest + 1)
             topology = topology_row(transaction, state, record, at)
             if topology is not None:
                 parts = {**parts, (STORE, TOPOLOGY): topology[1]}
-                row = row_of(row.id, record, parts, what.app, what.metadata)
+            row = row_of(row.id, record, parts, what.app, what.metadata, clock)
             entry = LogEntry(number, at, row, chained(digest, number, at, row.seal))
             after = apply(state, entry, record)
             transaction.execute(tables.INSERT_ENTRY, _values(entry))

@@ -41,7 +41,7 @@ _APPEND: Final = f"""WITH moved AS (
             digest = sha256(digest || int8send(number + 1) || int8send({_NEXT_TIME}) || :seal)
         WHERE layout = :layout RETURNING number, time, digest),
     logged AS (
-        INSERT INTO log SELECT number, time, :id, :kind, :format, :table, :rows, :size,
+        INSERT INTO log SELECT number, time, :id, :kind, :format, :operation, :clock, :table, :rows, :size,
             NULL, NULL, :metadata, :hashes, digest FROM moved),
     kept AS (
         INSERT INTO payload SELECT number, part.table_id, part.name, part.bytes FROM moved,

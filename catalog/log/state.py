@@ -186,7 +186,7 @@ def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
         digest=entry.digest,
         layout=entry.number,
         time=entry.time,
-        belief=Belief(entry.time / 1e6),
+        belief=Belief((entry.row.clock or entry.time) / 1e6),
         store_id=record.store_id,
         hash=record.hash,
         retention_seconds=record.retention_seconds,
@@ -218,7 +218,7 @@ def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreSta
         digest=entry.digest,
         layout=entry.number if isinstance(record, LAYOUT) else state.layout,
         time=entry.time,
-        belief=observe(state.belief, entry.time / 1e6),
+        belief=observe(state.belief, (entry.row.clock or entry.time) / 1e6),
         **changes,
     )
 

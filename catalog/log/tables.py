@@ -21,7 +21,8 @@ CREATE: Final = (
         time {NUMBER} NOT NULL, layout {NUMBER} NOT NULL)""",
     """CREATE TABLE log (
         number {NUMBER} PRIMARY KEY, time {NUMBER} NOT NULL, id {BYTES} NOT NULL, kind TEXT NOT NULL,
-        format {NUMBER} NOT NULL, table_id {NUMBER} NOT NULL, rows {NUMBER} NOT NULL, size {NUMBER} NOT NULL,
+        format {NUMBER} NOT NULL, operation TEXT, clock {NUMBER} NOT NULL,
+        table_id {NUMBER} NOT NULL, rows {NUMBER} NOT NULL, size {NUMBER} NOT NULL,
         app_id TEXT, app_version {NUMBER}, metadata TEXT, hashes {BYTES} NOT NULL,
         digest {BYTES} NOT NULL)""",
     "CREATE UNIQUE INDEX log_by_app ON log (table_id, app_id, app_version) WHERE app_id IS NOT NULL",
@@ -41,8 +42,8 @@ CREATE: Final = (
 )
 INSERT_HEAD: Final = "INSERT INTO head VALUES (1, 0, :digest, 0, 0)"
 
-_ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.table_id, l.rows, l.size,
-    l.app_id, l.app_version, l.metadata, l.hashes"""
+_ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.operation, l.clock, l.table_id,
+    l.rows, l.size, l.app_id, l.app_version, l.metadata, l.hashes"""
 
 HEAD: Final = "SELECT number, digest, time, layout FROM head"
 LAYOUT: Final = "SELECT layout FROM head"
@@ -61,8 +62,8 @@ BY_APP: Final = """SELECT number, time, rows FROM log
     WHERE table_id = :table AND app_id = :app_id AND app_version = :app_version"""
 BEFORE_TIME: Final = "SELECT max(number) FROM log WHERE time <= :time"
 
-INSERT_ENTRY: Final = """INSERT INTO log VALUES (:number, :time, :id, :kind, :format, :table, :rows, :size,
-    :app_id, :app_version, :metadata, :hashes, :digest)"""
+INSERT_ENTRY: Final = """INSERT INTO log VALUES (:number, :time, :id, :kind, :format, :operation, :clock, :table,
+    :rows, :size, :app_id, :app_version, :metadata, :hashes, :digest)"""
 INSERT_PART: Final = "INSERT INTO payload VALUES (:number, :table, :part, :bytes)"
 MOVE_HEAD: Final = """UPDATE head SET number = :number, digest = :digest, time = :time, layout = :layout
     WHERE number = :number - 1 AND digest = :before"""

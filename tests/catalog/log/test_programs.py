@@ -13,13 +13,15 @@ import pytest
 
 from elasticscan.catalog.log import Append, FileSet, Log, SqliteHome
 from elasticscan.catalog.log.files import FRAGMENT_COLUMNS, fragment_of, fragment_row
-from elasticscan.metadata import Fragment, SecretChanged, StagedFragment, StoreCreated
+from elasticscan.metadata import Fragment, SecretChanged, StagedFragment, StoreCreated, TimeObserved
 from elasticscan.topology import SlotSet, Tablet
+from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
 from tests.catalog.log.programs import INDEXES, TAGS, Program
 from tests.seeds import ranges_of_seeds
 
 STEPS, LONG_STEPS = 60, 200
+CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
 
 
 @pytest.mark.parametrize("seeds", ranges_of_seeds(15, 4, short=2), ids=str)
@@ -82,7 +84,7 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
 
 def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
     home = SqliteHome.create(tmp_path / "log.db")
-    log = Log.create(home, StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),)))
+    log = Log.create(home, CREATED)
     secret = Append(SecretChanged(1, "keys" * 9_000, None))
     for _ in range(4):
         assert not log.checkpoint_if_long()
@@ -97,3 +99,19 @@ def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp
         assert new.checkpoint_if_long()
     assert not log.checkpoint_if_long(), "another process has written one"
     home.close()
+
+
+def test_one_wrong_clock_moves_times_and_never_what_the_store_believes(tmp_path: Path) -> None:
+    """Expiry goes by what is believed: writers whose clocks are right go on moving that, whatever times say."""
+    day = 86_400
+    right, wrong = ManualClock(100.0 * day), ManualClock(130.0 * day)
+    log = Log.create(SqliteHome.create(tmp_path / "log", right), CREATED)
+    hasty = Log(SqliteHome(tmp_path / "log", wrong))
+    hasty.append(Append(TimeObserved()))
+    for _ in range(3):
+        right.advance(day / 2)
+        log.append(Append(TimeObserved()))
+    state = hasty.follow()
+    assert state.time > 130 * day * 1_000_000
+    assert state.belief.believed_at == right.now()
+    assert [entry.time for entry in log.entries(1, 5)] == sorted({e.time for e in log.entries(1, 5)})
