@@ -62,8 +62,9 @@ BY_APP: Final = """SELECT number, time, rows FROM log
     WHERE table_id = :table AND app_id = :app_id AND app_version = :app_version"""
 BEFORE_TIME: Final = "SELECT max(number) FROM log WHERE time <= :time"
 
-INSERT_ENTRY: Final = """INSERT INTO log VALUES (:number, :time, :id, :kind, :format, :operation, :clock, :table,
-    :rows, :size, :app_id, :app_version, :metadata, :hashes, :digest)"""
+INSERT_ENTRY: Final = """INSERT INTO log VALUES (
+    :number, :time, :id, :kind, :format, :operation, :clock, :table, :rows, :size,
+    :app_id, :app_version, :metadata, :hashes, :digest)"""
 INSERT_PART: Final = "INSERT INTO payload VALUES (:number, :table, :part, :bytes)"
 MOVE_HEAD: Final = """UPDATE head SET number = :number, digest = :digest, time = :time, layout = :layout
     WHERE number = :number - 1 AND digest = :before"""

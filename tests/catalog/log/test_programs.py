@@ -102,7 +102,7 @@ def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp
 
 
 def test_one_wrong_clock_moves_times_and_never_what_the_store_believes(tmp_path: Path) -> None:
-    """Expiry goes by what is believed: writers whose clocks are right go on moving that, whatever times say."""
+    """Expiry goes by what is believed, which writers whose clocks are right go on moving."""
     day = 86_400
     right, wrong = ManualClock(100.0 * day), ManualClock(130.0 * day)
     log = Log.create(SqliteHome.create(tmp_path / "log", right), CREATED)
