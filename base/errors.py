@@ -278,7 +278,7 @@ class OutOfResources(TryAgain):
 
 
 class WriteConflict(TryAgain):
-    """A write that other writes preceded ten times in a row, or whose files were collected meanwhile.
+    """A write that other writes preceded for a minute, each time, or whose files were collected meanwhile.
     Repeat it: nothing was committed."""
 
     code = "ES_WRITE_CONFLICT"

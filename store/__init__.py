@@ -70,7 +70,7 @@ from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
 from elasticscan.store.upkeep.garbage import Action, Decision
 from elasticscan.store.upkeep.keeper import Kept
-from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError
+from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.loading import Loaded
 from elasticscan.store.writing.preconditions import KeyCheck
@@ -81,7 +81,6 @@ from elasticscan.store.writing.staging import stage
 __all__ = [
     "CATALOG_FILE",
     "FROM_ENVIRONMENT",
-    "MOST_ATTEMPTS",
     "MOST_FIRST",
     "Action",
     "Adopted",
@@ -134,6 +133,7 @@ __all__ = [
     "slot_bytes",
     "stage",
     "tombstones_of",
+    "until_unchanged",
     "update_rows",
     "user_metadata",
     "whole_number",

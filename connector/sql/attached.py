@@ -29,7 +29,7 @@ from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
 from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation
-from elasticscan.connector.sql.inserting import insert, insertions
+from elasticscan.connector.sql.inserting import insertions, into_some_columns, is_script
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.maintaining import maintain, nothing
 from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
@@ -41,6 +41,7 @@ from elasticscan.connector.sql.statements import Statement, statement_about
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
 from elasticscan.connector.sql.views import FORMAT, TableViews
+from elasticscan.store import until_unchanged
 
 # Settings that change how Spark reads a text, each with the only value that is supported here.
 _USUAL = {
@@ -323,17 +324,22 @@ class AttachedStore(Sequence[str]):
         """Run the text in Spark over the newest rows of these views, or of all that it may mention."""
         words, (live, _) = text.lower(), self._shapes()
         mentioned = [view for view in live if (view.lower() in words if views is None else view in views)]
-        self._views.make(mentioned)
         session = _session(self._spark)
         found = insertions(text, {view: live[view].schema.names for view in mentioned}, session)
 
         def target(view: str, names: Sequence[str]) -> DataFrame | None:
             return self._target(view, live[view].schema, {session.folded(name) for name in names})
 
-        with own_errors_raised():
-            if not found:
-                return self._spark.sql(text, args)
-            return insert(self._spark, text, args, found, target, lambda: self._views.make(mentioned))
+        def run() -> DataFrame:
+            self._views.make(mentioned)
+            with own_errors_raised(), into_some_columns(self._spark, text, args, found, target) as complete:
+                return self._spark.sql(complete, args)
+
+        if not found:
+            return run()
+        rows, is_final = f"rows of table {found[0].view!r}", is_script(text)  # of which parts may be done
+        context = open_store(self._uri).context
+        return until_unchanged(context, run, rows, "repeat the INSERT", is_final=is_final)
 
     def _target(self, view: str, schema: pa.Schema, names: Collection[str]) -> DataFrame | None:
         """Return some columns of a table as a target; None if they are all, or one is unknown."""

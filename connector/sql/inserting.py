@@ -14,15 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import NotSupported, RowsChanged, WriteConflict
+from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.query import Session
-from elasticscan.connector.sql.row_changes import own_error
 from elasticscan.connector.sql.statements import view_of
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
-from elasticscan.store import MOST_ATTEMPTS
 
 _ALONE = ("INSERT", "WITH", "FROM")
 
@@ -99,43 +96,8 @@ def _as_spelt(
     return tuple(name for name in columns if session.folded(name) in named)
 
 
-def insert(
-    spark: SparkSession,
-    text: str,
-    args: dict[str, Any] | list[Any] | None,
-    found: Sequence[Insertion],
-    target: Callable[[str, Sequence[str]], DataFrame | None],
-    refresh: Callable[[], None],
-) -> DataFrame:
-    """Run a text whose INSERTs leave columns out; again after concurrent writes of the same keys.
-
-    Args:
-        spark, text, args: as for `spark.sql`.
-        found: the INSERTs in it.
-        target: some columns of a view's table, to be written into; None where they are all.
-        refresh: makes the views that it reads again.
-
-    Raises:
-        WriteConflict: some of the keys were written at each attempt.
-    """
-    attempts = 1 if is_script(text) else MOST_ATTEMPTS
-    for attempt in range(attempts):
-        if attempt:
-            refresh()
-        with _into_some_columns(spark, text, args, found, target) as complete:
-            try:
-                return spark.sql(complete, args)
-            except PySparkException as error:
-                if not isinstance(own_error(error), RowsChanged):
-                    raise
-    raise WriteConflict(
-        f"rows of table {found[0].view!r} changed at each of {attempts} attempts of INSERT; try again later",
-        table=found[0].view,
-    )
-
-
 @contextmanager
-def _into_some_columns(
+def into_some_columns(
     spark: SparkSession,
     text: str,
     args: dict[str, Any] | list[Any] | None,

@@ -2,7 +2,7 @@
 
 Statements that the store can evaluate run in the driver. Others are a query whose rows Spark writes, under
 the requirement that none of their keys was written since the query's snapshot; if one was, the query runs
-again at a newer snapshot, a few times.
+again at a newer snapshot.
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ from pyspark.sql.types import (
 from elasticscan.base import errors
 from elasticscan.base.errors import (
     AlreadyExists,
-    ElasticScanError,
     FilterError,
     NotFound,
-    RowsChanged,
     SchemaMismatch,
-    WriteConflict,
 )
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
@@ -46,7 +43,7 @@ from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.filters import parse_value
-from elasticscan.store import MOST_ATTEMPTS, Store, delete_rows, update_rows
+from elasticscan.store import Store, delete_rows, until_unchanged, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _DELETES = f"{OWN}deletes"
@@ -81,8 +78,7 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
     """
     plan, _ = queries.plan(change.query)
     if kind != "MERGE" and len(plan.scans) == 1 and plan.scans[0].complete:
-        said = {"statement": kind}
-        selection = store.backend.selection(table, plan.scans[0].filter, said)
+        selection = store.backend.selection(table, plan.scans[0].filter, {"statement": kind})
         if change.set is None:
             return Counter({DELETE: delete_rows(selection).rows})
         schema = store.table(table).schema
@@ -91,26 +87,12 @@ def change_rows(store: Store, table: str, kind: str, change: RowChange, queries:
                 return Counter({UPDATE: update_rows(selection, change.set).rows})
             except (FilterError, NotFound):
                 pass  # such as a function that only Spark has
-    for _ in range(MOST_ATTEMPTS):
-        try:
+
+    def attempt() -> Counter[str]:
+        with own_errors_raised():
             return _write(store, table, kind, change, queries)
-        except PySparkException as error:
-            ours = own_error(error)
-            if ours is None:
-                raise
-            if not isinstance(ours, RowsChanged):
-                raise ours from None
-    raise WriteConflict(
-        f"rows of table {table!r} changed at each of {MOST_ATTEMPTS} attempts of {kind}; try again later",
-        table=table,
-    )
 
-
-def own_error(error: PySparkException) -> ElasticScanError | None:
-    """Return the error of this package that a task raised: Spark's processes exchange only its text."""
-    met = _OWN_ERROR.search(str(error))
-    kind = getattr(errors, met["kind"], None) if met else None
-    return kind(met["message"]) if met and kind else None
+    return until_unchanged(store.context, attempt, f"rows of table {table!r}", f"repeat the {kind}")
 
 
 @contextmanager
@@ -119,10 +101,11 @@ def own_errors_raised() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        ours = own_error(error)
-        if ours is None:
+        met = _OWN_ERROR.search(str(error))  # Spark's processes exchange only its text
+        kind = getattr(errors, met["kind"], None) if met else None
+        if met is None or kind is None:
             raise
-        raise ours from None
+        raise kind(met["message"]) from None
 
 
 def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFrame:

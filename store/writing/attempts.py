@@ -1,14 +1,23 @@
-"""Attempts: writes of what was read, done again from the beginning where others came before."""
+"""Attempts: writes of what was read, done again from the beginning where others came before.
+
+Before each further attempt there is a random pause whose bound doubles (backoff with full jitter): of several
+processes that write the same rows all the time, those that lost spread out, and each of them gets its turn.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import count
 from typing import TypeVar
 
 from elasticscan.base.errors import RowsChanged, TableChanged, WriteConflict
 from elasticscan.store.context import Context
 
-MOST_ATTEMPTS = 10
+# Attempts end when both are over: long ones are made a few times all the same.
+ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10
+_DOUBLINGS = 7
+_MOST_PAUSE_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -34,12 +43,12 @@ def until_unchanged(
 
     Raises:
         ReadOnlyStore: the store cannot be written.
-        WriteConflict: they were written each time.
+        WriteConflict: they were written each time, for a minute and ten attempts.
         RowsChanged: they were written, and that is final.
     """
     context.catalog.check_writable()
-    conflict = None
-    for _ in range(MOST_ATTEMPTS):
+    began, conflict = context.clock.now(), None
+    for attempts in count(1):
         try:
             return attempt()
         except OutdatedLookError:
@@ -51,8 +60,12 @@ def until_unchanged(
             if is_final:
                 raise
             conflict = error
+        if attempts >= FEWEST_ATTEMPTS and context.clock.now() - began > ATTEMPTS_SECONDS:
+            break
+        bound = _MOST_PAUSE_SECONDS * 2.0 ** (min(attempts, _DOUBLINGS) - _DOUBLINGS)
+        context.clock.sleep(random.uniform(0, bound))
     raise WriteConflict(
-        f"{rows} were written by others each of the {MOST_ATTEMPTS} times that they were read; nothing was "
+        f"{rows} were written by others each of the {attempts} times that they were read; nothing was "
         f"written: {advice}",
         **({} if conflict is None else conflict.fields),
     )

@@ -2,13 +2,12 @@
 
 The rows are read at one snapshot, and what becomes of them is staged while they are read. The commit requires
 that none of them was changed since, so it is as if it had been done at the snapshot; rows that came
-later are later. Where some were changed, everything is done again at a newer snapshot, a few times.
+later are later. Where some were changed, everything is done again at a newer snapshot (`attempts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,7 +26,6 @@ from elasticscan.metadata import AUTO, TableInfo, no_such_column
 from elasticscan.storage import conform
 from elasticscan.store.context import Context, Find
 from elasticscan.store.reading.beginning import begin_scan
-from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.rows.typed import arrow_constant
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
@@ -162,13 +160,12 @@ def _change(
     if selection.where is not None:
         Predicate.parse_for_change(selection.where, selection.table().schema)
 
-    def attempt() -> CommitNumber:
-        with _reading(selection, columns) as (scan, table):
-            return _attempt(selection, scan, table, kind, change_of(table))
-
-    rows = f"rows of table {selection.table().name!r} that meet the condition"
     return until_unchanged(
-        selection.context, attempt, rows, "try again, or change fewer", is_final=selection.since is not None
+        selection.context,
+        lambda: _attempt(selection, kind, columns, change_of),
+        f"rows of table {selection.table().name!r} that meet the condition",
+        "try again, or change fewer",
+        is_final=selection.since is not None,
     )
 
 
@@ -181,26 +178,21 @@ def commit_of(selection: Selection) -> int | None:
         return tx.commit_of_txn(selection.find(tx)[0].id, selection.txn)
 
 
-@contextmanager
-def _reading(
-    selection: Selection, columns: Callable[[TableInfo], list[str] | None]
-) -> Iterator[tuple[Scan, TableInfo]]:
-    """Yield a scan of the rows, and the table; raise `OutdatedLookError` if its columns just changed."""
-    context = selection.context
+def _attempt(
+    selection: Selection,
+    kind: str,
+    columns: Callable[[TableInfo], list[str] | None],
+    change_of: Callable[[TableInfo], Change],
+) -> CommitNumber:
+    """Stage what becomes of the rows, and commit; raise `OutdatedLookError` if the columns just changed."""
+    context, at = selection.context, selection.since
     names, limits = columns(selection.table()), (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
     # What met the condition at `since` counts, so a row that was changed away from it refuses the call.
-    at = selection.since
     with begin_scan(context, selection.find, names, selection.where, at, limits, index=AUTO) as scan:
         # A column that is added from now on has values in rows only that were changed after the snapshot.
         table = selection.table()
         if names is None and scan.standing.definition != table.definition:
             raise OutdatedLookError
-        yield scan, table
-
-
-def _attempt(selection: Selection, scan: Scan, table: TableInfo, kind: str, change: Change) -> CommitNumber:
-    context = selection.context
-    since = scan.snapshot if selection.since is None else selection.since
-    with unchanged(context, table, since, selection.txn) as check:
-        staged = stage(context, table, map(change, scan.batches()), kind)
-        return publish_own(context, table, staged, selection.request(kind, check))
+        with unchanged(context, table, scan.snapshot if at is None else at, selection.txn) as check:
+            staged = stage(context, table, map(change_of(table), scan.batches()), kind)
+            return publish_own(context, table, staged, selection.request(kind, check))

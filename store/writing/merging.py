@@ -3,7 +3,7 @@
 The rows come in pieces. The table's rows of a piece's keys are read at the merge's snapshot, and what
 becomes of both is staged; so memory holds a piece, however many there are. The commit requires that nobody
 has written a key of it since that snapshot: it is as if the merge had been done there. Where somebody has,
-all is done again at a newer snapshot, a few times, with the rows as they were handed in.
+all is done again at a newer snapshot (`attempts`), with the rows as they were handed in.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The new rows, all of which have to meet the condition, are staged first. Then those that meet it now are read
 at one snapshot, and are deleted unless a new row has their key. The commit requires that nobody has written
 any of these keys since: it is as if it had been made at the snapshot. Where somebody has, the condition is
-looked at again, a few times; the new rows stay where they are staged.
+looked at again (`attempts`); the new rows stay where they are staged.
 """
 
 from __future__ import annotations

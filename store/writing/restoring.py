@@ -5,7 +5,7 @@ since the snapshot is an insert, the key was not there and is deleted; else the 
 one to bring back. Where the table was overwritten meanwhile, all of it is written.
 
 The commit requires that nobody has written to the table since the changes were read, so the snapshot that it
-makes is the old one exactly; if somebody has, all is done again, a few times.
+makes is the old one exactly; if somebody has, all is done again (`attempts`).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.connector import AttachedStore, attach
 from elasticscan.store import Store
+from elasticscan.store.writing import attempts
 
 pytestmark = pytest.mark.spark
 
@@ -111,7 +112,8 @@ def test_an_insert_of_some_columns_gives_up_where_others_write_each_time(
         raise PySparkException("elasticscan.base.errors.RowsChanged: [ES_ROWS_CHANGED] id = 1; write again")
 
     monkeypatch.setattr(spark, "sql", sql)
-    with pytest.raises(WriteConflict, match="each of 10 attempts"):
+    monkeypatch.setattr(attempts, "ATTEMPTS_SECONDS", 0)
+    with pytest.raises(WriteConflict, match="each of the 10 times"):
         catalog.sql("INSERT INTO t (id, name) VALUES (1, 'new')")
     assert len(set(tried)) == 10
     assert set(named) == {(store.uri, None)}  # which Spark hides

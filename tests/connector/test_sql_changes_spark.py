@@ -26,9 +26,9 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.connector import AttachedStore, attach
-from elasticscan.connector.sql import row_changes
 from elasticscan.connector.sql.views import TableViews
 from elasticscan.store import Store
+from elasticscan.store.writing import attempts
 from tests.connector.test_catalog_spark import setting, tablets_moving
 
 pytestmark = pytest.mark.spark
@@ -205,7 +205,7 @@ def test_random_statements_change_what_they_say_while_tablets_move(
 def test_what_others_write_meanwhile_is_read_again(
     store: Store, catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, disturbances = AttachedStore._run, [3]
+    run, disturbances = AttachedStore._run, [12]
 
     def disturbed(attached: AttachedStore, *given: Any) -> DataFrame:
         frame = run(attached, *given)
@@ -218,12 +218,13 @@ def test_what_others_write_meanwhile_is_read_again(
     before = rows_in(store)[7].n
     assert before is not None
     assert counts(catalog.sql("UPDATE t SET n = n + 1 WHERE abs(id) = 7")) == (1,)
-    assert rows_in(store)[7].n == before + 301
+    assert rows_in(store)[7].n == before + 1_201
     disturbances[0] = 100
-    monkeypatch.setattr(row_changes, "MOST_ATTEMPTS", 2)
-    with pytest.raises(WriteConflict, match=r"rows of table 't' changed at each of 2 attempts of DELETE"):
+    monkeypatch.setattr(attempts, "FEWEST_ATTEMPTS", 2)
+    monkeypatch.setattr(attempts, "ATTEMPTS_SECONDS", 0)
+    with pytest.raises(WriteConflict, match=r"rows of table 't' were written by others each of the 2 times"):
         catalog.sql("DELETE FROM t WHERE abs(id) = 7")
-    assert rows_in(store)[7].n == before + 501
+    assert rows_in(store)[7].n == before + 1_401
     # Writes of other rows are no conflict.
     assert counts(catalog.sql("DELETE FROM t WHERE abs(id) = 8")) == (1,)
 

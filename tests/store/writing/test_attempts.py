@@ -10,9 +10,16 @@ import pytest
 
 from elasticscan.base.errors import AlreadyExists, RowsChanged, TableChanged, WriteConflict
 from elasticscan.store.context import Context
-from elasticscan.store.writing.attempts import MOST_ATTEMPTS, OutdatedLookError, until_unchanged
+from elasticscan.store.writing.attempts import (
+    ATTEMPTS_SECONDS,
+    FEWEST_ATTEMPTS,
+    OutdatedLookError,
+    until_unchanged,
+)
+from tests.base.manual_clock import ManualClock
 
-WRITABLE = cast(Context, SimpleNamespace(catalog=SimpleNamespace(check_writable=lambda: None)))
+CLOCK = ManualClock()
+WRITABLE = cast(Context, SimpleNamespace(catalog=SimpleNamespace(check_writable=lambda: None), clock=CLOCK))
 
 
 def after(*errors: Exception) -> tuple[Callable[[], int], list[Exception]]:
@@ -34,17 +41,33 @@ def test_what_others_changed_meanwhile_is_done_again() -> None:
 
 
 def test_what_has_no_end_is_reported_with_the_newest_conflict() -> None:
-    attempt, left = after(*[RowsChanged("a", table="t", newest=n) for n in range(MOST_ATTEMPTS + 5)])
+    attempt, left = after(*[RowsChanged("a", table="t", newest=n) for n in range(10_000)])
+    began = CLOCK.now()
     with pytest.raises(
-        WriteConflict, match=r"\] rows of 't' were written .* 10 times .*: pause them$"
+        WriteConflict, match=r"\] rows of 't' were written .* times .*: pause them$"
     ) as caught:
         until_unchanged(WRITABLE, attempt, "rows of 't'", "pause them")
-    assert caught.value.fields == {"table": "t", "newest": MOST_ATTEMPTS - 1}
-    assert len(left) == 5
+    made = 10_000 - len(left)
+    assert caught.value.fields == {"table": "t", "newest": made - 1}
+    assert 60 < made < 1_000 and ATTEMPTS_SECONDS < CLOCK.now() - began < ATTEMPTS_SECONDS + 1
+
+
+def test_attempts_that_take_long_are_made_ten_times_all_the_same() -> None:
+    made = 0
+
+    def attempt() -> None:
+        nonlocal made
+        made += 1
+        CLOCK.advance(ATTEMPTS_SECONDS + 1)
+        raise RowsChanged("a")
+
+    with pytest.raises(WriteConflict, match="each of the 10 times"):
+        until_unchanged(WRITABLE, attempt, "rows", "try again")
+    assert made == FEWEST_ATTEMPTS
 
 
 def test_columns_that_change_without_end_are_a_conflict_too() -> None:
-    attempt, _ = after(*[OutdatedLookError()] * MOST_ATTEMPTS)
+    attempt, _ = after(*[OutdatedLookError()] * 10_000)
     with pytest.raises(WriteConflict):
         until_unchanged(WRITABLE, attempt, "rows", "try again")
 
