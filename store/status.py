@@ -119,8 +119,10 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             sized[table.id] = _size(own.get(table.id, []), snapshot, floor, since)
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
-        sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, fragments)
-        upkeep, steps = upkeep_of(tx, message, fragments, runs, wrote, Policy()), steps_of(tx, tables, names)
+        newest = [f for f in fragments if f.max_commit >= floors.get(f.table, (0, 0))[0]]
+        sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, newest)
+        upkeep = upkeep_of(tx, message, fragments, runs, wrote, floors, Policy())
+        steps = steps_of(tx, tables, names)
     described = [
         {
             "name": table.name,

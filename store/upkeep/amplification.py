@@ -19,6 +19,7 @@ def upkeep_of(
     fragments: Sequence[Fragment],
     runs: Sequence[IndexRun],
     written: Mapping[int, tuple[int, int]],
+    floors: Mapping[int, tuple[int, int]],
     policy: Policy,
 ) -> dict[str, dict[str, Any]]:
     """Describe the upkeep of each table, by its name.
@@ -28,10 +29,11 @@ def upkeep_of(
     byte of the files from which the newest rows are read.
 
     `bytes` divides the bytes of all files, indexes included: `live` ones are of fragments that the newest
-    rows are read from, `old` ones of history, which snapshots, tags or leases still keep, and `garbage` waits
-    to be collected or merged away: files that were dropped, and rows of slots that live elsewhere now.
+    rows are read from, `old` ones of history or overwritten, which snapshots, tags or leases still keep, and
+    `garbage` waits to be collected or merged away: files that were dropped, and rows of slots that live
+    elsewhere now.
 
-    `written` is what the transaction tells of commits. No question is asked for one table alone.
+    `written` and `floors` are what the transaction tells of commits. No table costs a question of its own.
     """
     described, dropped = {}, tx.dropped_bytes()
     merged, of_table = merged_by_table(tx), dict[int, list[Fragment]]()
@@ -43,15 +45,18 @@ def upkeep_of(
     for table in tables:
         own = of_table.get(table.id, [])
         with_runs = [(fragment, runs_of.get(fragment.id, [])) for fragment in own]
-        by_shard: dict[int, list[Part]] = {}
-        old = 0
+        by_shard, current = dict[int, list[Part]](), dict[int, list[Part]]()
+        floor, old = floors.get(table.id, (0, 0))[0], 0
         for fragment, own_runs in with_runs:
             (part,) = parts_of([fragment], own_runs)
-            if fragment.superseded_at is None:
+            if fragment.superseded_at is None:  # merges take overwritten ones along
+                current.setdefault(fragment.shard, []).append(part)
+            if fragment.superseded_at is None and fragment.max_commit >= floor:
                 by_shard.setdefault(fragment.shard, []).append(part)
-            else:  # history costs space alone
+            else:  # it costs space alone
                 old += part.bytes
-        debt = debt_of(by_shard.values(), policy)
+        debt = debt_of(current.values(), policy)
+        depth = debt if by_shard == current else debt_of(by_shard.values(), policy)
         wrote = Written(written.get(table.id, (0, 0))[1], merged[table.id])
         read = sum(part.bytes for here in by_shard.values() for part in here)
         serving = sum(fragment.bytes + sum(run.bytes for run in some) for fragment, some in with_runs)
@@ -60,9 +65,9 @@ def upkeep_of(
             "bytes": {"live": read, "old": old, "garbage": max(files - read - old, 0)},
             "merges_due": debt.merges,
             "bytes_due": debt.bytes,
-            "slot_fragments": debt.slot_fragments,
+            "slot_fragments": depth.slot_fragments,
             "amplification": {
-                "reads": round(debt.reads, 2),
+                "reads": round(depth.reads, 2),
                 "writes": round(wrote.amplification, 2),
                 "space": round(files / read, 2) if read else 1.0,
             },

@@ -59,6 +59,22 @@ def test_live_old_and_garbage_bytes_are_those_of_the_files(store: Store) -> None
     assert after == {**seen, "garbage": 0} and sum(after.values()) == on_disk(store)
 
 
+def test_overwritten_files_are_old_until_no_snapshot_needs_them(store: Store, clock: ManualClock) -> None:
+    table = store.table("t")
+    for night in range(3):
+        before = on_disk(store)
+        table.overwrite(rows(night))
+        clock.advance(86_400)
+    seen = of_table(store)["upkeep"]
+    assert seen["bytes"] == {"live": on_disk(store) - before, "old": before, "garbage": 0}
+    assert seen["amplification"]["space"] == round(on_disk(store) / (on_disk(store) - before), 2) > 5
+    assert (seen["slot_fragments"], seen["amplification"]["reads"]) == (1, 1.0)
+    assert {tablet["fragments"] for tablet in store.status()["tablets"]} == {1}
+    for _ in range(6):
+        table.overwrite(rows(9))
+    assert of_table(store)["upkeep"]["merges_due"] == 2 == store.keep().merges, "old files are merged, too"
+
+
 def test_slots_that_moved_away_leave_garbage_until_they_are_merged(store: Store) -> None:
     store.move(1, "s2")
     seen = of_table(store)["upkeep"]["bytes"]
