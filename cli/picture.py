@@ -51,6 +51,7 @@ def picture(uri: str, status: Row) -> RenderableType:
         ("indexes", INDEXES, [*map(index_row, indexes)]),
         ("upkeep", UPKEEP, [*map(_upkeep_row, tables)]),
         ("upkeep under way", *_plain(status["upkeep"]["running"], "step", "owner", "started_at")),
+        ("removed shards", *_plain(status["removed_shards"], "name", "root", "files", "kept_until")),
         ("moves under way", *_plain(moves, "tablet", "from", "to", "phase", "started_at")),
         ("streams", STREAMS, [*map(stream_row, status.get("streams", ()))]),
         ("scans in flight", *_plain(status["scans"], *SCAN)),

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated
+from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import OwnedMove, retry_interrupted
+from elasticscan.catalog import OwnedMove, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
@@ -67,6 +68,25 @@ def _shards(
     ]
 
 
+def _removed(tx: Tx) -> list[dict[str, Any]]:
+    """Describe the removed shards of which files are known still: such as scans under way may read."""
+    active = {shard.id for shard in tx.shards()}
+    gone = {shard.id: shard for shard in tx.shards(removed=True) if shard.id not in active}
+    until: dict[int, list[float]] = {}
+    for file in tx.dropped_files() if gone else ():
+        if file.shard in gone:
+            until.setdefault(file.shard, []).append(file.dropped_at + GC_GRACE_SECONDS)
+    return [
+        {
+            "name": gone[shard].name,
+            "root": shown(gone[shard].root),
+            "files": len(ends),
+            "kept_until": max(ends),
+        }
+        for shard, ends in sorted(until.items())
+    ]
+
+
 def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int, list[dict[str, Any]]]:
     """Return the entries of indexes by their tables."""
     size, found = Counter[int](), dict[int, list[dict[str, Any]]]()
@@ -107,6 +127,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
         tags, runs, floors, wrote = tx.tags_by_table(), tx.runs(), tx.floors(), tx.written()
         indexes, streams, scans = _indexes(tx.indexes(), runs), streams_in(tx), scans_in(tx)
+        removed = _removed(tx)
         topology, snapshot = tx.newest_topology().number, tx.versions()[1]
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
@@ -145,6 +166,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         "snapshot": snapshot,
         "outdated": _why_outdated(context),
         "shards": _shards(shards, placement, fragments),
+        "removed_shards": removed,
         "tablets": [
             {
                 "id": t.id,

@@ -51,7 +51,7 @@ from elasticscan.store.repair.trash import with_trash
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.store import Store
-from elasticscan.store.upkeep.garbage import trashed_paths
+from elasticscan.store.upkeep.garbage import trashed_places
 from elasticscan.store.writing import writer
 from elasticscan.store.writing.indexing import create_index, define_index
 from elasticscan.topology import SlotSet
@@ -107,7 +107,7 @@ def plan_from_files(
             "writes count in the order in which they began",
             "rows that an overwrite by no rows replaced may have come back",
         ]
-        trashed = sum(len(trashed_paths(path for path, _ in disk.list())) for disk in disks)
+        trashed = sum(len(trashed_places(path for path, _ in disk.list())) for disk in disks)
         if trashed:
             report.doubts.append(
                 f"{trashed} files lie in the trash of the shards and were left out: no catalog says whether "

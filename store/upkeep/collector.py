@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from elasticscan.base.clock import SystemClock
@@ -50,7 +49,7 @@ class Collected:
 
     Attributes:
         decisions: about every file that the catalog does not refer to, kept ones included.
-        skipped: (shard, why) of the shards that could not be collected.
+        skipped: (shard, why) of the shards that could not be collected; removed ones may stay away.
         refused: why nothing at all would be removed; only in a dry run, otherwise it is raised.
     """
 
@@ -98,7 +97,9 @@ class _Known:
 class _Collection:
     def __init__(self, context: Context, rules: GarbageRules, dry_run: bool = False) -> None:
         self._context, self._rules, self._dry_run = context, rules, dry_run
+        self._active: Set[int] = frozenset()
         self.skipped: list[tuple[str, str]] = []
+        self.away: list[DroppedFile] = []  # of removed shards that are away, and nothing needs them any more
 
     # Looking
 
@@ -114,14 +115,18 @@ class _Collection:
                 self._skip(look.shard, error)
         newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
         store = self._context.info.store_id
-        return [
-            (look, plan(look.shelf, self._rules, files, store, newest, doubt)) for look, files in manifests
-        ]
+        whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
+        plans = []
+        for look, files in manifests:
+            rules = self._rules if look.shard.id in self._active else whole
+            plans.append((look, plan(look.shelf, rules, files, store, newest, doubt)))
+        return plans
 
     def _looks(self) -> list[_Look]:
         """All roots that can be reached, those of removed shards too: files may be left there."""
         with self._context.catalog.reading() as tx:
             every, active = tx.shards(removed=True), {shard.id for shard in tx.shards()}
+        self._active = active
         by_place: dict[Place, list[Shard]] = {}
         for shard in every:
             by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
@@ -136,16 +141,21 @@ class _Collection:
                 try:
                     looks.append(self._look(shard, ids, known))
                 except OperatorNeeded as error:
-                    self._skip(shard, error, shard.id in active)
+                    if shard.id in active:
+                        self._skip(shard, error)
+                    else:
+                        files = chain.from_iterable(known.dropped.get(at, ()) for at in ids)
+                        over = known.now - self._rules.grace_seconds
+                        self.away += [file for file in files if file.dropped_at <= over]
         return looks
 
-    def _skip(self, shard: Shard, error: OperatorNeeded, active: bool = True) -> None:
-        """Leave a root to the next collection: its shard is away, or was removed.
+    def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
+        """Leave a root to the next collection: its shard is away, or was removed meanwhile.
 
         Another disk mounted in the place of a shard is an error.
         """
-        is_away = isinstance(error, ShardUnavailable) or not active
-        if not is_away and not (isinstance(error, WrongRoot) and self._context.is_succeeded(shard.id)):
+        is_succeeded = isinstance(error, WrongRoot) and self._context.is_succeeded(shard.id)
+        if not isinstance(error, ShardUnavailable) and not is_succeeded:
             raise error
         self.skipped.append((shard.name, str(error)))
 
@@ -318,6 +328,9 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         raise refusal
     with context.catalog.leasing() as tx:
         tx.end_expired_leases()
+    if collection.away:
+        with context.catalog.writing() as tx:
+            tx.forget_dropped(collection.away)
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
     _forget_topologies(context)
     return Collected(tuple(done), tuple(collection.skipped))
@@ -351,10 +364,12 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
         files = tx.dropped_before(table, GarbageRules().grace_seconds, most_fragments)
     gone: list[DroppedFile] = []
     for shard in sorted({file.shard for file in files}):
-        with suppress(OperatorNeeded):  # a shard that is away can wait
+        here = [file for file in files if file.shard == shard]
+        try:
             disk = context.writable_disk(shard)
-            here = (file for file in files if file.shard == shard)
             gone += [file for file in here if _remove_dropped(disk, file, context.info.store_id)]
+        except OperatorNeeded:  # a shard that is away can wait, and a removed one takes its files along
+            gone += here if context.has_left(shard) else ()
     if gone:
         with context.catalog.writing() as tx:
             tx.forget_dropped(gone)

@@ -33,11 +33,6 @@ UNMARKED = (
 _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
-def trashed_paths(files: Iterable[str]) -> frozenset[str]:
-    """Return the former paths of the files in a root's trash."""
-    return frozenset(trashed_places(files))
-
-
 def trashed_places(files: Iterable[str]) -> dict[str, str]:
     """Of the files in a root's trash: by their former paths, where they lie."""
     return {match[2]: match[0] for match in map(_IN_TRASH.fullmatch, files) if match}

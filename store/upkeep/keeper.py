@@ -38,7 +38,7 @@ from elasticscan.upkeep import (
 
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is due
 MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
-MOST_CHANGES = 1_024  # of tablets, in one transaction
+MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
 MOST_REST_SECONDS = 1.0
 
 OnStep = Callable[[str], None]
@@ -179,8 +179,8 @@ class Keeper:
         dead = any(owner_is_gone(move, now) for move in moves)
         if moves and not dead:
             return  # another process is changing the placement
-        splits = plan_splits(placement, sizes, self._policy)
-        joins = plan_joins(placement, sizes, self._policy)
+        splits = plan_splits(placement, sizes, self._policy)[:MOST_CHANGES]
+        joins = plan_joins(placement, sizes, self._policy)[:MOST_CHANGES]
         # A shard that is still to be emptied, while nothing moves: its process died, or gave up.
         interrupted = dead or any(shard.draining for shard in shards)
         active = [shard.id for shard in shards if not shard.draining]
@@ -221,10 +221,10 @@ class Keeper:
             self._on_step(f"split tablet {split.tablet}")
         for join in joins:
             self._on_step(f"join tablets {join.left} and {join.right}")
-        for some, pairs in _in_parts(splits, joins):
+        if splits or joins:
             with suppress(UsageError, TryAgain):
                 cut, joined = elasticity.change(
-                    [split.tablet for split in some], [(join.left, join.right) for join in pairs]
+                    [split.tablet for split in splits], [(join.left, join.right) for join in joins]
                 )
                 kept.splits += cut
                 kept.joins += joined
@@ -250,24 +250,11 @@ class Keeper:
                 self._on_step("collect garbage")
                 collected = collect_garbage(self._context, GarbageRules())
                 kept.files_removed = collected.removed
-                active = self._context.shard_names().values()  # a removed shard's root may be gone for good
                 kept.problems += [
-                    f"collecting garbage at shard {shard!r}: {why}"
-                    for shard, why in collected.skipped
-                    if shard in active
+                    f"collecting garbage at shard {shard!r}: {why}" for shard, why in collected.skipped
                 ]
                 with self._context.catalog.writing() as tx:
                     tx.add_done(GARBAGE, kept.files_removed)
-
-
-def _in_parts(
-    splits: Sequence[Split], joins: Sequence[Join]
-) -> Iterator[tuple[Sequence[Split], Sequence[Join]]]:
-    """Yield changes of tablets in batches of bounded size: writers wait during each."""
-    for at in range(0, len(splits), MOST_CHANGES):
-        yield splits[at : at + MOST_CHANGES], ()
-    for at in range(0, len(joins), MOST_CHANGES):
-        yield (), joins[at : at + MOST_CHANGES]
 
 
 @contextmanager

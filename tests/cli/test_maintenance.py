@@ -153,6 +153,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "snapshot": 2,
         "slots": 5,
         "shards": [{"name": "a", **shard}, {"name": "b", **shard}],
+        "removed_shards": [],
         "tablets": tablets,
         "tables": [],
         "moves": [],

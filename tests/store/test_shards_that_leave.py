@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import FragmentMissing, InvalidTopologyChange, ShardUnavailable
-from elasticscan.store import Context, Store, Table
+from elasticscan.base.limits import GC_GRACE_SECONDS
+from elasticscan.store import Action, Context, Store, Table
 from elasticscan.store.copies import backup
 from elasticscan.store.moves.mover import Mover
+from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.compaction import Merging
 from elasticscan.store.writing import indexing
 from elasticscan.topology import Event
+from tests.base.manual_clock import ManualClock
 from tests.store.test_root_scenarios import away
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -182,3 +187,46 @@ def test_a_shard_that_is_still_there_is_not_left_out(store: Store, table: Table)
                 work()
         with pytest.raises(ShardUnavailable):
             store.contract("c")
+
+
+@pytest.mark.parametrize("by", ["gc", "a keeper", "a writer"])
+def test_a_removed_shard_whose_disk_was_taken_out_is_listed_until_nothing_needs_its_files(
+    tmp_path: Path, by: str
+) -> None:
+    def collect() -> None:
+        if by == "a writer":
+            collect_dropped(store.context, 1, 512)
+        elif by == "gc":
+            assert store.collect_garbage().skipped == ()
+        else:
+            assert store.keep().problems == []
+
+    clock, roots = ManualClock(time.time()), {name: str(tmp_path / name) for name in ("a", "c", "c2")}
+    for root in roots.values():
+        Path(root).mkdir()
+    with Store.create(
+        tmp_path / "store",
+        {name: roots[name] for name in "ac"},
+        tablets=4,
+        slots=16,
+        clock=clock,
+        upkeep="off",
+    ) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        for number in range(25):
+            table.upsert(pa.table({"id": KEYS, "v": [number] * len(KEYS)}))
+        store.contract("c")
+        left = {"name": "c", "root": roots["c"], "files": 25, "kept_until": clock.now() + GC_GRACE_SECONDS}
+        assert store.status()["removed_shards"] == [left]
+        Path(roots["c"]).rename(tmp_path / "taken out")
+        store.expand({"c": roots["c2"]})
+        collect()
+        assert store.status()["removed_shards"] == [left], "scans under way may read them"
+        clock.advance(GC_GRACE_SECONDS)
+        collect()
+        assert store.status()["removed_shards"] == []
+        (tmp_path / "taken out").rename(roots["c"])
+        for file in Path(roots["c"]).rglob("t1/*"):
+            os.utime(file, (1, 1))
+        assert store.collect_garbage().count(Action.TRASH) == 25, "it came back, and is not refused"
+        assert table.scan().count() == len(KEYS) and store.verify() == []
