@@ -31,6 +31,7 @@ SCAN = (
     "pages",
     "began_at",
 )
+MOVE = ("tablet", "from", "to", "phase", "started_at", "silent_since", "taken_over_from")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -50,9 +51,9 @@ def picture(uri: str, status: Row) -> RenderableType:
         ("tables", "name, rows, size, fragments, primary key", [*map(_table_row, tables)]),
         ("indexes", INDEXES, [*map(index_row, indexes)]),
         ("upkeep", UPKEEP, [*map(_upkeep_row, tables)]),
-        ("upkeep under way", *_plain(status["upkeep"]["running"], "step", "owner", "started_at")),
         ("removed shards", *_plain(status["removed_shards"], "name", "root", "files", "kept_until")),
-        ("moves under way", *_plain(moves, "tablet", "from", "to", "phase", "started_at")),
+        ("upkeep under way", *_plain(status["upkeep"]["running"], "step", "owner", "started_at")),
+        ("moves under way", *_plain(moves, *MOVE)),
         ("streams", STREAMS, [*map(stream_row, status.get("streams", ()))]),
         ("scans in flight", *_plain(status["scans"], *SCAN)),
         ("leases", *_plain(leases, *(leases[0] if leases else ()))),

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from typing import Any
 
 from elasticscan.base.errors import CatalogOutdated
-from elasticscan.base.limits import GC_GRACE_SECONDS
+from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import OwnedMove, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
+from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
@@ -106,13 +107,18 @@ def _indexes(indexes: Iterable[IndexInfo], runs: Iterable[IndexRun]) -> dict[int
     return found
 
 
-def _move(move: OwnedMove, names: Mapping[int, str]) -> dict[str, Any]:
+def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, Any]:
+    silent_since, ends = move.heartbeat_at, move.heartbeat_at + SILENT_SECONDS
+    is_gone = owner_is_gone(move, now)
+    is_silent = is_gone or now - silent_since > 2 * BEAT_SECONDS
     return {
         "tablet": move.tablet,
         "from": names.get(move.source, str(move.source)),
         "to": names.get(move.target, str(move.target)),
         "phase": str(move.phase),
         "started_at": move.started_at,
+        "silent_since": silent_since if is_silent else None,
+        "taken_over_from": (min(now, ends) if is_gone else ends) if is_silent else None,
     }
 
 
@@ -128,7 +134,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         tags, runs, floors, wrote = tx.tags_by_table(), tx.runs(), tx.floors(), tx.written()
         indexes, streams, scans = _indexes(tx.indexes(), runs), streams_in(tx), scans_in(tx)
         removed = _removed(tx)
-        topology, snapshot = tx.newest_topology().number, tx.versions()[1]
+        topology, snapshot, now = tx.newest_topology().number, tx.versions()[1], tx.times.expiry
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
@@ -179,7 +185,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             for t in placement.tablets
         ],
         "tables": described,
-        "moves": [_move(move, names) for move in moves],
+        "moves": [_move(move, names, now) for move in moves],
         "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
         "leases": [lease | {"snapshot_at": made.get(lease["snapshot"])} for lease in leases],
         "streams": streams,

@@ -12,7 +12,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, Not
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.store.context import Context
-from elasticscan.store.moves.mover import UNDO_WAITS_SECONDS, Mover
+from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
@@ -66,22 +66,15 @@ class Elasticity:
         Raises:
             AlreadyExists: there is a shard of the name, with another root.
         """
-        if not self._balance(new):
-            with self._context.catalog.reading() as tx:
-                if tx.is_topology_published():
-                    return tx.newest_topology()
-        return self._publish(f"expanded by {', '.join(name for name, _ in new)}")
+        return self._balance(new, f"expanded by {', '.join(name for name, _ in new)}")
 
     @retry_interrupted
     def rebalance(self) -> Topology:
         """Move the fewest tablets that balance; the newest topology as it is where none has to move."""
-        if not self._balance(()):
-            with self._context.catalog.reading() as tx:
-                return tx.newest_topology()
-        return self._publish("rebalanced")
+        return self._balance((), "rebalanced")
 
-    def _balance(self, new: Sequence[tuple[str, str]]) -> int:
-        """Add shards, and move tablets until they balance; returns how many changes that took."""
+    def _balance(self, new: Sequence[tuple[str, str]], reason: str) -> Topology:
+        """Add shards, and move tablets until they balance; returns the topology, a new one if any changed."""
         changes = 0
         for attempt in range(EXPAND_ROUNDS):
             with owning() as owner:
@@ -94,7 +87,10 @@ class Elasticity:
                 changes += len(plans)
                 # A tablet that another process was moving is planned again, but none is chased for ever.
                 self._carry_out(plans, owner, tolerate=True)
-        return changes
+        with self._context.catalog.reading() as tx:
+            if not changes and tx.is_topology_published():
+                return tx.newest_topology()
+        return self._publish(reason)
 
     @retry_interrupted
     def contract(self, name: str) -> Topology:
@@ -138,7 +134,6 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
             before = self._context.placement_in(tx)
-            tx.tablet(tablet_id)
             left, right = tx.new_tablet_ids(2)
             after = split_tablet(before, tablet_id, at, (left, right))
             placed = self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
@@ -150,7 +145,6 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
-                tx.tablet(tablet_id)
             before = self._context.placement_in(tx)
             (joined,) = tx.new_tablet_ids(1)
             after = join_tablets(before, left, right, joined)
@@ -306,22 +300,10 @@ class Elasticity:
                         errors.append(error)
                     self._on_progress(done, len(plans))
         finally:
-            self._give_up(plans, owner)
+            # Those that did not begin end, too. If the catalog stays away, they are left to the next process.
+            when_possible(self._context, lambda tx: tx.give_up_moves(owner, plans))
         if errors:
             raise errors[0]
-
-    def _give_up(self, plans: Sequence[Move], owner: str) -> None:
-        """End moves that did not begin. If the catalog stays away, they are left to the next process."""
-        for wait in UNDO_WAITS_SECONDS:
-            try:
-                with self._context.catalog.writing() as tx:
-                    tx.give_up_moves(owner, plans)
-            except TryAgain:
-                self._context.clock.sleep(wait)
-            except ElasticScanError:
-                return
-            else:
-                return
 
     @retry_interrupted
     def _publish(self, reason: str) -> Topology:
@@ -361,8 +343,9 @@ class Elasticity:
             tx.transition(move, move.owner, Event.OWNER_DIED)
 
     def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
+        """Raise unless a tablet is there, and stays where it is."""
         self._forget_dead(tx, tablet_id)
-        if tx.move(tablet_id) is not None:
+        if tx.move(tx.tablet(tablet_id).id) is not None:
             raise NotReady(
                 f"tablet {tablet_id} is being moved; try again when it has arrived",
                 tablet=tablet_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from elasticscan.base.errors import (
     CommitUnknown,
@@ -30,7 +31,7 @@ MOST_ROUNDS = 6
 # How long to wait before each further attempt to undo a move, if the catalog is away.
 UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 
-
+T = TypeVar("T")
 _Sources = list[tuple[PageSource, int]]  # a table's rows, and its oldest snapshot
 
 
@@ -257,20 +258,26 @@ class Mover:
         return bool(switched)
 
     def _end(self, move: Move, has_switched: Callable[[Tx], bool]) -> bool | None:
-        """End a move that failed, as soon as the catalog can be asked.
+        """End a move that failed. Returns whether it went through all the same; None when unknown."""
 
-        Returns whether it went through all the same; None when unknown.
-        """
-        for wait in (*UNDO_WAITS_SECONDS, None):
-            try:
-                with self._context.catalog.writing() as tx:
-                    return tx.transition(move, self.owner, Event.FAILED) is None and has_switched(tx)
-            except TryAgain:
-                if wait is not None:
-                    self._context.clock.sleep(wait)
-            except ElasticScanError:
-                return None
-        return None
+        def end(tx: Tx) -> bool:
+            return tx.transition(move, self.owner, Event.FAILED) is None and has_switched(tx)
+
+        return when_possible(self._context, end)
+
+
+def when_possible(context: Context, work: Callable[[Tx], T]) -> T | None:
+    """Return what a transaction gives, as soon as the catalog can be asked; None if it stays away."""
+    for wait in (*UNDO_WAITS_SECONDS, None):
+        try:
+            with context.catalog.writing() as tx:
+                return work(tx)
+        except TryAgain:
+            if wait is not None:
+                context.clock.sleep(wait)
+        except ElasticScanError:
+            return None
+    return None
 
 
 def _has_switched(tx: Tx, progress: _Progress) -> bool:

@@ -6,26 +6,28 @@ is over and visible, at all shards in one transaction. So of many writers each s
 transaction is made to say so.
 
 How much a writer does is bounded by an *allowance* of bytes, which grows with each commit: more than that is
-left to the commits that follow, or to a keeper. An error here is none of the commit: it is kept for `status`.
+left to the commits that follow, or to a keeper. Moves whose process died are carried out within it, too. An
+error here is none of the commit: it is kept for `status`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.catalog import Tx, ask_for_merges
 from elasticscan.metadata import StagedFragment
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
-from elasticscan.store.moves.owners import new_owner, retire
+from elasticscan.store.moves.elasticity import Elasticity
+from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.compaction import Merged, Merging, plan_merge
 from elasticscan.store.upkeep.steps import MergePlan, Site, carry_out_together, claim, look_at, written_of
-from elasticscan.upkeep import Merge, Policy, Written, depth_of
+from elasticscan.upkeep import Merge, Policy, Written, depth_of, tablet_bytes
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
 # so that large ones take no many times as long; and what the allowance never exceeds.
@@ -34,7 +36,8 @@ COMMIT_BYTES, COMMIT_SHARE, MOST_BYTES = 2 << 20, 1.0, 256 << 20
 OVERDUE = 2
 # After so many commits a merge that was too large for the allowance is looked at again.
 PATIENCE = 4
-# After so many commits a site with more fragments than a slot should have is looked at in any case.
+# After so many commits a site with more fragments than a slot should have is looked at in any case; so are
+# the moves under way, after the first commit, too.
 LOOK_EVERY = 16
 # After so many fragments went away, files whose grace period is over are removed, at most so many.
 GARBAGE_EVERY, GARBAGE_FILES = 256, 512
@@ -138,9 +141,23 @@ class AfterCommit:
             if sites and self._gone >= GARBAGE_EVERY:
                 self._gone = 0
                 collect_dropped(self.context, sites[0].table, GARBAGE_FILES)
+            if self._commits % LOOK_EVERY == 1:
+                self._take_over_moves()
             self.problem = None
         except ElasticScanError as error:
             self.problem = str(error)
+
+    def _take_over_moves(self) -> None:
+        """Carry out moves whose owners are gone, as far as the allowance goes."""
+        with self.context.catalog.reading() as tx:
+            dead = [move for move in tx.moves() if owner_is_gone(move, tx.times.expiry)]
+            sizes = tablet_bytes(tx.placement(), tx.fragments()) if dead else {}
+            names = {shard.id: shard.name for shard in tx.shards()} if dead else {}
+        for move in dead:
+            if sizes.get(move.tablet, 0) <= self._allowance:
+                self._allowance -= sizes.get(move.tablet, 0)
+                with suppress(UsageError, TryAgain):  # another process was first
+                    Elasticity(self.context).move(move.tablet, names.get(move.target, ""))
 
     def _merge_at(self, sites: Sequence[Site]) -> None:
         """Merge at the shards of one table: what is due at each is planned, and becomes visible, together."""

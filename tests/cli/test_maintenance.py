@@ -165,10 +165,11 @@ def status(**changes: Any) -> dict[str, Any]:
 
 def test_a_tablet_that_moves_is_an_arrow_in_the_colour_of_its_target() -> None:
     move = {"tablet": 1, "from": "a", "to": "b", "phase": "copying", "started_at": 0.0}
-    moving = status(moves=[move])
+    moving = status(moves=[move | {"silent_since": 60.0, "taken_over_from": 660.0}])
     message = drawn(picture("[red]x", moving))
     assert BLOCK + LEAVING + BLOCK in message
     assert "copying" in message
+    assert "1970-01-01T00:01:00Z" in message and "1970-01-01T00:11:00Z" in message
     assert message.startswith("[red]x")
     (cell, *_) = shard_lines(moving).columns[3].cells
     assert [str(span.style) for span in cell.spans][1] == f"bold {colours(moving)['b']}"

@@ -11,12 +11,15 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import DiskFull, InvalidOption
+from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
 from elasticscan.catalog import Catalog, StepsDone, Tx
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context import lookups, readers
+from elasticscan.store.moves.owners import machine
 from elasticscan.store.upkeep import after_commit
 from elasticscan.store.upkeep.steps import MergePlan, look_at
+from elasticscan.topology import Event, Move
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 
@@ -293,3 +296,37 @@ def test_files_whose_time_is_over_are_removed(
 def _done(store: Store) -> tuple[StepsDone, ...]:
     with store.context.catalog.reading() as tx:
         return tx.done()
+
+
+@pytest.mark.parametrize("by", ["a writer", "a keeper", "a resumption"])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_move_whose_process_died_is_taken_over_and_status_says_from_when(
+    store: Store, clock: ManualClock, elsewhere: bool, by: str
+) -> None:
+    def maintain() -> None:
+        if by == "a writer":
+            for number in range(after_commit.LOOK_EVERY):
+                write(store, range(5), number)
+        else:
+            store.keep() if by == "a keeper" else store.resume_moves()
+
+    write(store, range(50), 0)
+    move, owner = Move(1, 1, 2), f"{'elsewhere' if elsewhere else machine()}:{2**22 + 1}:1:x"
+    with store.context.catalog.writing() as tx:
+        tx.plan_move(move, owner)
+        tx.transition(move, owner, Event.START_COPY)
+    began = clock.now()
+    if elsewhere:
+        clock.advance(BEAT_SECONDS)
+        maintain()
+        (seen,) = store.status()["moves"]
+        assert (seen["phase"], seen["silent_since"], seen["taken_over_from"]) == ("copying", None, None)
+        clock.advance(2 * BEAT_SECONDS)
+    (seen,) = store.status()["moves"]
+    silence = (seen["silent_since"], seen["taken_over_from"])
+    assert silence == (began, began + SILENT_SECONDS if elsewhere else clock.now())
+    clock.advance(SILENT_SECONDS - 3 * BEAT_SECONDS + 1 if elsewhere else 0)
+    maintain()
+    status = store.status()
+    assert (status["moves"], status["tablets"][0]["shard"], status["upkeep"]["problem"]) == ([], "s2", None)
+    assert store.table("t").scan().count() == 50
