@@ -22,10 +22,11 @@ from elasticscan.backends.redis.cluster_map import UNSERVED, ClusterMap
 from elasticscan.backends.redis.names import SLOTS
 from elasticscan.base.errors import AlreadyExists, InvalidOption, WriteConflict
 from elasticscan.catalog import enter_foreign_topology
-from elasticscan.store import MOST_ATTEMPTS, Store, resolve
+from elasticscan.store import Store, resolve
 from elasticscan.topology import Placement, Tablet
 
 _TABLE = "topology_history"
+_ATTEMPTS = 100  # to append, while other drivers do
 _COLUMNS = pa.schema(
     {"cluster": "string", "number": "int64", "seen_at": pa.timestamp("us", "UTC"), "tablets": "string"}
 )
@@ -78,7 +79,7 @@ def _enter_table(uri: str, nodes: Collection[str], tablets: str) -> str | None:
         with suppress(AlreadyExists):
             store.create_table(_TABLE, _COLUMNS, ["cluster", "number"])
         table, these = store.table(_TABLE), {"nodes": list(nodes)}
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             found = table.scan(None, "cluster IN :nodes", parameters=these, order_by="number DESC", limit=1)
             newest: dict[str, Any] = next(
                 iter(found.to_table().to_pylist()), {"cluster": min(nodes), "number": 0}
