@@ -27,6 +27,7 @@ GENESIS: Final = bytes(32)  # the digest before the first entry
 VALUE, ROWS, STATISTICS, TOPOLOGY = "value", "rows", "statistics", "topology"
 
 Part = tuple[int, str]  # table, name of the part
+Digest = bytes
 
 
 @dataclass(frozen=True, slots=True)

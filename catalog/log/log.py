@@ -18,7 +18,7 @@ database gives it number, time and digest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,13 +53,14 @@ from elasticscan.catalog.log.entries import (
     check_part,
     damaged_log,
     entry_of,
+    is_sealed,
     linked_entry,
     record_of,
     row_of,
 )
 from elasticscan.catalog.log.home import LogHome, Row, Transaction, retry
 from elasticscan.catalog.log.leases import LogLease, end_lease, take_lease
-from elasticscan.catalog.log.state import StoreState, TableState, apply
+from elasticscan.catalog.log.state import InlineCommit, StoreState, TableState, apply
 from elasticscan.catalog.log.topologies import topology_row
 from elasticscan.metadata import (
     MAX_FILES,
@@ -83,13 +84,11 @@ class Appended:
 
     Attributes:
         number, time: of its entry, which is an older one where an application has made the commit before.
-        state: the state as of then, or a later one.
         rows: that its entry counts.
     """
 
     number: int
     time: int
-    state: StoreState
     rows: int
 
 
@@ -290,7 +289,7 @@ class Log:
             state = None
             if not (isinstance(record, StoreCreated) and number == 0):
                 state = self._fold_rest(transaction)
-                earlier = self._earlier(transaction, what, state)
+                earlier = self._earlier(transaction, what)
                 if earlier is not None:
                     return earlier
                 check(state, record)
@@ -315,9 +314,9 @@ class Log:
             head = {"number": number, "digest": entry.digest, "time": at, "layout": after.layout}
             transaction.execute(tables.MOVE_HEAD, head | {"before": digest})
         self._advance(after, parts)
-        return Appended(number, at, after, row.rows)
+        return Appended(number, at, row.rows)
 
-    def _earlier(self, transaction: Transaction, what: Append, state: StoreState) -> Appended | None:
+    def _earlier(self, transaction: Transaction, what: Append) -> Appended | None:
         """Return the commit that an application has made under the same version."""
         if what.app is None:
             return None
@@ -326,7 +325,7 @@ class Log:
         if not found:
             return None
         ((number, at, rows),) = found
-        return Appended(number, at, state, rows)
+        return Appended(number, at, rows)
 
     def _append_inline(self, what: Append, row: LogRow, parts: Mapping[Part, bytes]) -> Appended | None:
         """Append a small commit that has read nothing, by one statement; None if that cannot be done."""
@@ -347,11 +346,8 @@ class Log:
         number, at, digest = answer
         entry = LogEntry(number, at, row, digest)
         if number == state.number + 1 and entry.follows(state.digest):
-            self._advance(apply(state, entry, record), parts)
-        else:
-            self.follow()
-        assert self._state is not None
-        return Appended(number, at, self._state, row.rows)
+            self._advance(apply(state, entry, record), parts)  # others append meanwhile: who reads follows
+        return Appended(number, at, row.rows)
 
     def _advance(self, state: StoreState, parts: Mapping[Part, bytes]) -> None:
         self._state = state
@@ -365,7 +361,7 @@ class Log:
         if not found:
             return None
         (entry,) = self.entries(found[0][0], found[0][0])
-        return Appended(entry.number, entry.time, self.follow(), entry.row.rows)
+        return Appended(entry.number, entry.time, entry.row.rows)
 
     # Read
 
@@ -390,21 +386,20 @@ class Log:
         ((number,),) = self.home.execute(tables.BEFORE_TIME, {"time": time})
         return 0 if number is None else int(number)
 
-    def rows_of(self, table: int, numbers: Collection[int]) -> dict[int, bytes]:
-        """Return the rows of small commits, as they were appended.
+    def rows_of(self, table: int, commits: Iterable[InlineCommit]) -> dict[int, bytes]:
+        """Return the rows of small commits of a state, as they were appended, by number.
 
         A number is missing if its rows were dropped since they lie in files: follow the log, and ask again.
         """
-        if not numbers:
+        digests = {commit.number: commit.digest for commit in commits}
+        if not digests:
             return {}
-        after = min(numbers) - 1
-        rows = self.home.execute(tables.PARTS, {"table": table, "part": ROWS, "after": after})
-        found = {number: content for number, content in rows if number in numbers}
-        entries = {entry.number: entry for entry in self.history(table, min(numbers), max(numbers), 1 << 62)}
+        asked = {"table": table, "part": ROWS, "after": min(digests) - 1}
+        rows = self.home.execute(tables.PARTS, asked)
+        found = {number: content for number, content in rows if number in digests}
         for number, content in found.items():
-            if number not in entries:
-                raise damaged_log(f"record {number} is not there")
-            check_part(entries[number], (table, ROWS), content)
+            if not is_sealed(content, digests[number]):
+                raise damaged_log(f"the rows of record {number} are not what was written")
         return found
 
     def statistics_of(self, table: int, ids: Collection[int]) -> dict[int, bytes]:

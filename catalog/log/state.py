@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.catalog.believed_time import Belief, observe
-from elasticscan.catalog.log.entries import LogEntry
+from elasticscan.catalog.log.entries import ROWS, Digest, LogEntry, part_hashes
 from elasticscan.catalog.log.files import (
     FRAGMENT_COLUMNS,
     RUN_COLUMNS,
@@ -61,7 +61,10 @@ FOLD_VERSION: Final = 1  # grows whenever the same records give another state
 
 @dataclass(frozen=True, slots=True)
 class InlineCommit:
-    """A commit whose rows, or those of some slots, lie in the log: a part of the table's memory fragment."""
+    """A commit whose rows, or those of some slots, lie in the log: a part of the table's memory fragment.
+
+    `digest` is the sha256 of its rows as they lie there.
+    """
 
     number: int
     definition: int
@@ -69,6 +72,7 @@ class InlineCommit:
     bytes: int
     tombstones: int
     slots: SlotSet
+    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +289,9 @@ def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
 def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
     table, number = state.table(record.table), entry.number
     if record.slots:
-        inline = InlineCommit(
-            number, record.definition, record.rows, record.bytes, record.tombstones, record.slots
-        )
+        sealed = part_hashes(entry).get((record.table, ROWS), b"")
+        sizes = record.rows, record.bytes, record.tombstones
+        inline = InlineCommit(number, record.definition, *sizes, record.slots, sealed)
         table = replace(table, memory=(*table.memory, inline))
     changed = with_files(table, record.files, number, first=0)
     changed = replace(

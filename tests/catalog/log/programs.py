@@ -487,7 +487,7 @@ class Program:
         within = SlotSet.union(state.placement.at(shard) for shard in shards)
         commits = table.memory[: self.draw.choice((1, 3, 1_000))]
         commits = tuple(commit for commit in commits if commit.slots & within)
-        rows = log.rows_of(table.info.id, [commit.number for commit in commits])
+        rows = log.rows_of(table.info.id, commits)
         if not commits or len(rows) < len(commits):  # flushed since, and dropped
             return None
         flushed = SlotSet.union(commit.slots & within for commit in commits)
@@ -695,7 +695,7 @@ class Program:
             some = self._in(fragment, fragment.slots)
             assert all(fragment.min_commit <= version.number <= fragment.max_commit for version in some)
             versions += some
-        rows = self.observer.rows_of(info.id, [commit.number for commit in table.memory])
+        rows = self.observer.rows_of(info.id, table.memory)
         for commit in table.memory:
             versions += [v for v in unpack(rows[commit.number], commit.number) if v.slot in commit.slots]
         twice = [v for v, count in Counter((v.key, v.number) for v in versions).items() if count > 1]

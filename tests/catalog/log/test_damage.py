@@ -71,7 +71,7 @@ class Sound:
             asked[f"placement {number}"] = lambda number=number: placement_at(log.home, number)  # type: ignore[misc]
         is_known = log._state is not None and log._state.number == STEPS
         for number, table in (self.state.tables if is_known else {}).items():
-            commits = [commit.number for commit in table.memory]
+            commits = table.memory
             asked[f"rows {number}"] = lambda n=number, c=commits: log.rows_of(n, c)  # type: ignore[misc]
             files = table.fragments.merged()["id"].to_pylist()
             asked[f"values {number}"] = lambda n=number, f=files: log.statistics_of(n, f)  # type: ignore[misc]

@@ -63,7 +63,7 @@ def write(log: Log, content: bytes, based_on: int = 0) -> int:
 def contents(log: Log) -> dict[int, bytes]:
     """All rows of the table that are in the log, by number."""
     state = Log(log.home).follow()
-    return log.rows_of(1, [commit.number for commit in state.tables[1].memory])
+    return log.rows_of(1, state.tables[1].memory)
 
 
 def test_writers_side_by_side_get_one_number_each_and_the_chain_holds(log: Log, address: str) -> None:

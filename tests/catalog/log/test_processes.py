@@ -104,9 +104,7 @@ def test_what_killed_writers_were_told_is_in_the_log_and_others_get_their_turn(l
     assert {number for _, _, number in told} <= there
     assert len({number for _, _, number in told}) == len(told), "no two were told the same number"
     assert there >= {entry.number for entry in entries if entry.row.kind == "RowsCommitted"}
-    assert log.rows_of(1, [c.number for c in state.tables[1].memory]).keys() == {
-        c.number for c in state.tables[1].memory
-    }
+    assert log.rows_of(1, state.tables[1].memory).keys() == {c.number for c in state.tables[1].memory}
     log.home.close()
 
 
