@@ -254,14 +254,9 @@ class _Reach:
     def end(self) -> int:
         return self.spans[-1][1]
 
-    def within(self) -> NDArray[np.bool_] | None:
-        """Return True for each requested slot, up to the last one; None if no other lies between."""
-        if len(self.spans) == 1:
-            return None
-        within = np.zeros(self.end, dtype=bool)
-        for start, end in self.spans:
-            within[start:end] = True
-        return within
+    def within(self) -> NDArray[np.uint16] | None:
+        """Return the edges of the spans but the last end; None if no other slot lies between."""
+        return None if len(self.spans) == 1 else np.array(self.spans).ravel()[:-1].astype(np.uint16)
 
 
 def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_Reach]:
@@ -385,7 +380,7 @@ def _read_slices(
     run: _Sorted,
     rest: Piece,
     only: Fragment | None = None,
-    within: NDArray[np.bool_] | None = None,
+    within: NDArray[np.uint16] | None = None,
 ) -> Piece | None:
     """Add slices of sorted batches, uncopied; returns the rest if the page is full.
 
@@ -412,10 +407,12 @@ def _read_slices(
             return None
         part, of = batch.slice(row, limit - row), slots[row:limit]
         numbers: Sequence[int] | NDArray[np.int64] = range(row, limit)
-        if within is not None and not (asked := within[of]).all():
-            # No more are copied than show that the page is full.
-            chosen = np.flatnonzero(asked)[: page.room + 1]
-            part, of, numbers = part.take(pa.array(chosen)), of[chosen], chosen + row
+        if within is not None:
+            starts, ends = np.append(of.searchsorted(within), len(of)).reshape(-1, 2).T
+            if (ends - starts).sum() < len(of):
+                # No more are copied than show that the page is full.
+                chosen = np.concatenate(list(map(np.arange, starts, ends)))[: page.room + 1]
+                part, of, numbers = part.take(pa.array(chosen)), of[chosen], chosen + row
         if len(of):
             key_at = partial(run.key_at, index, numbers)
             if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
@@ -429,9 +426,8 @@ def _read_slices(
         if limit < len(slots):
             return None
         index, row = index + 1, 0
-        if within is not None and not within[slots[-1]]:  # many others may follow before the next one
-            following = int(slots[-1]) + 1
-            index, row = run.seek(Piece(following + int(within[following:].argmax()), end))
+        if within is not None and (passed := int(within.searchsorted(slots[-1], "right"))) % 2 == 0:
+            index, row = run.seek(Piece(int(within[passed]), end))  # many others may come before that
     return None
 
 
