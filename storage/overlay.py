@@ -15,7 +15,8 @@ was laid over is sorted as all batches are, so pages are slices of it, and kept 
 The others are merged for as many batches at once as one batch has room for. These merged rows, and their
 places, are small alongside what they cost; so they stay in the cache where the copies of a table that is
 larger than it do not, and each scan but the first pays for copies alone. Rows that would take more than half
-of it are merged again by each scan, but not sought.
+of it are merged again by each scan, but not sought. The places are found in the columns of the key alone;
+copied and kept are those of the page, so an overlay fits into the cache where they did without it.
 
 Nothing but their newest rows says what becomes of a batch: where two snapshots find the same, in whatever
 files, they share it. So a commit costs the batches that it touches. Where it deletes nothing, a batch is that
@@ -43,7 +44,7 @@ from elasticscan.base.errors import UsageError
 from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
-from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, SYSTEM_COLUMNS, FragmentReader
+from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.key_filter import Comparable, comparable
 from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
@@ -61,7 +62,9 @@ class Overlay:
     """A large fragment and other rows as one sorted run of batches. Threads may share one.
 
     Args:
-        large: a fragment with each key once, without tombstones or history, all of whose commits count.
+        large: a fragment with each key once, without tombstones or history, all of whose commits count, with
+            its primary key.
+        columns: the same fragment with the columns that are laid over.
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
         primary_key: names of the key's columns.
         bounds: which commits count.
@@ -74,6 +77,7 @@ class Overlay:
     def __init__(
         self,
         large: MergeInput,
+        columns: FragmentReader,
         others: Sequence[MergeInput],
         primary_key: Sequence[str],
         bounds: Bounds,
@@ -84,7 +88,8 @@ class Overlay:
         self._others, self._names, self._bounds = others, tuple(primary_key), bounds
         ranges = large.fragment.slots.ranges
         self._slots = ranges[0][0], ranges[-1][1]
-        self._siblings: dict[Hashable, Overlay] = large.reader.overlays
+        self._columns = columns.plain
+        self._siblings: dict[Hashable, Overlay] = columns.overlays
         self._edges: dict[int, tuple[int, ...]] = {}
         self._first_keys: dict[int, bytes] = {} if before is None else before._first_keys
         self.batch_count = large.reader.batch_count
@@ -93,16 +98,15 @@ class Overlay:
             there = {one.fragment.id for one in before._others}
             self._since = [one for one in others if one.fragment.id not in there]
             before._before = None  # of a chain of them only two are ever held
-        self._crowd = np.zeros(
-            (self.batch_count, 2)
-        )  # rows and bytes of the others, in batches of the largest size
+        # Rows and bytes of the others; counted exactly, so that all overlays of the same files fit or none.
+        self._crowd = np.zeros((self.batch_count, 2), np.int64)
         self._rows_beside, self._bytes_beside = self._beside()
         # Where one batch has too many, they are not used.
         self._spans = self._cut() if self._rows_beside <= BATCH_ROWS * self.batch_count else []
         self.fits = bool(self._spans)
-        self._batches = large.reader.kept_beside()
-        self._newest = large.reader.kept_beside(lasting=True, about_bytes=self._bytes_beside)
-        self._placed = large.reader.kept_beside(lasting=True)
+        self._batches = columns.kept_beside()
+        self._newest = columns.kept_beside(lasting=True, about_bytes=self._bytes_beside)
+        self._placed = columns.kept_beside(lasting=True)
 
     def batch(self, index: int) -> pa.RecordBatch:
         return self._batches.get(index, self._lay_over)
@@ -172,27 +176,26 @@ class Overlay:
             self._crowd += self._before._crowd
         for one in self._since:
             count = one.reader.rows_below(ends) - one.reader.rows_below(begins)
-            row_bytes = one.fragment.bytes / max(one.fragment.rows, 1)
-            self._crowd += np.outer(count, (1 / BATCH_ROWS, row_bytes / BATCH_BYTES))
-        spans, span_rows, span_bytes = [0], 0.0, 0.0
+            self._crowd += np.outer(count, (1, one.fragment.bytes // max(one.fragment.rows, 1)))
+        spans, span_rows, span_bytes = [0], 0, 0
         for index, (rows, size) in enumerate(self._crowd.tolist()):
-            if rows > 1 or size > 1:
+            if rows > BATCH_ROWS or size > BATCH_BYTES:
                 return []
             span_rows, span_bytes = span_rows + rows, span_bytes + size
-            if span_rows > 1 or span_bytes > 1:
+            if span_rows > BATCH_ROWS or span_bytes > BATCH_BYTES:
                 spans.append(index)
                 span_rows, span_bytes = rows, size
         return spans
 
-    def _beside(self) -> tuple[float, float]:
+    def _beside(self) -> tuple[int, int]:
         """About how many rows, and bytes, the others have in the slots of the large fragment, unread."""
-        within, before, rows, size = self._large.fragment.slots, self._before, 0.0, 0.0
+        within, before, rows, size = self._large.fragment.slots, self._before, 0, 0
         if before is not None:
             rows, size = before._rows_beside, before._bytes_beside
         for fragment in (one.fragment for one in self._since):
             share = len(fragment.slots & within) / max(fragment.slots_written, len(fragment.slots), 1)
-            rows += fragment.rows * share
-            size += fragment.bytes * share
+            rows += int(fragment.rows * share)
+            size += int(fragment.bytes * share)
         return rows, size
 
     def _edge(self, index: int) -> tuple[int, ...]:
@@ -251,24 +254,23 @@ class Overlay:
         made = self._made_before(index, newer) if newer.num_rows else None
         if made is not None:
             return made
-        batch = self._large.reader.batch(index)
+        placed = self._placed_rows(index, newer) if newer.num_rows else None
+        batch = self._columns.batch(index)
         is_full = not self._batches.has_room(batch.nbytes)
-        if newer.num_rows:
-            made = self._copied(batch, newer, self._placed_rows(index, batch, newer), spare=is_full)
-        else:
-            made = batch.select(_columns_of(batch))
+        made = batch if placed is None else self._copied(batch, newer, placed, spare=is_full)
         if is_full:
+            self._columns.forget([index])
             self._large.reader.forget([index])
         return made
 
-    def _placed_rows(self, index: int, batch: pa.RecordBatch, newer: pa.RecordBatch) -> _Placed:
+    def _placed_rows(self, index: int, newer: pa.RecordBatch) -> _Placed:
         kept = self._placed.get(index, lambda _: self._place(index, newer))
         rows, *marks = (column.to_numpy() for column in kept.columns)
         replaces, counts = (mark.view(np.bool_) for mark in marks)
         deleted = newer.column(DELETED).to_numpy(zero_copy_only=False)
-        return _Placed(
-            batch.num_rows, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces
-        )
+        starts = self._large.reader.starts
+        count = int(starts[index + 1] - starts[index])
+        return _Placed(count, rows.astype(np.int64), replaces, counts & ~deleted, counts & deleted & replaces)
 
     def _patched(self, index: int) -> pa.RecordBatch | None:
         """Return the batch of the overlay before, with the rows that came since; None if that is not there.
@@ -283,7 +285,8 @@ class Overlay:
         parts = _parts(self._since, *edges)
         if parts:
             newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
-            found = self._found(made, made.column(SLOT).to_numpy(), newer)
+            has_key = set(self._names) <= set(made.schema.names)
+            found = self._found(made, made.column(SLOT).to_numpy(), newer) if has_key else None
             if found is None and self._has_its_keys(index, made):
                 found = self._places(index, newer)
             if found is None:
@@ -294,15 +297,14 @@ class Overlay:
         return made
 
     def _has_its_keys(self, index: int, made: pa.RecordBatch) -> bool:
-        """Return whether a batch has the keys of the large fragment's, which it shares then."""
-        batch = self._large.reader.batch(index)
-        return all(_is_same(made.column(name), batch.column(name)) for name in (SLOT, *self._names))
+        """Return whether a batch has the keys of the large fragment's, whose slots it shares then."""
+        return _is_same(made.column(SLOT), self._columns.batch(index).column(SLOT))
 
     def _copied(
         self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: _Placed, spare: bool
     ) -> pa.RecordBatch:
         """Return the batch with newer rows. It shares keys that stay, unless the batch is to leave memory."""
-        names = _columns_of(batch)
+        names = batch.schema.names
         same = (SLOT, *self._names) if placed.keep_keys and not spare else ()
         arrays = [
             batch.column(name) if name in same else placed.column(batch.column(name), newer.column(name))
@@ -373,10 +375,6 @@ class Overlay:
             return None
         low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
         return _bisected(own, sought, low, high)
-
-
-def _columns_of(batch: pa.RecordBatch) -> list[str]:
-    return [*(name for name in batch.schema.names if name not in SYSTEM_COLUMNS), SLOT]
 
 
 def _are_integers(values: Comparable) -> bool:
@@ -561,11 +559,13 @@ def run_of(
         if kept is not None:
             reader.overlays[key] = kept  # as the most recently used
     if kept is None:
-        others = [MergeInput(fragment, open_fragment(fragment, columns)) for fragment in layers.others]
+        needed, alone = tuple(dict.fromkeys((*columns, *primary_key))), tuple(primary_key)
+        others = [MergeInput(fragment, open_fragment(fragment, needed)) for fragment in layers.others]
+        keyed = MergeInput(layers.base, reader if needed == columns else open_fragment(layers.base, alone))
         with _lock():
             siblings = list(reader.overlays.values()) if whole else []
         before = next((overlay for overlay in reversed(siblings) if overlay.is_before(layers)), None)
-        kept = Overlay(MergeInput(layers.base, reader), others, primary_key, bounds, before)
+        kept = Overlay(keyed, reader, others, primary_key, bounds, before)
         with _lock():
             kept = reader.overlays.setdefault(key, kept)
             dropped = [reader.overlays.pop(key) for key in list(reader.overlays)[:-_MOST_KEPT]]

@@ -315,23 +315,25 @@ class _Sorted:
         return encode_row([batch.column(name) for name in self.primary_key], int(numbers[at]))
 
 
-def _sorted(
-    source: PageSource, layers: Layers, names: tuple[str, ...], needed: tuple[str, ...], bounds: Bounds
-) -> _Sorted | None:
+def _sorted(source: PageSource, layers: Layers, names: tuple[str, ...], bounds: Bounds) -> _Sorted | None:
     """Return the rows of layers as one sorted run; None where versions have to be merged.
 
-    What is laid over needs the key to be found, a fragment alone just the columns of the page.
+    It has just the columns of the page; the key is read where a position within a slot is asked for.
     """
-    primary_key = source.table.primary_key
+    primary_key = tuple(source.table.primary_key)
     source.expect((layers.base, *layers.others))
-    if layers.others:
-        run = run_of(layers, source.open, needed, primary_key, bounds)
-        return None if run is None else _Sorted(run, lambda: run, primary_key)
+    run = run_of(layers, source.open, names, primary_key, bounds)
+    if run is None:
+        return None
 
     def keys() -> Run:
-        return source.open(layers.base, tuple(primary_key)).plain
+        if layers.others and set(primary_key) <= set(names):
+            return run
+        keyed = run_of(layers, source.open, primary_key, primary_key, bounds)
+        assert keyed is not None, "of the same files all columns are laid over, or none"
+        return keyed
 
-    return _Sorted(source.open(layers.base, names).plain, keys, primary_key)
+    return _Sorted(run, keys, primary_key)
 
 
 def _read_reach(
@@ -346,7 +348,7 @@ def _read_reach(
 
     def laid_over() -> _Sorted | None:
         names = tuple(page.schema.names)
-        return None if layers is None else _sorted(source, layers, names, needed, bounds)
+        return None if layers is None else _sorted(source, layers, names, bounds)
 
     if page.pruner is None:
         if page.room <= 0:

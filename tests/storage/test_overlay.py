@@ -111,6 +111,10 @@ class Layered:
         assert self.read(snapshot, limits) == sorted(
             (self.shelf.slot_of(key), key, value) for key, value in expected.items()
         )
+        source = self.shelf.source([fragment for fragment in self.shelf.fragments if fragment.slots])
+        pages = read_all(read_page, source, self.shelf.everything(), snapshot, ["v"], limits)
+        values = [value for page in pages for value in page.rows.column("v").to_pylist()]
+        assert sorted(values) == sorted(expected.values())
 
 
 @pytest.mark.long
@@ -465,13 +469,35 @@ def shared(some: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> 
     return [a == b for a, b in zip(*places, strict=True)]
 
 
-def laid_over(shelf: Shelf, source: PageSource, fragments: Sequence[Fragment], snapshot: int) -> Overlay:
+def laid_over(
+    shelf: Shelf,
+    source: PageSource,
+    fragments: Sequence[Fragment],
+    snapshot: int,
+    columns: tuple[str, ...] = ("k", "v"),
+) -> Overlay:
     bounds = Bounds(0, snapshot, snapshot)
     (slot_range,) = View(fragments).slot_ranges(0, shelf.slot_count, bounds)
     assert slot_range.layers is not None
-    run = run_of(slot_range.layers, source.open, ("k", "v"), ("k",), bounds)
+    run = run_of(slot_range.layers, source.open, columns, ("k",), bounds)
     assert isinstance(run, Overlay)
     return run
+
+
+def test_without_the_key_batches_have_the_same_values_whatever_was_laid_over_before() -> None:
+    """The second commit replaces rows, the third one adds and removes some, the fourth replaces again."""
+    shelf = shelf_of(
+        loaded(),
+        [(4, 2, "new"), (16, 2, "new")],
+        [(9, 3, "added"), (20, 3, None), (31, 3, "added")],
+        [(4, 4, "newest"), (9, 4, "newest"), (30, 4, "newest")],
+    )
+    source = shelf.source()
+    for count in (2, 3, 4):
+        alone = batches_of(laid_over(shelf, source, shelf.fragments[:count], count, ("v",)))
+        whole = batches_of(laid_over(shelf, source, shelf.fragments[:count], count))
+        assert [batch.schema.names for batch in alone] == [["v", "_slot"]] * 4
+        assert alone == [batch.select(["v", "_slot"]) for batch in whole]
 
 
 def test_a_commit_makes_anew_only_the_batches_that_it_touches() -> None:
