@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Barrier
+from threading import Condition
 
 import pyarrow as pa
 import pytest
@@ -22,10 +23,10 @@ def files_below(place: Path) -> list[str]:
     return sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
 
 
-def inodes_below(place: Path) -> set[int]:
-    """The inodes of all that is below a directory; files may get other names meanwhile."""
+def kinds_below(place: Path) -> dict[int, str]:
+    """What is below a directory, by inode: how a file's name ends. Files may get other names meanwhile."""
     entries = [entry for folder, _, _ in os.walk(place) for entry in os.scandir(folder)]
-    return {entry.inode() for entry in entries}
+    return {entry.inode(): Path(entry.name.removesuffix(".unfinished")).suffix for entry in entries}
 
 
 def disks(place: Path, count: int) -> list[LocalDisk]:
@@ -48,15 +49,19 @@ def write(made: Sequence[Disk], then: BaseException | None = None) -> None:
 
 @pytest.fixture
 def all_flush_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """From now on a flush of this test's files waits until so many are under way, whatever others flush."""
+    """From now on the first flushes of each kind of this test's files wait until so many are under way."""
 
     def begin(count: int) -> None:
-        together = Barrier(count)
+        began, changed = Counter[str](), Condition()
         flush = os.fsync
 
         def wait(handle: int) -> None:
-            if os.fstat(handle).st_ino in inodes_below(tmp_path):
-                together.wait(60)
+            kind = kinds_below(tmp_path).get(os.fstat(handle).st_ino)
+            if kind is not None:
+                with changed:
+                    began[kind] += 1
+                    changed.notify_all()
+                    assert changed.wait_for(lambda: began[kind] >= count, 60), "files are flushed in turn"
             flush(handle)
 
         monkeypatch.setattr(os, "fsync", wait)
