@@ -22,8 +22,9 @@ _HARMLESS = re.compile(
 )
 _HOST = r"(?:\[[^\]]*\]|[^\s:@,\[\]]*)(?::[0-9]{1,5})?"
 _NETLOC = re.compile(rf"(?:([^\s:\[\]]*)(:.*)?@)?({_HOST}(?:,{_HOST})*)", re.DOTALL)  # user, password, hosts
-# A password may contain blanks: a URI reaches to the last `@` of its line, but not into the next URI.
-_URI = re.compile(r"(?<![\w+.\-])[\w+.\-]*+://(?:(?:(?!://)[^\n])*@)?\S*(?<!['\"`()<>,;.:])")
+# A password may contain blanks and `://`: a URI reaches to the last `@` of its line, not into the next URI.
+_NEXT = r"[\s'\"`(<,;=][A-Za-z][\w+.\-]*+://"
+_URI = re.compile(rf"(?<![\w+.\-])[\w+.\-]*+://(?:(?:(?!{_NEXT})[^\n])*@)?\S*(?<!['\"`()<>,;.:])")
 _DRIVER = re.compile(  # without slashes: only the driver knows where its password begins and ends
     r"(?<![\w+.\-])(?:[a-z][\w.\-]*+\+[\w.\-]++|postgres(?:ql)?|pg|mysql|mariadb|sqlite|oracle|mssql|"
     r"cockroachdb|redshift|duckdb|snowflake|mongodb|redis):(?!//)",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
@@ -196,6 +196,7 @@ NOBODY = {
 
 @settings(deadline=None, max_examples=examples(1_000))
 @given(places())
+@example("postgresql+psycopg://ann:// hunter2@127.0.0.1:1/x")
 def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
     assert SECRET not in shown(place)
     assert shown(shown(place)) == shown(place)
