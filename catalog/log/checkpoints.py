@@ -83,7 +83,6 @@ class PartReference:
     name: str
     number: int
     digest: bytes
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +90,6 @@ class CheckpointManifest:
     number: int
     digest: bytes
     parts: tuple[PartReference, ...]
-
-    @property
-    def size(self) -> int:
-        """The bytes of its parts."""
-        return sum(part.size for part in self.parts)
 
     def part(self, name: str) -> PartReference:
         for part in self.parts:
@@ -264,7 +258,7 @@ def write(
         digest = sha256(content).digest()
         reference = known.get((name, digest))
         if reference is None or not _is_whole(home, reference):
-            reference = PartReference(name, state.number, digest, len(content))
+            reference = PartReference(name, state.number, digest)
         references.append(reference)
         if reference.number == state.number:
             _write_row(home, state.number, name, content)

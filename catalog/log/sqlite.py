@@ -228,10 +228,3 @@ def _meaning(error: apsw.Error) -> ElasticScanError:
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError)):
         return damaged_log(str(error))
     return CatalogUnavailable(f"the log cannot be reached ({error}); try again")
-
-
-def check_sound(home: SqliteHome) -> None:
-    """Raise `StoreDamaged` unless SQLite finds its database sound."""
-    said = [str(row[0]) for row in home.execute("PRAGMA quick_check(5)")]
-    if said != ["ok"]:
-        raise damaged_log("; ".join(said))
