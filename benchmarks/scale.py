@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 import pyarrow as pa
 from measure import family_seconds, processor_seconds
 from plots import Points, plotted
 from pyspark.serializers import CPickleSerializer
-from sqlalchemy import create_engine
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.catalog import NewStore
@@ -341,13 +341,13 @@ def _enter_without_rows(store: Store, clock: TurnedClock, commits: int) -> None:
 
 
 def _server_mb(uri: str) -> Figures:
-    """Sizes of a database, of its table of commits with their indexes, and of all that went to the log."""
+    """Sizes of a database, of the entries with their indexes, and of all that went to the server's log."""
     query = (
-        "SELECT pg_database_size(current_database()), pg_total_relation_size('commits'), "
+        "SELECT pg_database_size(current_database()), pg_total_relation_size('log'), "
         "pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
     )
-    with create_engine(uri).connect() as connection:
-        sizes = connection.exec_driver_sql(query).one()
+    with psycopg.connect(uri.replace("+psycopg", "")) as connection:
+        sizes = connection.execute(query).fetchall()[0]
     return dict(
         zip(("catalog_mb", "catalog_commits_mb", "log_mb"), (float(n) / 1e6 for n in sizes), strict=True)
     )

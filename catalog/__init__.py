@@ -1,86 +1,72 @@
-"""The catalog: the store's metadata as SQL tables, and the only place that speaks SQL.
+"""The catalog: a store's log, the state that is folded from it, and transactions over both.
 
-It keeps what must change together, so that it can: one transaction makes a write visible on all
-shards at once, one transaction moves a tablet. What it promises:
+    entry        a row of the log, chained to the one before by its digest (`LogEntry`)
+    record       what an entry says, a frozen value of `metadata.records`
+    state        the fold of all records (`StoreState`, `TableState`)
+    home         the database that keeps the log: SQLite, or PostgreSQL (`SqliteHome`, `PostgresHome`)
+    transaction  one state, and the records that are appended to it (`Tx`)
 
-- **One order.** Commits get consecutive numbers from the one writing transaction, so the order
-  of numbers is the order in which commits become visible. A snapshot is simply a number.
-- **All or nothing.** Files are written and flushed first; a transaction then refers to them.
-  A process that dies before leaves files that nothing refers to, and nothing else.
-- **No torn look.** A reading transaction sees one state: a placement and the fragments of the
-  same moment.
-- **Cheap to ask whether anything changed.** `versions()` returns (layout, last commit). The
-  layout number grows with each change of placement or of serving fragments; plain commits leave
-  it alone, since a scan at an older snapshot cannot see them. What was read of tables, indexes, shards and
-  placement is true since the layout `stable_since`: merges of fragments change nothing of it (`Reached`).
-- **It proves itself.** Every row has a digest and every group of rows a sum (`sealed.py`), so what a
-  damaged database alters, hides or repeats raises `StoreDamaged`, and never passes as other rows.
-- **It does not go back.** Who has seen a commit never takes an older copy, put back, for the newest catalog
-  (`Reached`), nor a file that is no longer in its place (`OpenedFiles`).
-- **No clock is trusted alone.** Times of commits never go back; what ends with time ends when the store
-  believes that it is over (`believed_time.py`), by a server's clock where there is one (`server_clock.py`).
+What it promises:
+
+- **One order.** Records get their numbers under the log's lock, so the order of numbers is the order in which
+  they become visible. A snapshot is the number of a commit.
+- **All or nothing.** Files are written and flushed first; a transaction then refers to them. A process that
+  dies before leaves files that nothing refers to, and nothing else.
+- **It proves itself.** Each entry's digest covers the one before, and seals what the record has in other
+  tables. What was altered, lost or repeated is found, and never passes as other rows.
+- **It does not go back.** Who has seen (number, digest) never takes an older copy for the newest log.
+- **No clock is trusted alone.** Times of records never go back; what ends with time ends when the store
+  believes that it is over, by a server's clock where there is one.
 - **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
-  `Tx.transition` is the one writer of their rows.
-- **Connections to a server may be lost**: transactions are carried over, and the fate of
-  a commit whose answer was lost is found out (`server.py`). Only a lasting absence is an error, and of a
-  commit that its fate is not known (`CommitUnknown`).
+  `Tx.transition` and `Tx.transition_index` are their one writer.
+- **A lost answer is no lost commit**: whether it is there is found out by its id. Only a lasting absence of
+  the server is an error, and of a commit that its fate is not known (`CommitUnknown`).
 
-The tables are described in `docs/formats.md`. A fragment's row lists the slots that it speaks
-for; a tablet that leaves a shard is struck from the lists there in the transaction that moves it,
-so a tablet that comes back is served from the newly copied fragments alone and never seen twice.
+The modules, in the order in which they are best read:
 
-Inside a store directory the catalog is an SQLite database in WAL mode (`synchronous=FULL`).
-A database at a PostgreSQL server is named by its URL; no other kind is known. The format is versioned: only
-this release's own is read.
+entries           the rows of the log and their chain
+files             the fragments and runs of a table as one Arrow table and a few changes
+believed_time     what time the store takes it to be
+table_state       one table as the fold has it, and changes of its files
+state             the pure fold
+checks            what each kind of record requires of the state; pure
+codec             frozen values as msgpack
+tables            the six tables and all statements
+home              what the log needs of a database; timeouts: for how long a silent server is waited for
+pool              connections to it, and forks
+sqlite            in a file; sqlite_files: that file, and whether it still lies there; failures: its errors
+read_only         a file that is read without changing anything next to it; postgres: at a server
+leases            what ends by itself with time
+checkpoints       the state in parts, so that opening need not fold everything
+appending         records on their way into the log
+log               follow, append, read; verifying: the check of all of it; copying: all of it as values
+place             the place of a log's file, by which a copy is told from the original
+opening           the home that a URL names
+retrying          operations that begin again after their transaction was lost
+transaction       what all parts of `Tx` build on
+fragments         files of tables; commits: tables and their commits; holds: leases, tags, reports
+moves             shards, tablets, moves; topology_history: placements that were
+upkeep            steps of maintenance; secrets: what seals continuation keys
+catalog           `Catalog`, which opens transactions, and `Tx`, which is one
 
-Where the catalog's file cannot be written, it is read without changing anything alongside it
-(`readonly.py`), and `writing()` says why it does not write.
-
-The modules, from the bottom up:
-
-tables         the SQL tables
-probe          a check of SQLite's files, before damage is raised
-failures       the errors of a database, as ours
-sealed         rows that prove themselves: the one reader and writer of all of them
-remembered     groups of rows that were read before, of which only newer rows are read
-compiled       statements, compiled once for all catalogs in SQLite of a process
-waiting        answers of a server that falls silent are waited for no longer than a limit
-connections    few, of no thread in particular, none across a fork; readonly: catalogs that are not writable
-exchange       messages to a server and their answers; pipeline: statements on this short way
-server         transactions that outlive their connections
-near           transactions of SQLite that only read
-engine         opening a database, and its transactions; home: where its file lies, and whether it still does
-kept_logs      logs of SQLite that have lost commits, kept aside
-state          the store's own row; believed_time: what time it is taken to be; server_clock: by whose clock
-placement      shards, tablets; topology_history: as differences
-moves          those under way; seal_keys: secrets
-indexes        indexes and their runs; fragments: files of rows
-tags           names that keep a snapshot; commits: tables, commits, leases; upkeep: its steps
-reports        what scans say of themselves while they run
-log            the log that takes the place of all these tables (not reachable from stores yet)
-definitions    the columns of a table, as its row keeps them
-checks         the check of all of it; dump: all of it as values, and back
-catalog        `Catalog`, which opens transactions, and `Tx`, which is one
-
-It leaves out: rows (they are in Arrow files, `elasticscan.storage`), and decisions (which tablet
-should go where is planned in `elasticscan.topology` and carried out by `elasticscan.store`).
+The design is that of KDI's log: a commit is appended and acknowledged once it is durable, and state in memory
+is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `elasticscan.storage`) and
+decisions (which tablet goes where is planned in `elasticscan.topology`; `elasticscan.store` carries it out).
 """
 
-from elasticscan.catalog.catalog import Catalog, NewStore, Tx, is_writing
-from elasticscan.catalog.commits import Commit, IdempotencyKey, ask_for_commit, ask_for_merges
-from elasticscan.catalog.dump import Dump
-from elasticscan.catalog.engine import holds_store
-from elasticscan.catalog.failures import Interrupted
-from elasticscan.catalog.fragments import DroppedFile, ask_for_merge
-from elasticscan.catalog.home import Home
+from elasticscan.catalog.catalog import Catalog, NewStore, Tx
+from elasticscan.catalog.commits import Commit, IdempotencyKey
+from elasticscan.catalog.copying import Dump
+from elasticscan.catalog.fragments import DroppedFile
+from elasticscan.catalog.holds import Report, Tag
+from elasticscan.catalog.home import Interrupted
 from elasticscan.catalog.moves import OwnedMove
-from elasticscan.catalog.pipeline import Question
-from elasticscan.catalog.reports import Report
-from elasticscan.catalog.seal_keys import KEYS, OFFSETS
-from elasticscan.catalog.server import retry_interrupted
-from elasticscan.catalog.state import Identity, Reached, StoreInfo
-from elasticscan.catalog.tags import Tag
-from elasticscan.catalog.topology_history import ask_topology, enter_foreign_topology
+from elasticscan.catalog.opening import holds_store
+from elasticscan.catalog.place import Home
+from elasticscan.catalog.retrying import is_writing, retry_interrupted
+from elasticscan.catalog.secrets import KEYS, OFFSETS
+from elasticscan.catalog.topology_history import enter_foreign_topology
+from elasticscan.catalog.transaction import Identity, Reached, StoreInfo
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
 __all__ = [
@@ -97,17 +83,12 @@ __all__ = [
     "NewStore",
     "OwnedMove",
     "OwnedStep",
-    "Question",
     "Reached",
     "Report",
     "StepsDone",
     "StoreInfo",
     "Tag",
     "Tx",
-    "ask_for_commit",
-    "ask_for_merge",
-    "ask_for_merges",
-    "ask_topology",
     "enter_foreign_topology",
     "holds_store",
     "is_writing",

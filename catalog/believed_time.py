@@ -67,8 +67,3 @@ def observe(belief: Belief, clock: float) -> Belief:
     if clock < claimed + CLAIM_SECONDS:
         return belief
     return observe(Belief(max(believed, claimed)), clock)
-
-
-def next_commit_time(clock: float, newest: float) -> float:
-    """Return the time of the next commit, at a whole microsecond, and later than that of the last one."""
-    return max(round(clock, 6), round(newest + 1e-6, 6))

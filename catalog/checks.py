@@ -1,231 +1,249 @@
-"""The check of the whole catalog, which must hold before anything is deleted for its sake."""
+"""The table of checks: what each kind of record requires of the state that it is appended to.
+
+They run under the log's lock, with the state as of its head, and are pure: a check that must read rows or
+files is made before, and asked for here by the number that it was made at (`based_on`, `copied_to`).
+
+    record              requires
+    RowsCommitted       its table, the definition its rows are written by; each of its fragments where its
+                        slots live, with runs of all indexes, and not condemned; if it has read rows, no
+                        commit since
+    FragmentsReplaced   each replaced fragment and commit still there, serving what it served; its own
+                        fragments in place, with runs; the horizon by which versions were left out
+    MoveSwitched        its tablet as it was, its target not draining; no file of the tablet since its copy
+    TableDefined        the definition that it was made from, a name of its own
+    IndexDefined        its table, a name of its own; of one that is ready, runs of all fragments
+    TabletsChanged      its tablets as they were
+    HorizonRaised       a later horizon than now, no newer than what is held
+    TagChanged          a snapshot that can still be read
+    TopologyEntered     the number that follows in the topology history
+
+Raised: `TableChanged` (start again), `WriteConflict` (try again), `SnapshotExpired`, `AlreadyExists`,
+`InvalidTopologyChange`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import cache
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
-from sqlalchemy import Table, create_engine, text
-from sqlalchemy.exc import DBAPIError
-
-from elasticscan.base.errors import StoreDamaged
-from elasticscan.catalog.commits import CommitTx
-from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.near import AnyTransaction
-from elasticscan.catalog.remembered import Counted, Group, Sums, compare, to_signed
-from elasticscan.catalog.sealed import SEALED
-from elasticscan.catalog.tables import (
-    FLOORS,
-    commits,
-    fragments,
-    histograms,
-    index_runs,
-    indexes,
-    kinds_of,
-    leases,
-    metadata,
-    shards,
-    statistics,
-    store_state,
-    tables,
-    tags,
-    topologies,
+from elasticscan.base.errors import (
+    AlreadyExists,
+    InvalidTopologyChange,
+    SnapshotExpired,
+    TableChanged,
+    WriteConflict,
 )
-from elasticscan.topology import SlotSet
-
-# By table, rows of it that are what was written.
-Sound: TypeAlias = Mapping[str, list[Any]]
-
-_ROWS_AT_ONCE = 2_000
-
-# Whose ids are counted where, and which is the first that was never used.
-_NUMBERED = {"tables": "next_table", "fragments": "next_fragment", "indexes": "next_index"}
-_NUMBERED |= {"index_runs": "next_run", "tablets": "next_tablet"}
-
-# (table, column, table whose keys it holds)
-_REFERENCES: tuple[tuple[Table, str, Table], ...] = (
-    (commits, "table_id", tables),
-    (fragments, "table_id", tables),
-    (fragments, "shard_id", shards),
-    (statistics, "fragment_id", fragments),
-    (indexes, "table_id", tables),
-    (index_runs, "table_id", tables),
-    (index_runs, "index_id", indexes),
-    (index_runs, "fragment_id", fragments),
-    (histograms, "run_id", index_runs),
-    (leases, "table_id", tables),
-    (tags, "table_id", tables),
+from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.table_state import TableState
+from elasticscan.metadata import (
+    NO_CHANGES,
+    FileChanges,
+    FragmentsReplaced,
+    HorizonRaised,
+    IndexDefined,
+    MoveSwitched,
+    Record,
+    RowsCommitted,
+    ShardDefined,
+    TableDefined,
+    TableDropped,
+    TabletsChanged,
+    TagChanged,
+    TopologyEntered,
+    moved_tablet,
 )
+from elasticscan.topology import Placement
 
 
-# What SQLite understands of the texts that define its tables; no digest covers these.
-_OF_TABLES = "FROM sqlite_master m JOIN pragma_{0}(m.name) p"
-_OF_INDEXES = f"{_OF_TABLES.format('index_list')} JOIN pragma_index_xinfo(p.name) x"
-_DEFINITIONS = (
-    f"SELECT m.name, p.name, p.type, p.'notnull', p.dflt_value, p.pk {_OF_TABLES.format('table_info')}",
-    f"SELECT m.name, p.'from', p.'table', p.'to' {_OF_TABLES.format('foreign_key_list')}",
-    f"SELECT m.name, p.name, p.'unique', p.partial, x.name, x.'desc' {_OF_INDEXES}",
-)
+def check(state: StoreState, record: Record) -> None:
+    """Raise unless a record may be appended to a state."""
+    handler = _CHECKS.get(type(record))
+    if handler is not None:
+        handler(state, record)
 
 
-def _definitions(sql: AnyTransaction) -> set[tuple[Any, ...]]:
-    return {
-        (row[0], number, *row[1:])
-        for number, question in enumerate(_DEFINITIONS)
-        for row in sql.execute(text(f"{question} WHERE m.type = 'table'"))
-    }
+def _existing(state: StoreState, id: int) -> TableState:  # noqa: A002
+    table = state.tables.get(id)
+    if table is None:
+        raise TableChanged(f"table {id} was dropped meanwhile; nothing was committed", kind="table")
+    return table
 
 
-@cache
-def _expected_definitions() -> set[tuple[Any, ...]]:
-    """Return the definitions that a catalog must have; it may have more."""
-    engine = create_engine("sqlite://")
-    try:
-        with engine.begin() as sql:
-            metadata.create_all(sql)
-            return {definition for definition in _definitions(sql) if FLOORS.name not in definition}
-    finally:
-        engine.dispose()
+def _check_rows(state: StoreState, record: RowsCommitted) -> None:
+    table = _existing(state, record.table)
+    if record.definition != table.info.definition:
+        raise WriteConflict(
+            f"the columns of table {table.info.name!r} were changed meanwhile; try the write again"
+        )
+    if record.based_on and table.newest > record.based_on:
+        raise WriteConflict(
+            f"table {table.info.name!r} was written meanwhile, so nothing was committed; try again"
+        )
+    _check_files(state, table, record.files, state.placement)
 
 
-def kinds_in(names: Iterable[str]) -> frozenset[str]:
-    """Return the kinds of the groups that the rows of some tables are in."""
-    groupings = (grouping for name in names for grouping in metadata.tables[name].info["groups"])
-    return frozenset(kind for grouping in groupings for kind in kinds_of(grouping))
+def _check_replaced(state: StoreState, record: FragmentsReplaced) -> None:
+    if record.table in state.dropped and replace(record.files, forgotten=()) == NO_CHANGES:
+        return
+    table = _existing(state, record.table)
+    if table.info.oldest_snapshot != record.horizon:
+        raise WriteConflict(f"the horizon of table {table.info.name!r} was raised meanwhile; try again")
+    changes = record.files
+    named = {*changes.removed, *(file for file, _ in changes.slots), *(run.fragment for run in changes.runs)}
+    unflushed = {commit.number for commit in table.memory}
+    if table.fragments.missing(named) or not set(changes.flushed) <= unflushed:
+        raise WriteConflict(f"files of table {table.info.name!r} were replaced meanwhile; try again")
+    if table.served_by(changes) != record.served:
+        raise WriteConflict(f"rows of table {table.info.name!r} were moved or replaced meanwhile; try again")
+    _check_runs(state, table, changes)
+    _check_files(state, table, changes, state.placement)
 
 
-def without_kinds(sums: Sums, kinds: Collection[str]) -> dict[Group, Counted]:
-    return {group: counted for group, counted in sums.items() if group[0] not in kinds}
+def _check_runs(state: StoreState, table: TableState, changes: FileChanges) -> None:
+    """Raise unless runs are of indexes that there are, and of fragments that have none."""
+    if not changes.runs:
+        return
+    indexes, fragments = {index.id for index in table.indexes}, {added.fragment for added in changes.runs}
+    having = {(run.index, run.fragment) for run in table.runs.where("fragment", fragments)}
+    for added in changes.runs:
+        if added.run.index not in indexes or (added.run.index, added.fragment) in having:
+            raise WriteConflict(f"an index of table {table.info.name!r} was changed meanwhile; look again")
+    shards = {fragment.id: fragment.shard for fragment in table.fragments.where("id", fragments)}
+    _check_not_condemned(state, ((shards[added.fragment], added.run.path) for added in changes.runs))
 
 
-class CheckTx(CommitTx):
-    """A check of the whole catalog."""
+def _check_files(state: StoreState, table: TableState, changes: FileChanges, placement: Placement) -> None:
+    """Raise unless fragments lie where their slots live, and have runs of all indexes, and of no others."""
+    needed = {index.id for index in table.indexes}
+    for added in changes.added:
+        file = added.file
+        if not file.slots <= placement.at(file.shard):
+            raise WriteConflict(
+                f"a tablet of table {table.info.name!r} moved while rows were written; write them again"
+            )
+        if needed != {run.index for run in file.runs}:
+            raise WriteConflict(
+                f"an index of table {table.info.name!r} came or went meanwhile; build its runs and try again"
+            )
+        _check_not_condemned(state, ((file.shard, path) for path in file.paths))
 
-    def check_whole(self) -> None:
-        """Raise `StoreDamaged`, naming what, unless the catalog is what was written, all of it.
 
-        The database's own check (SQLite's `integrity_check`), every row's digest, the number and sum of
-        every group, and what rows say of each other. Takes about 10 µs a row.
-        """
-        self._check_with({})
+def _check_not_condemned(state: StoreState, files: Iterable[tuple[int, str]]) -> None:
+    gone = state.condemned.intersection(files) if state.condemned else ()
+    if gone:
+        raise WriteConflict(
+            "garbage was collected with a grace period shorter than this call; nothing was changed: "
+            "try again with a longer grace",
+            path=min(gone)[1],
+        )
 
-    def check_needed(self) -> Sound:
-        """As `check_whole`, of all that rows depend on.
 
-        Returns the sound rows of the tables that only save work, if some of these are damaged, else nothing.
-        """
-        try:
-            self.check_whole()
-        except (StoreDamaged, DBAPIError) as error:
-            if isinstance(error, DBAPIError) and not self._can_pass(error):
-                raise
-        else:
-            return {}
-        sound = {table.name: self._rows.sound(table)[0] for table in SEALED if table.info["saves_work"]}
-        self._check_with(sound)
-        return sound
+def _check_move(state: StoreState, record: MoveSwitched) -> None:
+    tablet, target = record.tablet, state.shards.get(record.target)
+    if state.placement.tablet(tablet.id) != tablet:
+        raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan its move again")
+    if target is None or target.draining:
+        raise InvalidTopologyChange(f"shard {record.target} is draining or gone; plan the move again")
+    if state.touched.get(tablet.id, 0) > record.copied_to:
+        raise WriteConflict(f"files of tablet {tablet.id} came since its copy; copy them, too, and try again")
+    placement = state.placement.replaced((tablet,), (moved_tablet(record),))
+    for table, changes in record.tables.items():
+        _check_files(state, _existing(state, table), changes, placement)
 
-    def _check_with(self, instead: Sound) -> None:
-        """Check the catalog with some rows in place of all those of a table, which may be damaged."""
-        self._check_database()
-        sums: dict[Group, Counted] = {}
-        keys: dict[str, set[Any]] = {}
-        referred: dict[tuple[str, str], set[Any]] = {}
-        for table in SEALED:
-            keys[table.name] = set()
-            for rows in [instead[table.name]] if table.name in instead else self._in_parts(table):
-                for group, (count, total) in self._rows.sums(table, rows).items():
-                    before = sums.get(group, (0, 0))
-                    sums[group] = before[0] + count, to_signed(before[1] + total)
-                key = next(iter(table.primary_key.columns)).name
-                keys[table.name].update(getattr(row, key) for row in rows)
-                for source, column, _ in _REFERENCES:
-                    if source is table:
-                        some = referred.setdefault((table.name, column), set())
-                        some.update(getattr(row, column) for row in rows)
-                self._check_rows(table, rows)
-        self._check_groups(sums, kinds_in(instead))
-        for source, column, target in _REFERENCES:
-            missing = referred.get((source.name, column), set()) - keys[target.name]
-            if missing:
-                raise damaged(f"{source.name}.{column} names {min(missing)!r}, which {target.name} has not")
-        self._check_numbers(keys)
-        self._check_values()
 
-    def _check_database(self) -> None:
-        if self._sql.dialect.name != "sqlite":
-            return
-        with decoding("the catalog's database"):
-            for _ in range(2):  # a page that the disk did not give is one more fault to it, which may pass
-                said = [str(row[0]) for row in self._sql.execute(text("PRAGMA integrity_check(5)"))]
-                if said == ["ok"]:
-                    break
-            else:
-                raise damaged(f"its database says: {'; '.join(said)}")
-        with decoding("the definitions of its tables"):
-            found = _definitions(self._sql)
-        for table, *_ in sorted(_expected_definitions() - found, key=repr):
-            raise damaged(f"its database defines {table} in another way than it was made")
+def _check_table(state: StoreState, record: TableDefined) -> None:
+    info = record.table
+    taken = {table.info.name: number for number, table in state.tables.items()}
+    if taken.get(info.name, info.id) != info.id:
+        raise AlreadyExists(f"there is a table {info.name!r} already; choose another name", table=info.name)
+    if not record.made_from:
+        if info.id not in state.reserved:
+            _check_new(state, "table", info.id)
+    elif _existing(state, info.id).info.definition != record.made_from:
+        raise WriteConflict(f"table {info.name!r} was changed meanwhile; try again")
 
-    def _in_parts(self, table: Table) -> Iterable[list[Any]]:
-        (key,) = table.primary_key.columns
-        after: list[Any] = []
-        while True:
-            rows = self._rows.select(table, *after, order_by=key, limit=_ROWS_AT_ONCE)
-            if rows:
-                yield rows
-            if len(rows) < _ROWS_AT_ONCE:
-                return
-            newest = getattr(rows[-1], key.name)
-            if after and newest <= getattr(rows[0], key.name):
-                raise damaged(f"the rows of {table.name} have no order")
-            after = [key > newest]
 
-    def _check_groups(self, sums: dict[Group, Counted], except_for: Collection[str]) -> None:
-        compare(without_kinds(sums, except_for), without_kinds(self._rows.all_groups(), except_for))
-        self.check_sums()
+def _check_new(state: StoreState, kind: str, id: int) -> None:  # noqa: A002
+    """Raise if an id that a writer chose was used meanwhile, by whatever may be gone again."""
+    if id <= state.newest_ids.get(kind, 0):
+        raise WriteConflict(f"another {kind} was made meanwhile; try again")
 
-    def _check_rows(self, table: Table, rows: list[Any]) -> None:
-        if table is not fragments:
-            return
-        slots, newest = self.info().slots, self.versions()[1]
-        for row in rows:
-            with decoding(f"fragment {row.id}"):
-                spoken = SlotSet.parse(row.slots)
-                inside = not spoken - SlotSet.span(0, slots)
-                if not (inside and len(spoken) <= row.slots_written <= slots):
-                    raise ValueError(f"its slots are {row.slots!r} of {slots}")
-                if not 0 <= row.min_commit <= row.max_commit <= newest:
-                    raise ValueError(f"its commits are {row.min_commit} to {row.max_commit} of {newest}")
 
-    def _check_numbers(self, keys: dict[str, set[Any]]) -> None:
-        for name, counter in _NUMBERED.items():
-            if max(keys[name], default=0) >= self._state(counter):
-                raise damaged(f"{name} has ids that were never given")
-        lost = {number for first, last in self.lost_commits() for number in range(first, last + 1)}
-        for table, first, newest in (
-            (commits, 1, "last_commit"),
-            (topologies, self.oldest_topology(), "newest_topology"),
-        ):
-            missing = lost if table is commits else set()
-            if keys[table.name] != set(range(first, self._state(newest) + 1)) - missing:
-                raise damaged(f"{table.name} has not each number from {first} to {self._state(newest)} once")
-        if len(keys[store_state.name]) != 1:
-            raise damaged("the store's state is not one row")
+def _check_dropped(state: StoreState, record: TableDropped) -> None:
+    _existing(state, record.table)
 
-    def _check_values(self) -> None:
-        """Check that all stored values can be decoded."""
-        self.info()
-        placement = self.placement()
-        self.newest_topology()
-        if not set(placement.shards) <= {shard.id for shard in self.shards()}:
-            raise damaged("a tablet lies at a shard that is not there")
-        self.indexes()
-        tags = self.tags_by_table()
-        for table in self.tables():
-            for tag in tags.get(table.id, ()):
-                if not table.oldest_snapshot <= tag.snapshot <= self.versions()[1]:
-                    raise damaged(
-                        f"snapshot {tag.snapshot} of table {table.name!r} is not kept, as its tag says"
-                    )
+
+def _check_index(state: StoreState, record: IndexDefined) -> None:
+    index, table = record.index, _existing(state, record.index.table)
+    if any(other.name == index.name and other.id != index.id for other in table.indexes):
+        raise AlreadyExists(
+            f"table {table.info.name!r} has an index {index.name!r}; choose another name", index=index.name
+        )
+    if all(other.id != index.id for other in table.indexes):
+        _check_new(state, "index", index.id)
+    if index.ready:
+        having = {run.fragment for run in table.runs.where("index", {index.id})}
+        if len(having) < len(table.fragments):
+            raise WriteConflict(f"fragments without a run of index {index.name!r} came meanwhile; try again")
+
+
+def _check_tablets(state: StoreState, record: TabletsChanged) -> None:
+    for tablet in record.before:
+        if state.placement.tablet(tablet.id) != tablet:
+            raise InvalidTopologyChange(f"tablet {tablet.id} was changed meanwhile; plan it again")
+    before = {tablet.id for tablet in record.before}
+    for tablet in record.after:
+        if tablet.id not in before:
+            _check_new(state, "tablet", tablet.id)
+
+
+def _check_shard(state: StoreState, record: ShardDefined) -> None:
+    if record.removed and state.placement.at(record.shard.id):
+        raise InvalidTopologyChange(f"shard {record.shard.name!r} still serves tablets; move them first")
+    others = (shard.name for shard in state.shards.values() if shard.id != record.shard.id)
+    if not record.removed and record.shard.name in others:
+        raise AlreadyExists(f"there is a shard {record.shard.name!r} already; choose another name")
+    if record.shard.id not in {*state.shards, *state.removed_shards}:
+        _check_new(state, "shard", record.shard.id)
+
+
+def _check_horizon(state: StoreState, record: HorizonRaised) -> None:
+    table = _existing(state, record.table)
+    if not table.info.oldest_snapshot < record.horizon <= state.number:
+        raise WriteConflict(
+            f"the horizon of table {table.info.name!r} is {table.info.oldest_snapshot}; look again"
+        )
+    if any(tag.snapshot < record.horizon for tag in table.tags):
+        raise WriteConflict(f"a tag of table {table.info.name!r} holds an older snapshot; try again")
+
+
+def _check_tag(state: StoreState, record: TagChanged) -> None:
+    table = _existing(state, record.table)
+    if record.snapshot is not None and record.snapshot < table.info.oldest_snapshot:
+        raise SnapshotExpired(
+            f"snapshot {record.snapshot} of table {table.info.name!r} is no longer kept, the oldest is "
+            f"{table.info.oldest_snapshot}; name a newer one",
+            oldest=table.info.oldest_snapshot,
+        )
+
+
+def _check_topology(state: StoreState, record: TopologyEntered) -> None:
+    newest, is_published = state.topology
+    if record.topology != newest + int(is_published):
+        raise WriteConflict(f"topology {newest} was entered meanwhile; look again")
+
+
+_CHECKS: Final[Mapping[type, Callable[[StoreState, Any], None]]] = {
+    RowsCommitted: _check_rows,
+    FragmentsReplaced: _check_replaced,
+    MoveSwitched: _check_move,
+    TableDefined: _check_table,
+    TableDropped: _check_dropped,
+    IndexDefined: _check_index,
+    TabletsChanged: _check_tablets,
+    ShardDefined: _check_shard,
+    HorizonRaised: _check_horizon,
+    TagChanged: _check_tag,
+    TopologyEntered: _check_topology,
+}

@@ -1,131 +1,175 @@
-"""The place of a catalog's file: a copy lies elsewhere, which sets it apart from the original."""
+"""The place that keeps a log: what the log needs of a database, and nothing more.
+
+SqliteHome     a file on a local disk, for the processes of one machine
+PostgresHome   a server, for many machines
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import stat
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from time import monotonic
+from random import random
+from time import monotonic, sleep
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Engine
+from elasticscan.base.clock import Clock
+from elasticscan.base.errors import (
+    AlreadyExists,
+    CatalogUnavailable,
+    CommitUnknown,
+    DiskFull,
+    InvalidOption,
+    ReadOnlyStore,
+)
+from elasticscan.catalog import tables
+from elasticscan.catalog.entries import GENESIS, damaged_log
 
-from elasticscan.base.errors import WrongRoot
-from elasticscan.catalog.failures import cannot_look
-
-_TRUSTED_SECONDS = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """A file's place. Renaming it, or its directory, within a file system changes the path alone.
-
-    A restart may give a file system another device number; then the path is still the same.
-    """
-
-    inode: int
-    device: int
-    path: str
-
-    def is_place_of(self, home: Home) -> bool:
-        same_file = self.inode == home.inode
-        return same_file and (self.device == home.device or self.path == home.path)
-
-    def pack(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def unpack(text: str) -> Home:
-        """Raise `ValueError` or `TypeError` for any other text."""
-        return Home(**json.loads(text))
+T = TypeVar("T")
 
 
-FileId = tuple[int, int]  # device and inode
+class Interrupted(CatalogUnavailable):
+    """A transaction was lost, or its file was replaced: nothing was done, and all of it may begin again."""
 
 
-@dataclass(slots=True)
-class OpenedFiles:
-    """The files that connections have open, to see whether they are the files that others open now.
+class Refused(CatalogUnavailable):
+    """A server lets nobody in like that, now or a minute later: a wrong password, no such database."""
+
+
+Row = tuple[Any, ...]
+NOTHING: Mapping[str, Any] = {}
+
+
+class Transaction(Protocol):
+    """Statements that see one snapshot, and that are done together or not at all."""
+
+    def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
+        """Return all rows of a statement."""
+
+
+class LogHome(Protocol):
+    """A database with the tables of a log.
+
+    Its errors are ours: `CatalogUnavailable` (try again), `CommitUnknown` (the transaction may have been
+    committed), `DiskFull`, `StoreDamaged`, `ReadOnlyStore`.
 
     Attributes:
-        alongside: the log and its index; None for one that SQLite had not made yet.
-        trusted_until: a time of `monotonic`; readers need not look again before.
+        retry_seconds: for how long what cannot be reached is tried again.
+        clock: by which things end; a server's is its own.
+        file: the one that it lies in; None for a server.
+        why_read_only: why nothing can be written; None if something can.
+        is_follower: it is a standby of a server, which may show less than was seen.
     """
 
-    path: str
-    database: FileId
-    beside: tuple[FileId | None, FileId | None]
-    trusted_until: float = 0.0
+    retry_seconds: float
+    clock: Clock
+    file: Path | None
+    why_read_only: str | None
+    is_follower: bool
 
-    @staticmethod
-    def look(path: str) -> OpenedFiles | None:
-        """Return the files at a path; None where there is no database."""
-        database = _id_of(path)
-        if database is None:
-            return None
-        return OpenedFiles(path, database, (_id_of(path + "-wal"), _id_of(path + "-shm")))
+    def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
+        """Return all rows of one statement, a transaction of its own that reads; it is tried again."""
 
-    def are_there(self) -> bool:
-        now = monotonic()
-        if _id_of(self.path) != self.database:
-            return False
-        for end, file in zip(("-wal", "-shm"), self.beside, strict=True):
-            if file is not None and _id_of(self.path + end) != file:
-                return False
-        self.trusted_until = now + _TRUSTED_SECONDS
-        return True
+    def reading(self) -> AbstractContextManager[Transaction]:
+        """Return a transaction that reads."""
 
+    def writing(self, at_once: bool = False) -> AbstractContextManager[Transaction]:
+        """Return a transaction that holds the log's lock: one at a time, of all processes.
 
-def _id_of(path: str) -> FileId | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - asked for with each page
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        One that has to begin `at_once` waits for no other: `CatalogUnavailable`.
+        """
 
+    def check_sound(self) -> None:
+        """Raise `StoreDamaged` unless the database finds its own file sound."""
 
-def _file_of(engine: Engine) -> str | None:
-    return engine.url.database if engine.url.get_backend_name() == "sqlite" else None
+    def append_inline(self, values: Mapping[str, Any]) -> Row | None:
+        """Append an entry with its parts in one statement, if the layout is `values["layout"]`.
+
+        Returns (number, time, digest); None if the layout is another one, or the home has no such statement.
+        """
+
+    def close(self) -> None:
+        """Close the connections that are free."""
 
 
-def check_one_name(engine: Engine) -> None:
-    """Raise `WrongRoot` when a catalog's file is also that of another directory, by a link.
+def micros(seconds: float) -> int:
+    """Return a time in seconds since 1970 as the log has it."""
+    return round(seconds * 1e6)
 
-    What is written through one name would be the other's as well, and SQLite keeps a log for each name.
+
+def retry(home: LogHome, attempt: Callable[[], T]) -> T:
+    """Return what an attempt returns, made again while the home cannot be reached, or an answer is lost.
+
+    Other errors, and a refusal, are raised at once.
+
+    The attempt does no harm if it is made twice. After a lost answer it is made once more at least, so that
+    it can look for what it did, and after an interruption. It waits for random times, which grow.
     """
-    path = _file_of(engine)
-    if path is None:
-        return
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:  # using it will tell what is wrong
-        return
-    except OSError as error:
-        raise cannot_look(Path(path), error) from error
-    if stat.S_ISLNK(status.st_mode):
-        raise WrongRoot(
-            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}, not a copy; open the store "
-            "there, or make a real copy (`cp -r`)",
-            original=os.path.realpath(path),
-        )
-    if status.st_nlink > 1:
-        raise WrongRoot(
-            f"{path} has {status.st_nlink} names (hard links), and a write would change all of them; make a "
-            "real copy (`cp -r`) in place of one",
-            original=path,
-        )
+    until, pause, looked = monotonic() + home.retry_seconds, 0.01, False
+    while True:
+        try:
+            return attempt()
+        except Refused:
+            raise
+        except (CatalogUnavailable, CommitUnknown) as error:
+            must_look = isinstance(error, (CommitUnknown, Interrupted)) and not looked
+            if monotonic() > until and not must_look:
+                raise
+            looked = looked or must_look
+        sleep(pause * random())
+        pause = min(1.0, 2 * pause)
 
 
-def home_of(engine: Engine) -> Home | None:
-    """Return the home of a catalog's file; None for a database server, whose copy is another server."""
-    path = _file_of(engine)
-    if path is None:
-        return None
-    try:
-        status = Path(path).stat()
-    except FileNotFoundError:  # using it will tell what is wrong
-        return None
-    except OSError as error:  # without its home a copy would not be recognized
-        raise cannot_look(Path(path), error) from error
-    return Home(status.st_ino, status.st_dev, str(Path(path).resolve()))
+def make_tables(sql: Transaction, are_there: bool, where: str, **types: str) -> None:
+    """Make the tables of a log, with a database's names of types.
+
+    Raises:
+        AlreadyExists: there is a log.
+    """
+    if not are_there:
+        for statement in tables.CREATE:
+            sql.execute(statement.format(**types))
+        sql.execute(tables.INSERT_HEAD, {"digest": GENESIS})
+    elif head_in(sql.execute(tables.HEAD))[0] != -1:
+        raise AlreadyExists(f"{where} already holds a store; open it, or choose another place", uri=where)
+
+
+def head_in(rows: Sequence[Row]) -> Row:
+    """Return number, digest, time and layout of the head."""
+    if len(rows) != 1:
+        raise damaged_log(f"it has {len(rows)} heads")
+    return rows[0]
+
+
+# What databases say, as ours
+
+
+def unavailable(said: str) -> CatalogUnavailable:
+    return CatalogUnavailable(
+        f"the catalog could not be used: {said}; check that it is reachable and writable, then try again",
+        detail=said,
+    )
+
+
+def disk_full(said: str) -> DiskFull:
+    return DiskFull(
+        f"the catalog's disk is full ({said}); nothing was committed: free some space and try again"
+    )
+
+
+def not_writable(said: str) -> ReadOnlyStore:
+    return ReadOnlyStore(
+        f"the catalog cannot be written: {said}; nothing was changed, do this as a user who may", why=said
+    )
+
+
+def unfit_value(said: str) -> InvalidOption:
+    return InvalidOption(f"the catalog's database cannot hold a value: {said}; nothing was committed")
+
+
+def commit_unknown(said: str) -> CommitUnknown:
+    return CommitUnknown(
+        f"the catalog was lost during a commit ({said}): all or nothing was done; look at history() first, "
+        "or repeat a write with txn=",
+        detail=said,
+    )

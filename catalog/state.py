@@ -1,264 +1,400 @@
-"""The store's own row: what is fixed, what grows with changes, and what time it is believed to be.
+"""The state of a store: a pure fold over the records of its log.
 
-It is read once in a transaction and written once, at its end, however often it changes.
+`apply(state, entry, values)` returns the next state. Nothing here reads a clock, a file or a row of a table:
+the same records give the same state in every process, and any split of a log into a checkpoint and a tail
+gives it, too. Rows that lie in the log are known by number, size and slots; who reads them asks for them.
+
+One state serves all kept snapshots. A flushed fragment carries the number of each row, so whoever knows the
+flush reads it for every snapshot, and leaves out what is newer; `overwrites` are the numbers at which all
+rows before are gone.
+
+A record that does not fit the state was written by a program with a fault, or is damaged in a way that its
+digest does not show: `StoreDamaged`. What a record requires is checked before it is appended, in `checks`.
 """
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-import xxhash
-from sqlalchemy import select
+from elasticscan.catalog.believed_time import Belief, observe
+from elasticscan.catalog.entries import ROWS, LogEntry, part_hashes
+from elasticscan.catalog.table_state import (
+    DroppedTable,
+    InlineCommit,
+    NamedSnapshot,
+    Since,
+    TableState,
+    misfit,
+    not_forgotten,
+    struck,
+    with_files,
+    without,
+    without_runs,
+)
+from elasticscan.metadata import (
+    LAYOUT,
+    OF_FILES,
+    FileChanges,
+    FilesCondemned,
+    FragmentsReplaced,
+    HorizonRaised,
+    IndexDefined,
+    MoveSwitched,
+    Record,
+    RowsCommitted,
+    Secret,
+    SecretChanged,
+    ShardDefined,
+    StoreAdopted,
+    StoreCreated,
+    TableDefined,
+    TableDropped,
+    TableInfo,
+    TabletsChanged,
+    TagChanged,
+    TimeObserved,
+    TopologyEntered,
+    file_count,
+    moved_tablet,
+)
+from elasticscan.topology import Placement, Shard, SlotSet
 
-from elasticscan.base.errors import CatalogOutdated, StoreDamaged, StoreTooNew, TableChanged
-from elasticscan.base.hashing import HASH
-from elasticscan.base.limits import MAX_SLOTS
-from elasticscan.catalog.believed_time import Belief, Times, observe
-from elasticscan.catalog.failures import damaged, decoding
-from elasticscan.catalog.home import Home
-from elasticscan.catalog.near import AnyTransaction
-from elasticscan.catalog.remembered import RememberedGroups, to_signed
-from elasticscan.catalog.sealed import SealedRows
-from elasticscan.catalog.tables import FORMAT_VERSION, PASSING, store_state
-from elasticscan.topology import Placement
+FOLD_VERSION: Final = 1  # grows whenever the same records give another state
 
 
 @dataclass(frozen=True, slots=True)
-class StoreInfo:
-    """Facts that are fixed when a store is created."""
+class StoreState:
+    """A store as of a number: what the records up to it say.
 
+    Attributes:
+        digest: of the log up to the number; two states with the same pair are the same.
+        layout: the newest number that changed anything but rows.
+        stable_since: the newest number that changed anything but rows and the files where they lie.
+        commit: the number of the newest commit, which makes the newest snapshot; or of one that was lost.
+        commit_time: when that was made; as `time`.
+        time: of the newest record, in microseconds since the epoch, UTC.
+        belief: the time that expiry goes by.
+        incarnation, home: of the copy of the store, as `StoreCreated` has them.
+        reserved: tables that are not seen yet.
+        dropped: tables that are gone.
+        condemned: files, by shard and path, to which no record may refer.
+        topology: the newest number in the topology history, and whether it is published.
+        newest_ids: of tables, indexes, shards and tablets: ids are never used twice.
+        touched: for each tablet the newest number that brought files with rows of it, or replaced some.
+    """
+
+    number: int
+    digest: bytes
+    layout: int
+    stable_since: int
+    commit: int
+    commit_time: int
+    time: int
+    belief: Belief
     store_id: str
-    slots: int
+    incarnation: str
+    home: str | None
     hash: str
     retention_seconds: float
     created_at: float
+    placement: Placement
+    shards: Mapping[int, Shard]
+    removed_shards: Mapping[int, Shard] = field(default_factory=dict)
+    tables: Mapping[int, TableState] = field(default_factory=dict)
+    reserved: Mapping[int, TableInfo] = field(default_factory=dict)
+    dropped: Mapping[int, DroppedTable] = field(default_factory=dict)
+    condemned: frozenset[tuple[int, str]] = frozenset()
+    topology: tuple[int, bool] = (1, True)
+    newest_ids: Mapping[str, int] = field(default_factory=dict)
+    secrets: Mapping[int, Secret] = field(default_factory=dict)
+    touched: Mapping[int, int] = field(default_factory=dict)
+
+    def table(self, id: int) -> TableState:  # noqa: A002
+        """Return a table that a record names."""
+        if id not in self.tables:
+            raise misfit(f"there is no table {id}")
+        return self.tables[id]
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a catalog: its store, which copy of it this is, and its newest commit.
+def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
+    """Return the state after the first record of a log."""
+    return StoreState(
+        number=entry.number,
+        digest=entry.digest,
+        layout=entry.number,
+        stable_since=entry.number,
+        commit=0,
+        commit_time=0,
+        time=entry.time,
+        belief=Belief((entry.row.clock or entry.time) / 1e6),
+        store_id=record.store_id,
+        incarnation=record.incarnation,
+        home=record.home,
+        hash=record.hash,
+        retention_seconds=record.retention_seconds,
+        created_at=record.created_at,
+        secrets={secret.id: secret for secret in record.secrets},
+        placement=Placement.of(record.tablets),
+        shards={shard.id: shard for shard in record.shards},
+        newest_ids=_newest({}, "shard", record.shards) | _newest({}, "tablet", record.tablets),
+    )
 
-    Attributes:
-        incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
-        home: where the catalog's file lay when the incarnation began; None for a database.
-        layout, last_commit: as of `versions`.
+
+def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreState:
+    """Return the state after one more record.
+
+    Raises:
+        StoreDamaged: it is not the next one, or does not fit.
     """
-
-    store_id: str
-    incarnation: str
-    home: Home | None
-    layout: int
-    last_commit: int
-
-
-class Reached(NamedTuple):
-    """The progress of one copy of a store: within an incarnation no number goes back.
-
-    Since the layout `stable_since` nothing has changed but commits, and the files where rows lie.
-    """
-
-    incarnation: str
-    layout: int
-    last_commit: int
-    stable_since: int
-
-    def may_precede(self, later: Reached) -> bool:
-        """Return whether a later check may see that; else an older copy of the catalog was put back."""
-        if self.incarnation != later.incarnation:  # another copy, with numbers of its own
-            return True
-        return all(before <= now for before, now in zip(self[1:], later[1:], strict=True))
+    if isinstance(record, StoreCreated):
+        if state is not None:
+            raise misfit("a store is created twice")
+        return first_state(entry, record)
+    if state is None or not _is_next(state, entry, record):
+        raise misfit(f"{entry.number} follows {None if state is None else state.number}")
+    try:
+        changes = _HANDLERS[type(record)](state, entry, record)
+    except (AssertionError, KeyError) as error:
+        raise misfit(str(error)) from error
+    return replace(
+        state,
+        number=entry.number,
+        digest=entry.digest,
+        layout=entry.number if isinstance(record, LAYOUT) else state.layout,
+        stable_since=entry.number if _changes_more(record) else state.stable_since,
+        commit=_newest_commit(state, entry, record),
+        commit_time=entry.time if is_commit(record) else state.commit_time,
+        time=entry.time,
+        belief=observe(state.belief, (entry.row.clock or entry.time) / 1e6),
+        **changes,
+    )
 
 
-def versions_digest(layout: int, last_commit: int, stable_since: int) -> int:
-    versions = b"versions %d %d %d" % (layout, last_commit, stable_since)
-    return to_signed(xxhash.xxh3_64_intdigest(versions))
+Changes = dict[str, Any]
 
 
-class StateTx:
-    """A transaction's look at the store's state.
-
-    Args:
-        connection: in a transaction.
-        now: what this process's clock says. What rows are stamped with, and what decides that the time
-            of something is over, is in `times`.
-        store_id: of the store that must be there.
-        remembered: see `SealedRows`.
-        seen: what was seen before the transaction began, so that it must not see less.
-    """
-
-    def __init__(
-        self,
-        connection: AnyTransaction,
-        now: float,
-        store_id: str | None = None,
-        remembered: RememberedGroups | None = None,
-        seen: Reached | None = None,
-    ) -> None:
-        self._sql = connection
-        self._expected = store_id
-        self._seen_before = seen
-        self.looked: Reached | None = None  # at the state, when this transaction first did
-        self._rows = SealedRows(connection, remembered)
-        self.now = now
-        self._state_row: Any = None
-        self._changed: dict[str, Any] = {}
-        self.files_at = frozenset[int]()  # the shards at which it has entered files of a table
-
-    def info(self) -> StoreInfo:
-        names = ("store_id", "slots", "hash", "retention_seconds", "created_at")
-        info = StoreInfo(*(self._state(name) for name in names))
-        with decoding("the store's state"):
-            _check_info(info)
-        return info
-
-    @property
-    def store_seen(self) -> str | None:
-        """The id of the store, if this transaction has looked at its state."""
-        return None if self._state_row is None else str(self._state_row.store_id)
-
-    @property
-    def progress(self) -> Reached:
-        return Reached(self._state("incarnation"), *self.versions(), self._state("stable_since"))
-
-    def identity(self) -> Identity:
-        home = self._state("home")
-        with decoding("the store's identity"):
-            recorded = None if home is None else Home.unpack(home)
-        return Identity(self._state("store_id"), self._state("incarnation"), recorded, *self.versions())
-
-    def versions(self) -> tuple[int, int]:
-        """(layout, last commit): whatever was cached under an equal pair is still true."""
-        return self._state("layout"), self._state("last_commit")
-
-    def bump_layout(self, of_fragments: bool = False) -> None:
-        """Let what was read of the store before be read again: something other than rows has changed.
-
-        `of_fragments` says that it is nothing but the files where rows lie: these alone are read again.
-        """
-        layout = self._state("layout") + 1
-        self._set(layout=layout, **({} if of_fragments else {"stable_since": layout}))
-
-    def number_changes(self) -> None:
-        """Let the layout grow if something changed that shards are to know of, and no version says so yet.
-
-        Without that an older catalog would go unnoticed that lacks nothing but a tag, or still has a secret
-        that was revoked.
-        """
-        if self._rows.changed - PASSING and not self._changed.keys() & {"layout", "last_commit"}:
-            self.bump_layout()
-
-    def begin_store(self, hash_name: str, retention: float, placement: Placement, home: Home | None) -> None:
-        """Enter the state of a store that is being made."""
-        state = {"id": 1, "format_version": FORMAT_VERSION, "hash": hash_name}
-        state |= {"store_id": secrets.token_hex(16), "incarnation": secrets.token_hex(16)}
-        state |= {"home": None if home is None else home.pack()}
-        state |= {"slots": placement.slot_count, "retention_seconds": retention, "created_at": self.now}
-        state |= {"layout": 1, "last_commit": 0, "stable_since": 1}
-        state |= {"versions_digest": versions_digest(1, 0, 1)}
-        state |= {f"next_{kind}": 1 for kind in ("table", "fragment", "index", "run")}
-        state |= {"next_tablet": max(tablet.id for tablet in placement.tablets) + 1, "newest_topology": 0}
-        state |= {"newest_commit_at": 0.0, "believed_at": self.now, "groups_total": 0}
-        self._rows.insert(store_state, state)
-
-    def check_sums(self) -> None:
-        """Raise `StoreDamaged` unless the sums of all groups are those of the newest commit.
-
-        Pages of two moments, as a torn write leaves them where its log is lost, may each be what was written
-        once, rows and sums alike. One page alone tells that they do not belong together: that of the newest
-        commit's number, which has the sum of the sums alongside it. Takes some 3 µs for each group.
-        """
-        written = self._rows.written_groups()
-        total = to_signed(sum(self._rows.digest_of_group(*entry) for entry in written.items()))
-        if total != self._state("groups_total"):
-            raise damaged("the sums of groups are not those that were written")
-
-    # Time
-
-    @property
-    def times(self) -> Times:
-        """This process's clock alongside the time that the store believes."""
-        return Times(self.now, observe(self._belief(), self.now).believed_at)
-
-    def observe_time(self) -> None:
-        """Let the store know what time it is here; every transaction that writes begins so."""
-        before = self._belief()
-        after = observe(before, self.now)
-        if after != before:
-            self._set(believed_at=after.believed_at, claimed_at=after.claimed_at)
-
-    def _belief(self) -> Belief:
-        return Belief(self._state("believed_at"), self._state("claimed_at"))
-
-    # The row
-
-    def _state(self, name: str) -> Any:
-        if self._state_row is None:
-            try:
-                rows = self._rows.state()
-            except StoreDamaged:
-                self._check_format()  # a newer release may keep other digests
-                raise
-            if len(rows) != 1:
-                raise damaged(f"the store's state has {len(rows)} rows")
-            (self._state_row,) = rows
-            row = self._state_row
-            now = Reached(row.incarnation, row.layout, row.last_commit, row.stable_since)
-            if row.versions_digest != versions_digest(*now[1:]):
-                raise damaged("the store's versions are not those that were written")
-            if self._expected not in (None, row.store_id):
-                raise TableChanged(
-                    "the store that was opened here is gone, and another one is in its place; open it again",
-                    kind="store",
-                )
-            self._check_progress(now)
-        return self._changed[name] if name in self._changed else getattr(self._state_row, name)
-
-    def _check_progress(self, now: Reached) -> None:
-        self.looked, before = now, self._seen_before
-        if before is not None and before != now and not before.may_precede(now):
-            raise CatalogOutdated(
-                f"the catalog is older than it was: commit {before.last_commit} (layout {before.layout}) "
-                f"was seen, it ends with {now.last_commit} (layout {now.layout}); put the newest back, or "
-                "run `elasticscan adopt`",
-                known=before.last_commit,
-                found=now.last_commit,
-            )
-
-    def _check_format(self) -> None:
-        version = self._sql.execute(select(store_state.c.format_version)).scalar()
-        if isinstance(version, int) and version == FORMAT_VERSION + 1:
-            raise StoreTooNew(
-                "a newer release has brought the store to a newer format since it was opened; "
-                "upgrade elasticscan",
-                known=FORMAT_VERSION,
-            )
-
-    def _set(self, **new: Any) -> None:
-        self._state("id")
-        self._changed |= new
-
-    def _next(self, name: str, count: int = 1) -> int:
-        """Return the first of `count` new numbers of a kind: ids that were never used."""
-        first: int = self._state(name)
-        self._set(**{name: first + count})
-        return first
-
-    def finish(self) -> None:
-        """Write sums and state down, at the end of a transaction that writes."""
-        grown = self._rows.finish()
-        if grown:
-            self._set(groups_total=to_signed(self._state("groups_total") + grown))
-        if not self._changed:
-            return
-        self._changed["versions_digest"] = versions_digest(*self.progress[1:])
-        self._rows.update(store_state, [(self._state_row, self._changed)])
-        self._state_row, self._changed = None, {}
+def is_commit(record: Record) -> bool:
+    """Return True if a record is a commit of its table's history: a snapshot begins with it."""
+    return isinstance(record, RowsCommitted) or (
+        isinstance(record, TableDefined) and record.operation is not None
+    )
 
 
-def _check_info(info: StoreInfo) -> None:
-    if not 1 <= info.slots <= MAX_SLOTS:
-        raise damaged(f"{info.slots!r} is no number of slots")
-    if info.hash != HASH:
-        raise damaged(f"there is no hash {info.hash!r}")
+def _newest_commit(state: StoreState, entry: LogEntry, record: Record) -> int:
+    if isinstance(record, StoreAdopted):
+        return max(state.commit, record.commit)
+    return entry.number if is_commit(record) else state.commit
+
+
+def _is_next(state: StoreState, entry: LogEntry, record: Record) -> bool:
+    if isinstance(record, StoreAdopted):  # the numbers in between were used in a log that was lost
+        return entry.number > state.number
+    return entry.number == state.number + 1
+
+
+def _changes_more(record: Record) -> bool:
+    return isinstance(record, LAYOUT) and not isinstance(record, OF_FILES)
+
+
+def _newest(before: Mapping[str, int], kind: str, things: Iterable[Any]) -> dict[str, int]:
+    """Return the newest ids after some things of a kind."""
+    return {**before, kind: max([before.get(kind, 0), *(thing.id for thing in things)])}
+
+
+def _with_table(state: StoreState, id: int, table: TableState) -> Changes:  # noqa: A002
+    return {"tables": {**state.tables, id: table}}
+
+
+def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
+    shard, others = record.shard, {s.id: s for s in state.shards.values() if s.id != record.shard.id}
+    if not record.removed:
+        newest = _newest(state.newest_ids, "shard", [shard])
+        return {"shards": {**others, shard.id: shard}, "newest_ids": newest}
+    if state.placement.at(shard.id):
+        raise misfit(f"shard {shard.id} is removed, and serves slots")
+    return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
+
+
+def _table(state: StoreState, entry: LogEntry, record: TableDefined) -> Changes:
+    info = record.table
+    if record.reserved:
+        newest = _newest(state.newest_ids, "table", [info])
+        return {"reserved": {**state.reserved, info.id: info}, "newest_ids": newest}
+    if record.made_from == 0:
+        if info.id in state.tables:
+            raise misfit(f"table {info.id} is created twice")
+        made = replace(info, created_commit=entry.number, oldest_snapshot=entry.number)
+        newest = _newest(state.newest_ids, "table", [info])
+        reserved = {number: table for number, table in state.reserved.items() if number != info.id}
+        changes = {"newest_ids": newest, "reserved": reserved}
+        return _with_table(state, info.id, TableState(made, newest=entry.number)) | changes
+    before = state.table(info.id)
+    # The horizon is the store's to raise, and never goes back.
+    kept = replace(
+        info,
+        created_commit=before.info.created_commit,
+        oldest_snapshot=before.info.oldest_snapshot,
+    )
+    return _with_table(state, info.id, replace(before, info=kept))
+
+
+def _drop_table(state: StoreState, entry: LogEntry, record: TableDropped) -> Changes:
+    table = state.table(record.table)
+    table = without(table, table.fragments.by_id().keys(), _since(state, entry))
+    left = {number: other for number, other in state.tables.items() if number != record.table}
+    dropped = DroppedTable(table.info.name, table.removed)
+    return {"tables": left, "dropped": {**state.dropped, record.table: dropped}}
+
+
+def _index(state: StoreState, entry: LogEntry, record: IndexDefined) -> Changes:
+    index, table = record.index, state.table(record.index.table)
+    others = tuple(each for each in table.indexes if each.id != index.id)
+    if not index.is_over:
+        newest = _newest(state.newest_ids, "index", [index])
+        with_index = replace(table, indexes=(*others, index))
+        return _with_table(state, index.table, with_index) | {"newest_ids": newest}
+    gone = table.runs.where("index", {index.id})
+    left = without_runs(replace(table, indexes=others), gone, _since(state, entry))
+    return _with_table(state, index.table, left)
+
+
+def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
+    table, number = state.table(record.table), entry.number
+    if record.slots:
+        sealed = part_hashes(entry).get((record.table, ROWS), b"")
+        sizes = record.rows, record.bytes, record.tombstones
+        inline = InlineCommit(number, record.definition, *sizes, record.slots, sealed)
+        table = replace(table, memory=(*table.memory, inline))
+    changed = with_files(table, record.files, _since(state, entry))
+    changed = replace(
+        changed,
+        newest=number,
+        rows=changed.rows + record.rows,
+        bytes=changed.bytes + record.bytes,
+        overwrites=(*changed.overwrites, number) if record.overwrites else changed.overwrites,
+        overwritten=changed.rows if record.overwrites else changed.overwritten,
+    )
+    return _with_table(state, record.table, changed) | _touch(state, number, record.files)
+
+
+def _replace(state: StoreState, entry: LogEntry, record: FragmentsReplaced) -> Changes:
+    if record.table in state.dropped:
+        table = state.dropped[record.table]
+        left = replace(table, files=not_forgotten(table.files, record.files))
+        return {"dropped": {**state.dropped, record.table: left}}
+    changed = with_files(state.table(record.table), record.files, _since(state, entry))
+    return _with_table(state, record.table, changed) | _touch(state, entry.number, record.files)
+
+
+def _move(state: StoreState, entry: LogEntry, record: MoveSwitched) -> Changes:
+    moved = moved_tablet(record)
+    since, first = _since(state, entry), 0
+    tables = {number: struck(table, record, since) for number, table in state.tables.items()}
+    for table, files in sorted(record.tables.items()):
+        tables[table] = with_files(tables[table], files, since, first)
+        first += file_count(files)
+    placement = state.placement.replaced((record.tablet,), (moved,))
+    touched = {**state.touched, moved.id: entry.number}
+    return {"placement": placement, "tables": tables, "touched": touched}
+
+
+def _tablets(state: StoreState, entry: LogEntry, record: TabletsChanged) -> Changes:
+    gone = {tablet.id for tablet in record.before}
+    touched = {own: number for own, number in state.touched.items() if own not in gone}
+    touched |= {tablet.id: entry.number for tablet in record.after}
+    left = (tablet for tablet in state.placement.tablets if tablet.id not in gone)
+    return {
+        "placement": Placement.of((*left, *record.after)),
+        "touched": touched,
+        "newest_ids": _newest(state.newest_ids, "tablet", record.after),
+    }
+
+
+def _horizon(state: StoreState, entry: LogEntry, record: HorizonRaised) -> Changes:
+    table = state.table(record.table)
+    if not table.info.oldest_snapshot <= record.horizon <= entry.number:
+        raise misfit(f"the horizon of table {record.table} goes to {record.horizon}")
+    past = [number for number in table.overwrites if number <= record.horizon]
+    kept = tuple(number for number in table.overwrites if number not in past[:-1])
+    info = replace(table.info, oldest_snapshot=record.horizon)
+    return _with_table(state, record.table, replace(table, info=info, overwrites=kept))
+
+
+def _tag(state: StoreState, entry: LogEntry, record: TagChanged) -> Changes:
+    table = state.table(record.table)
+    tags = tuple(tag for tag in table.tags if tag.name != record.name)
+    if record.snapshot is not None:
+        tags = (*tags, NamedSnapshot(record.name, record.snapshot, entry.time))
+    return _with_table(state, record.table, replace(table, tags=tags))
+
+
+def _secret(state: StoreState, entry: LogEntry, record: SecretChanged) -> Changes:
+    secrets = {own.id: own for own in state.secrets.values() if own.id != record.id}
+    if record.secret is not None:
+        secrets[record.id] = record.secret
+    return {"secrets": secrets}
+
+
+def _time(state: StoreState, entry: LogEntry, record: TimeObserved) -> Changes:
+    return {}
+
+
+def _topology(state: StoreState, entry: LogEntry, record: TopologyEntered) -> Changes:
+    return {"topology": (record.topology, record.published)}
+
+
+def _condemn(state: StoreState, entry: LogEntry, record: FilesCondemned) -> Changes:
+    files = set(record.files)
+    return {"condemned": state.condemned - files if record.lifted else state.condemned | files}
+
+
+def _adopt(state: StoreState, entry: LogEntry, record: StoreAdopted) -> Changes:
+    return {"incarnation": record.incarnation, "home": record.home}
+
+
+_HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] = {
+    ShardDefined: _shard,
+    TableDefined: _table,
+    TableDropped: _drop_table,
+    IndexDefined: _index,
+    RowsCommitted: _rows,
+    FragmentsReplaced: _replace,
+    MoveSwitched: _move,
+    TabletsChanged: _tablets,
+    HorizonRaised: _horizon,
+    TagChanged: _tag,
+    SecretChanged: _secret,
+    TimeObserved: _time,
+    TopologyEntered: _topology,
+    FilesCondemned: _condemn,
+    StoreAdopted: _adopt,
+}
+
+
+def _since(state: StoreState, entry: LogEntry) -> Since:
+    # The times of entries never go back, so one clock that was ahead would keep all files from then on.
+    clock = (entry.row.clock or entry.time) / 1e6
+    return Since(entry.number, round(1e6 * max(clock, observe(state.belief, clock).believed_at)))
+
+
+def _touch(state: StoreState, number: int, files: FileChanges) -> Changes:
+    """Note the tablets whose files are others now: a move that copied them before must copy again."""
+    slots = SlotSet.union([*(added.file.slots for added in files.added), *(some for _, some in files.slots)])
+    if files.removed or files.flushed:
+        slots |= files.flushed_slots
+    if not slots:
+        return {}
+    return {"touched": {**state.touched, **dict.fromkeys(_tablets_with(slots, state.placement), number)}}
+
+
+def _tablets_with(slots: SlotSet, placement: Placement) -> Iterator[int]:
+    """Yield the tablets that hold some of the slots; both are walked once, in order."""
+    ranges = iter(slots.ranges)
+    start, end = next(ranges)
+    for tablet in placement.tablets:
+        while end <= tablet.start:
+            start, end = next(ranges, (placement.slot_count, placement.slot_count + 1))
+        if start < tablet.end:
+            yield tablet.id

@@ -1,393 +1,138 @@
-"""The catalog's SQL tables.
+"""The six tables of a store's log, and every statement about them.
 
-Every table but `group_digests` is *sealed*: each row ends in `row_digest`, and `info["groups"]` says to
-which groups its rows belong. `elasticscan.catalog.sealed` keeps both, and nothing else may change a row.
+    head               the newest entry's number, digest and time, and the newest that changed the layout
+    log                the entries; none is ever changed or removed
+    payload            what records have apart from their entries: values, rows, statistics
+    checkpoint         the state as of a number, in parts; the manifest names them, and is written last
+    topology_history   placements, as differences; every 64th as a whole; `record` names what seals a row
+    lease              what ends by itself with time
+
+The statements are SQL that SQLite and PostgreSQL have in common; parameters are written as `:name`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    DateTime,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    String,
-    Table,
-    Text,
-    func,
-    literal_column,
+# Each home names the types of its database.
+CREATE: Final = (
+    """CREATE TABLE head (
+        id {NUMBER} PRIMARY KEY CHECK (id = 1), number {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
+        time {NUMBER} NOT NULL, layout {NUMBER} NOT NULL)""",
+    """CREATE TABLE log (
+        number {NUMBER} PRIMARY KEY, time {NUMBER} NOT NULL, id {BYTES} NOT NULL, kind TEXT NOT NULL,
+        format {NUMBER} NOT NULL, operation TEXT, clock {NUMBER} NOT NULL,
+        table_id {NUMBER} NOT NULL, rows {NUMBER} NOT NULL, size {NUMBER} NOT NULL,
+        app_id TEXT, app_version {NUMBER}, metadata TEXT, hashes {BYTES} NOT NULL,
+        digest {BYTES} NOT NULL)""",
+    "CREATE UNIQUE INDEX log_by_app ON log (table_id, app_id, app_version) WHERE app_id IS NOT NULL",
+    "CREATE INDEX log_by_time ON log (time)",
+    """CREATE TABLE payload (
+        number {NUMBER} NOT NULL, table_id {NUMBER} NOT NULL, part TEXT NOT NULL, bytes {BYTES} NOT NULL,
+        PRIMARY KEY (number, table_id, part))""",
+    """CREATE TABLE checkpoint (
+        number {NUMBER} NOT NULL, part TEXT NOT NULL, fold {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
+        bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
+    """CREATE TABLE topology_history (
+        number {NUMBER} PRIMARY KEY, record {NUMBER} NOT NULL, bytes {BYTES} NOT NULL)""",
+    """CREATE TABLE lease (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, payload {BYTES} NOT NULL,
+        until {NUMBER} NOT NULL, digest {BYTES} NOT NULL)""",
 )
+INSERT_HEAD: Final = "INSERT INTO head VALUES (1, -1, :digest, 0, 0)"
 
-FORMAT_VERSION = 1
+_ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.operation, l.clock, l.table_id,
+    l.rows, l.size, l.app_id, l.app_version, l.metadata, l.hashes"""
 
-metadata = MetaData()
-of_servers = MetaData()  # what a database server has besides
+HEAD: Final = "SELECT number, digest, time, layout FROM head"
+LAYOUT: Final = "SELECT layout FROM head"
+TAIL: Final = f"""SELECT h.number, h.digest, h.time, h.layout, {_ENTRY}, p.bytes
+    FROM head h LEFT JOIN log l ON l.number >= :known LEFT JOIN payload p
+    ON p.number = l.number AND p.table_id = l.table_id AND p.part = 'value' ORDER BY l.number"""
+_LINKED: Final = f"""{_ENTRY}, b.digest FROM log l LEFT JOIN log b
+    ON b.number = (SELECT max(number) FROM log WHERE number < l.number)"""
+ENTRIES: Final = f"""SELECT {_LINKED}
+    WHERE l.number >= :first AND l.number <= :last ORDER BY l.number"""
+ENTRIES_OF_TABLE: Final = f"""SELECT {_LINKED}
+    WHERE l.table_id = :table AND l.number >= :first AND l.number <= :last
+    ORDER BY l.number DESC LIMIT :most"""
+# Commits are a part of a table's history, and each begins a snapshot.
+_IS_COMMIT: Final = "l.kind IN ('RowsCommitted', 'TableDefined') AND l.operation IS NOT NULL"
+_COMMITS: Final = f"SELECT {_LINKED} WHERE {_IS_COMMIT} AND l.number > :after AND l.number <= :upto"
+NEWEST_COMMIT: Final = f"{_COMMITS} ORDER BY l.number DESC LIMIT 1"
+OLDEST_COMMIT: Final = f"{_COMMITS} ORDER BY l.number LIMIT 1"
+COMMITS_OF_TABLE: Final = f"{_COMMITS} AND l.table_id = :table ORDER BY l.number LIMIT :most"
+NEWEST_OF_TABLE: Final = f"{_COMMITS} AND l.table_id = :table ORDER BY l.number DESC LIMIT :most"
+WRITTEN_BETWEEN: Final = f"""SELECT count(*), sum(l.rows) FROM log l
+    WHERE {_IS_COMMIT} AND l.table_id = :table AND l.number > :after AND l.number <= :upto"""
+# Without an index, which damage may have taken an entry from: what is not found is not there.
+OF_APP: Final = """SELECT number, app_version FROM log
+    WHERE number > :after AND number <= :upto AND +table_id = :table AND app_id || '' = :app_id"""
+CHAIN: Final = f"SELECT {_ENTRY} FROM log l WHERE l.number > :after ORDER BY l.number LIMIT :most"
+DIGEST: Final = "SELECT digest FROM log WHERE number = :number"
+BY_ID: Final = "SELECT number FROM log WHERE number > :after AND id = :id"
+BY_APP: Final = """SELECT number, time, rows FROM log
+    WHERE table_id = :table AND app_id = :app_id AND app_version = :app_version"""
+BEFORE_TIME: Final = "SELECT number FROM log WHERE time <= :time ORDER BY time DESC LIMIT 1"
 
+INSERT_ENTRY: Final = """INSERT INTO log VALUES (
+    :number, :time, :id, :kind, :format, :operation, :clock, :table, :rows, :size,
+    :app_id, :app_version, :metadata, :hashes, :digest)"""
+INSERT_PART: Final = "INSERT INTO payload VALUES (:number, :table, :part, :bytes)"
+MOVE_HEAD: Final = """UPDATE head SET number = :number, digest = :digest, time = :time, layout = :layout
+    WHERE digest = :before"""
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """A partition of a table's rows into groups whose count and sum of digests are kept.
+PARTS: Final = """SELECT number, bytes FROM payload
+    WHERE table_id = :table AND part = :part AND number > :after"""
+PARTS_BETWEEN: Final = """SELECT number, table_id, part, bytes FROM payload
+    WHERE number > :after AND number <= :upto"""
+PART: Final = "SELECT bytes FROM payload WHERE number = :number AND table_id = :table AND part = :part"
 
-    Attributes:
-        kind: the groups' name.
-        by: at most two columns; rows that are equal in them are one group.
-        live: rows with `dropped_at` are in groups of their own, since most readers leave them out.
-        only: (column, value); other rows are in none of these groups.
-    """
+MANIFESTS: Final = """SELECT number, fold, digest, bytes FROM checkpoint
+    WHERE part = 'manifest' ORDER BY number DESC"""
+CHECKPOINT_STATE: Final = """SELECT number, part, bytes FROM checkpoint
+    WHERE number = :number AND part NOT LIKE 'statistics/%'"""
+CHECKPOINT_STATISTICS: Final = """SELECT number, part, bytes FROM checkpoint
+    WHERE number = :number AND part LIKE 'statistics/%'"""
+ALL_CHECKPOINT_PARTS: Final = "SELECT number, part, digest, bytes FROM checkpoint"
+CHECKPOINT_PARTS: Final = "SELECT number, part FROM checkpoint"
+INSERT_CHECKPOINT: Final = "INSERT INTO checkpoint VALUES (:number, :part, :fold, :digest, :bytes)"
+DELETE_CHECKPOINT: Final = "DELETE FROM checkpoint WHERE number = :number AND part = :part"
+DROPPABLE: Final = """SELECT number, table_id, part FROM payload
+    WHERE number > :after AND number <= :upto ORDER BY number LIMIT :most"""
+DELETE_PART: Final = "DELETE FROM payload WHERE number = :number AND table_id = :table AND part = :part"
 
-    kind: str
-    by: tuple[str, ...] = ()
-    live: bool = False
-    only: tuple[str, Any] | None = None
+PUT_TOPOLOGY: Final = """INSERT INTO topology_history VALUES (:number, :record, :bytes)
+    ON CONFLICT (number) DO UPDATE SET record = excluded.record, bytes = excluded.bytes"""
+TOPOLOGIES: Final = f"""SELECT {_ENTRY}, t.bytes, b.digest FROM topology_history t
+    LEFT JOIN log l ON l.number = t.record
+    LEFT JOIN log b ON b.number = (SELECT max(number) FROM log WHERE number < l.number)
+    WHERE t.number >= :first AND t.number <= :last ORDER BY t.number"""
+OLDEST_TOPOLOGY: Final = "SELECT min(number) FROM topology_history"
+FORGET_TOPOLOGIES: Final = "DELETE FROM topology_history WHERE number < :before"
 
-
-def dropped_kind(kind: str) -> str:
-    return f"dropped {kind}"
-
-
-def kinds_of(grouping: Grouping) -> tuple[str, ...]:
-    return (grouping.kind, dropped_kind(grouping.kind)) if grouping.live else (grouping.kind,)
-
-
-def _sealed_table(name: str, *parts: Any, groups: tuple[Grouping, ...], saves_work: bool = False) -> Table:
-    """Define a table whose rows are sealed; one that only `saves_work` may lack any of them."""
-    # SQL wants columns before the constraints and indexes that name them.
-    columns = [part for part in parts if isinstance(part, Column)]
-    constraints = [part for part in parts if not isinstance(part, Column)]
-    digest = Column("row_digest", BigInteger, nullable=False)
-    return Table(
-        name, metadata, *columns, digest, *constraints, info={"groups": groups, "saves_work": saves_work}
-    )
-
-
-# A plain INTEGER key is the row's place itself in SQLite, so there is no second tree to go wrong.
-RowId = BigInteger().with_variant(Integer, "sqlite")
-
-COMMITS = Grouping("commits", by=("table_id",))
-FRAGMENTS = Grouping("fragments", by=("table_id", "shard_id"), live=True)
-OVERWRITES = Grouping("overwrites", by=("table_id",), only=("is_floor", 1))
-
-# Most commits have no key of an application, and need no entry in the index of those; nor do those that
-# are no overwrite need one.
-_APP_ID, _IS_FLOOR = Column("app_id", Text), Column("is_floor", SmallInteger, nullable=False)
-# Catalogs that were made before have no such index, and find the same without it.
-_ONE: ColumnElement[int] = literal_column("1")
-FLOORS = Index("commits_floors", "table_id", "number", sqlite_where=_IS_FLOOR == _ONE)
-
-# How many rows each group has, and the sum of their digests modulo 2^64, as a signed number.
-group_digests = Table(
-    "group_digests",
-    metadata,
-    Column("kind", String(32), primary_key=True),
-    Column("part", BigInteger, primary_key=True, autoincrement=False),
-    Column("shard", BigInteger, primary_key=True, autoincrement=False),
-    Column("rows", BigInteger, nullable=False),
-    Column("total", BigInteger, nullable=False),
-)
-
-store_state = _sealed_table(
-    "store_state",
-    Column("id", Integer, primary_key=True),
-    Column("format_version", Integer, nullable=False),
-    Column("store_id", String(32), nullable=False),
-    Column("slots", Integer, nullable=False),
-    Column("hash", String(16), nullable=False),
-    Column("retention_seconds", Double, nullable=False),
-    Column("created_at", Double, nullable=False),
-    # Grows with every change of placement or of the fragments that serve a slot, except for
-    # plain commits, which no earlier snapshot can see.
-    Column("layout", BigInteger, nullable=False),
-    Column("last_commit", BigInteger, nullable=False),
-    # Since this layout tables, indexes, shards and placement are what they were.
-    Column("stable_since", BigInteger, nullable=False),
-    # A small digest of these three columns alone, which are read with every page.
-    Column("versions_digest", BigInteger, nullable=False),
-    # Ids are never used twice.
-    Column("next_tablet", BigInteger, nullable=False),
-    Column("next_table", BigInteger, nullable=False),
-    Column("next_fragment", BigInteger, nullable=False),
-    Column("next_index", BigInteger, nullable=False),
-    Column("next_run", BigInteger, nullable=False),
-    Column("newest_topology", BigInteger, nullable=False),
-    # When the newest commit was made, and the trusted time (`believed_time.py`).
-    Column("newest_commit_at", Double, nullable=False),
-    Column("believed_at", Double, nullable=False),
-    Column("claimed_at", Double),
-    # The sum of the digests of all rows of group_digests.
-    Column("groups_total", BigInteger, nullable=False),
-    # The id of this copy of the catalog, and the place of its file when the id was given.
-    Column("incarnation", String(32), nullable=False),
-    Column("home", Text),
-    groups=(),
-)
-
-seal_keys = _sealed_table(
-    "seal_keys",
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("purpose", String(8), nullable=False),  # keys, offsets
-    Column("secret", LargeBinary, nullable=False),
-    Column("created_at", Double, nullable=False),
-    groups=(Grouping("seal_keys"),),
-)
-
-shards = _sealed_table(
-    "shards",
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("name", String(64), nullable=False),
-    Column("root", Text, nullable=False),
-    Column("draining", SmallInteger, nullable=False),
-    Column("removed_at", Double),
-    groups=(Grouping("shards"),),
-)
-
-tablets = _sealed_table(
-    "tablets",
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("slot_start", Integer, nullable=False),
-    Column("slot_end", Integer, nullable=False),
-    Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    groups=(Grouping("tablets"),),
-)
-
-topologies = _sealed_table(
-    "topology_history",
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("created_at", Double, nullable=False),
-    Column("reason", Text, nullable=False),
-    # False only for the newest topology, while the plan that moves its tablets goes on.
-    Column("published", SmallInteger, nullable=False),
-    Column("body", LargeBinary, nullable=False),
-    groups=(Grouping("topologies"),),
-)
-
-tables = _sealed_table(
-    "tables",
-    Column("id", RowId, primary_key=True, autoincrement=False),
-    Column("name", String(64), nullable=False),
-    Column("schema", LargeBinary, nullable=False),
-    # Of a definition that is not the first: its number, and what became of the columns.
-    Column("past", Text),
-    Column("primary_key", Text, nullable=False),
-    Column("shard_key", Text, nullable=False),
-    Column("compression", String(8)),
-    Column("created_commit", BigInteger, nullable=False),
-    Column("oldest_snapshot", BigInteger, nullable=False),
-    Column("dropped_at", Double),
-    Column("retention_seconds", Double),  # the store's, where none is given
-    groups=(Grouping("tables"),),
-)
-
-commits = _sealed_table(
-    "commits",
-    Column("number", RowId, primary_key=True, autoincrement=False),
-    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("rows", BigInteger, nullable=False),
-    # Which commit of its table this is, from 1 on, and the rows of all up to it: so a part of a history
-    # can be proved to have no gap, and measured, without reading all of it.
-    Column("ordinal", BigInteger, nullable=False),
-    Column("rows_upto", BigInteger, nullable=False),
-    # The same of bytes, as files hold them, with index runs.
-    Column("bytes", BigInteger, nullable=False),
-    Column("bytes_upto", BigInteger, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("user_metadata", Text),
-    _APP_ID,
-    Column("app_version", BigInteger),
-    Column("app_content", Text),
-    # 1 for an overwrite that a snapshot which is kept may begin with.
-    _IS_FLOOR,
-    Index(
-        "commits_by_application",
-        *("table_id", "app_id", "app_version"),
-        unique=True,
-        sqlite_where=_APP_ID.is_not(None),
-    ),
-    Index("commits_by_table", "table_id", "number"),
-    Index("commits_by_time", "created_at"),
-    FLOORS,
-    groups=(COMMITS, OVERWRITES),
-)
-
-fragments = _sealed_table(
-    "fragments",
-    Column("id", RowId, primary_key=True, autoincrement=False),
-    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
-    Column("shard_id", Integer, ForeignKey("shards.id"), nullable=False),
-    Column("path", Text, nullable=False),
-    Column("slots", Text, nullable=False),
-    Column("slots_written", Integer, nullable=False),
-    Column("rows", BigInteger, nullable=False),
-    Column("bytes", BigInteger, nullable=False),
-    Column("is_unique", SmallInteger, nullable=False),
-    Column("tombstones", BigInteger, nullable=False),
-    Column("versioned", SmallInteger, nullable=False),
-    Column("tail", BigInteger, nullable=False),
-    Column("digest", BigInteger, nullable=False),
-    Column("min_commit", BigInteger, nullable=False),
-    Column("max_commit", BigInteger, nullable=False),
-    Column("superseded_at", BigInteger),
-    Column("dropped_at", Double),
-    Index("fragments_by_table", "table_id", "dropped_at"),
-    groups=(FRAGMENTS,),
-)
-
-# What is known of a fragment's values; apart, since few readers of fragments want it.
-statistics = _sealed_table(
-    "fragment_statistics",
-    Column("fragment_id", RowId, ForeignKey("fragments.id"), primary_key=True, autoincrement=False),
-    Column("body", LargeBinary, nullable=False),
-    groups=(Grouping("statistics"),),
-    saves_work=True,
-)
-
-indexes = _sealed_table(
-    "indexes",
-    Column("id", RowId, primary_key=True, autoincrement=False),
-    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
-    Column("name", String(64), nullable=False),
-    Column("kind", String(8), nullable=False),
-    Column("columns", Text, nullable=False),
-    Column("include", Text, nullable=False),
-    Column("phase", String(16), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("dropped_at", Double),
-    groups=(Grouping("indexes", by=("table_id",)),),
-)
-
-# A run lies at its fragment's shard, serves its fragment's slots, and is dropped with it.
-index_runs = _sealed_table(
-    "index_runs",
-    Column("id", RowId, primary_key=True, autoincrement=False),
-    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
-    Column("index_id", BigInteger, ForeignKey("indexes.id"), nullable=False),
-    Column("fragment_id", BigInteger, ForeignKey("fragments.id"), nullable=False),
-    Column("shard_id", Integer, nullable=False),
-    Column("path", Text, nullable=False),
-    Column("rows", BigInteger, nullable=False),
-    Column("bytes", BigInteger, nullable=False),
-    Column("tail", BigInteger, nullable=False),
-    Column("digest", BigInteger, nullable=False),
-    Column("dropped_at", Double),
-    Index("index_runs_by_fragment", "fragment_id", "index_id"),
-    Index("index_runs_by_table", "table_id", "dropped_at"),
-    groups=(Grouping("index_runs", by=("table_id",), live=True),),
-)
-
-# Apart, as statistics of fragments are.
-histograms = _sealed_table(
-    "run_histograms",
-    Column("run_id", RowId, ForeignKey("index_runs.id"), primary_key=True, autoincrement=False),
-    Column("body", LargeBinary, nullable=False),
-    groups=(Grouping("histograms"),),
-    saves_work=True,
-)
-
-# Commits [first, last] that were in a newer catalog, which was lost: their numbers are not used again.
-lost_commits = _sealed_table(
-    "lost_commits",
-    Column("first", RowId, primary_key=True, autoincrement=False),
-    Column("last", BigInteger, nullable=False),
-    groups=(Grouping("lost_commits"),),
-)
-
-# Files that garbage collection is about to take: no commit may refer to them any more.
-condemned = _sealed_table(
-    "condemned_files",
-    Column("file", String(300), primary_key=True),  # shard/path
-    groups=(Grouping("condemned"),),
-)
-
-moves = _sealed_table(
-    "moves",
-    Column("tablet_id", Integer, ForeignKey("tablets.id"), primary_key=True, autoincrement=False),
-    Column("source", Integer, nullable=False),
-    Column("target", Integer, nullable=False),
-    Column("phase", String(16), nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("started_at", Double, nullable=False),
-    Column("heartbeat_at", Double, nullable=False),
-    groups=(Grouping("moves"),),
-)
-
-# Steps of upkeep under way, each by one owner.
-upkeep_steps = _sealed_table(
-    "upkeep_steps",
-    Column("target", String(64), primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("started_at", Double, nullable=False),
-    Column("heartbeat_at", Double, nullable=False),
-    groups=(Grouping("upkeep_steps"),),
-)
-
-# What upkeep has done since the store was made.
-upkeep_done = _sealed_table(
-    "upkeep_done",
-    Column("target", String(64), primary_key=True),
-    Column("steps", BigInteger, nullable=False),
-    Column("pieces", BigInteger, nullable=False),
-    Column("bytes_read", BigInteger, nullable=False),
-    Column("bytes_written", BigInteger, nullable=False),
-    Column("newest_at", Double, nullable=False),
-    groups=(Grouping("upkeep_done"),),
-)
-
-# Leases, and reports of scans, which keep nothing: `reports`.
-REPORT = "report:"  # how the purpose of a report begins
-leases = _sealed_table(
-    "leases",
-    Column("id", String(32), primary_key=True),
-    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
-    Column("snapshot", BigInteger, nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("seconds", Double, nullable=False),
-    Column("expires_at", Double, nullable=False),
-    groups=(Grouping("leases", by=("table_id",)),),
-)
-
-# A lease without an end, by a name.
-tags = _sealed_table(
-    "tags",
-    Column("id", String(90), primary_key=True),  # table/name
-    Column("table_id", BigInteger, ForeignKey("tables.id"), nullable=False),
-    Column("name", String(64), nullable=False),
-    Column("snapshot", BigInteger, nullable=False),
-    Column("created_at", Double, nullable=False),
-    groups=(Grouping("tags", by=("table_id",)),),
-)
-
-# Changes of these rows alone move no version, so shards do not know of them. What begins or ends to serve
-# moves one by itself; that a file is gone is seen in its place; leases, moves and steps end by themselves,
-# and its holder gets an error if a catalog lacks it. All others are numbered: `StateTx.number_changes`.
-PASSING = frozenset(
-    table.name
-    for table in (
-        *(fragments, statistics, index_runs, histograms, condemned, topologies),
-        *(leases, moves, upkeep_steps, upkeep_done),
-    )
-)
-
-# The transactions that were committed of late, by ids of their own (`server.py`): no facts, so no digest.
-outcomes = Table(
-    "outcomes",
-    of_servers,
-    Column("id", String(32), primary_key=True),
-    Column("made_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-)
+LEASES: Final = "SELECT id, kind, owner, payload, until, digest FROM lease"
+LEASE: Final = f"{LEASES} WHERE id = :id"
+LEASES_OF_KIND: Final = f"{LEASES} WHERE kind = :kind"
+PUT_LEASE: Final = """INSERT INTO lease VALUES (:id, :kind, :owner, :payload, :until, :digest)
+    ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, owner = excluded.owner, payload = excluded.payload,
+    until = excluded.until, digest = excluded.digest"""
+DELETE_LEASE: Final = "DELETE FROM lease WHERE id = :id"
 
 
-def index_same_rows_at_servers() -> None:
-    """Let PostgreSQL index the same rows; others need not load what SQLAlchemy has for it."""
-    for index in (index for table in metadata.tables.values() for index in table.indexes):
-        index.kwargs["postgresql_where"] = index.dialect_options["sqlite"]["where"]
+def leases_named(count: int) -> str:
+    """Return the statement for some leases by their ids, `id0` to the last."""
+    return f"{LEASES} WHERE id IN ({', '.join(f':id{number}' for number in range(count))})"
+
+
+# Whole tables, for copies.
+EVERYTHING: Final = {
+    name: f"SELECT * FROM {name} ORDER BY 1"
+    for name in ("head", "log", "payload", "checkpoint", "topology_history")
+}
+DELETE_HEAD: Final = "DELETE FROM head"
+
+
+def insert_all(table: str, columns: int) -> str:
+    """Return the statement that enters a row with all its columns, `c0`, `c1` and so on."""
+    return f"INSERT INTO {table} VALUES ({', '.join(f':c{number}' for number in range(columns))})"

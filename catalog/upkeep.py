@@ -1,21 +1,20 @@
 """Catalog transactions: steps of upkeep under way, with their owners, and what was done.
 
-A step is entered in the transaction that finds it due, so two keepers never do the same. Its row goes with
-the step. One whose owner is gone (`store/moves/owners.py`) is taken over: a step that was interrupted has
-changed nothing, or all that it was to change.
+Both are leases without an end. A step is entered in the transaction that finds it pending, so two keepers
+never do the same, and goes when it is over. One whose owner is gone (`store/moves/owners.py`) is taken over:
+a step that was interrupted has changed nothing, or all that it was to change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from sqlalchemy import bindparam
+from elasticscan.catalog.codec import pack_value
+from elasticscan.catalog.leases import ENDLESS, LogLease, find_lease, find_leases, held_value, leases_of
+from elasticscan.catalog.transaction import StateTx
 
-from elasticscan.catalog.sealed import RowQuery
-from elasticscan.catalog.state import StateTx
-from elasticscan.catalog.tables import upkeep_done, upkeep_steps
+_STEP, _DONE = "step", "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,80 +50,79 @@ class StepsDone:
     newest_at: float
 
 
-_AT_ONCE = 500
-_DONE_AT = RowQuery(upkeep_done, upkeep_done.c.target.in_(bindparam("some", expanding=True)))
-
-
 class UpkeepTx(StateTx):
     """Steps of upkeep."""
 
     def step(self, target: str) -> OwnedStep | None:
-        row = self._rows.one(upkeep_steps, missing_is_checked=False, target=target)
-        return None if row is None else _step(row)
+        lease = find_lease(self, _lease_id(_STEP, target))
+        return None if lease is None else held_value(lease, OwnedStep)
 
     def steps(self) -> tuple[OwnedStep, ...]:
-        """All steps under way, the oldest first."""
-        return tuple(_step(row) for row in self._rows.all(upkeep_steps, order_by=upkeep_steps.c.started_at))
+        """Return all steps under way, the oldest first."""
+        found = (held_value(lease, OwnedStep) for lease in leases_of(self, _STEP))
+        return tuple(sorted(found, key=lambda step: (step.started_at, step.target)))
 
     def enter_step(self, target: str, owner: str) -> None:
         """Begin a step, or take over one whose owner is gone."""
         at = self.times.stamp
-        new = {"owner": owner, "started_at": at, "heartbeat_at": at}
-        row = self._rows.one(upkeep_steps, missing_is_checked=False, target=target)
-        if row is None:
-            self._rows.insert(upkeep_steps, new | {"target": target})
-        else:
-            self._rows.update(upkeep_steps, [(row, new)])
+        _put(self, _STEP, OwnedStep(target, owner, at, at), owner)
 
     def end_step(self, target: str, owner: str) -> bool:
         """End a step; false when another owner has taken it over."""
         return self.end_steps({target: owner})
 
     def end_steps(self, owners: Mapping[str, str]) -> bool:
-        """End the steps at some targets, all looked up before one is ended; false as `end_step`, of any."""
-        rows = [self._rows.one(upkeep_steps, missing_is_checked=False, target=target) for target in owners]
-        mine = [row for row in rows if row is not None and row.owner == owners[row.target]]
-        self._rows.delete(upkeep_steps, mine)
+        """End the steps at some targets; false as `end_step`, of any."""
+        found = find_leases(self, [_lease_id(_STEP, target) for target in owners])
+        steps = (held_value(lease, OwnedStep) for lease in found.values())
+        mine = [step.target for step in steps if step.owner == owners[step.target]]
+        for target in mine:
+            self.writing.remove_lease(_lease_id(_STEP, target))
         return len(mine) == len(owners)
 
     def forget_steps(self) -> None:
         """Remove all steps: in a store that was made of another one, they have no owner."""
-        self._rows.delete(upkeep_steps, self._rows.all(upkeep_steps))
+        for step in self.steps():
+            self.writing.remove_lease(_lease_id(_STEP, step.target))
 
     def beat_steps(self, owner: str) -> None:
         """Show that an owner of steps is alive."""
-        rows = self._rows.select(upkeep_steps, upkeep_steps.c.owner == owner)
-        self._rows.update(upkeep_steps, [(row, {"heartbeat_at": self.times.stamp}) for row in rows])
+        for step in self.steps():
+            if step.owner == owner:
+                _put(self, _STEP, replace(step, heartbeat_at=self.times.stamp), owner)
 
     def add_done(self, target: str, pieces: int, bytes_read: int = 0, bytes_written: int = 0) -> None:
         """Note that a step was done."""
         self.add_all_done({target: (pieces, bytes_read, bytes_written)})
 
     def add_all_done(self, done: Mapping[str, tuple[int, int, int]]) -> None:
-        """As `add_done`, of several targets, which are looked up before one of them is changed."""
-        names, at = ("steps", "pieces", "bytes_read", "bytes_written"), {"newest_at": self.times.stamp}
-        rows = {to: self._rows.one(upkeep_done, missing_is_checked=False, target=to) for to in done}
-        changes = list[tuple[Any, dict[str, Any]]]()
-        for target, row in rows.items():
-            more = dict(zip(names, (1, *done[target]), strict=True))
-            if row is None:
-                self._rows.insert(upkeep_done, more | at | {"target": target})
-            else:
-                changes.append((row, {name: getattr(row, name) + more[name] for name in names} | at))
-        self._rows.update(upkeep_done, changes)
+        """Note that steps were done, each as `add_done` does."""
+        before, at = {of.target: of for of in self.done(done)}, self.times.stamp
+        for target, (pieces, bytes_read, bytes_written) in done.items():
+            of = before.get(target, StepsDone(target, 0, 0, 0, 0, at))
+            more = StepsDone(
+                target,
+                of.steps + 1,
+                of.pieces + pieces,
+                of.bytes_read + bytes_read,
+                of.bytes_written + bytes_written,
+                at,
+            )
+            _put(self, _DONE, more, "")
 
     def done(self, targets: Collection[str] | None = None) -> tuple[StepsDone, ...]:
-        """All that was done, by target; or at some targets alone, of which damage may hide some."""
+        """Return what was done, by target: at some of them, or at all."""
         if targets is None:
-            rows = self._rows.all(upkeep_done, order_by=upkeep_done.c.target)
+            found = leases_of(self, _DONE)
         else:
-            named = sorted(targets)
-            parts = (named[at : at + _AT_ONCE] for at in range(0, len(named), _AT_ONCE))
-            rows = [row for some in parts for row in self._rows.ask(_DONE_AT, some=some)]
-        return tuple(
-            StepsDone(r.target, r.steps, r.pieces, r.bytes_read, r.bytes_written, r.newest_at) for r in rows
-        )
+            found = list(find_leases(self, [_lease_id(_DONE, target) for target in targets]).values())
+        return tuple(sorted((held_value(lease, StepsDone) for lease in found), key=lambda of: of.target))
 
 
-def _step(row: Any) -> OwnedStep:
-    return OwnedStep(row.target, row.owner, row.started_at, row.heartbeat_at)
+def _put(tx: StateTx, kind: str, value: OwnedStep | StepsDone, owner: str) -> None:
+    lease = LogLease(_lease_id(kind, value.target), kind, owner, pack_value(value), ENDLESS)
+    tx.writing.put_lease(lease)
+
+
+def _lease_id(kind: str, target: str) -> str:
+    return f"{kind}/{target}"

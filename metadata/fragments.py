@@ -71,6 +71,11 @@ class StagedFragment(FragmentFile):
         """The number of slots that its rows may be of."""
         return len(self.slots) + self.slots_left
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of its file and those of its runs."""
+        return (self.path, *(run.path for run in self.runs))
+
     def serving(self, slots: SlotSet) -> StagedFragment:
         """Return the same file, serving these slots: some of its own, or others of which it has no rows."""
         return replace(self, slots=slots, slots_left=self.slots_left + len(self.slots - slots))

@@ -14,6 +14,9 @@
     TagChanged           a name for a snapshot was given or dropped
     SecretChanged        a secret that seals continuation keys was made or dropped
     TimeObserved         nothing but the time
+    TopologyEntered      a placement entered the topology history
+    FilesCondemned       files that no record names are about to be removed
+    StoreAdopted         the store goes on as another copy, perhaps beyond numbers that were lost
 
 What a record says of the files of a table is the table's `FileChanges`. A record is immutable, and so is its
 form: one whose fields change gets another number in `FORMATS`, and what reads the old form stays. A program
@@ -89,13 +92,47 @@ NO_CHANGES: Final = FileChanges()
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret that seals keys, or signs offsets; `made_at` is in seconds since 1970."""
+
+    id: int
+    purpose: str
+    secret: bytes = field(repr=False)
+    made_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoreCreated:
+    """A store begins, as number 0.
+
+    Attributes:
+        incarnation: the id of this copy of it.
+        home: the place of the log's file; None at a server.
+        created_at: in seconds since 1970.
+    """
+
     store_id: str
     slots: int
     hash: str
     retention_seconds: float
     shards: tuple[Shard, ...]
     tablets: tuple[Tablet, ...]
+    incarnation: str = ""
+    home: str | None = None
+    created_at: float = 0.0
+    secrets: tuple[Secret, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAdopted:
+    """The store is another copy from now on; its own number may be any beyond the one before.
+
+    `commit` is the newest commit that any copy was known to have: a lower number names no other one.
+    """
+
+    incarnation: str
+    home: str | None
+    commit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +143,18 @@ class ShardDefined:
 
 @dataclass(frozen=True, slots=True)
 class TableDefined:
-    """A table as it is from now on; `made_from` is the definition that it replaces, 0 for a new table."""
+    """A table as it is from now on.
+
+    Attributes:
+        made_from: the definition that it replaces; 0 for a table that was not there.
+        operation: "create" where the table's history begins with this.
+        reserved: it is not seen yet: files may be staged for it.
+    """
 
     table: TableInfo
     made_from: int
+    operation: str | None = None
+    reserved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +250,31 @@ class TagChanged:
 
 @dataclass(frozen=True, slots=True)
 class SecretChanged:
-    """A secret for keys or offsets; `secret` is None where it was dropped."""
+    """A secret was made, or dropped, which `secret` is None for."""
 
     id: int
-    purpose: str
-    secret: bytes | None
+    secret: Secret | None
 
 
 @dataclass(frozen=True, slots=True)
 class TimeObserved:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyEntered:
+    """A placement has a number in the topology history; the last one that is not published is replaced."""
+
+    topology: int
+    published: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FilesCondemned:
+    """Files, by shard and path, to which no record may refer any more; or may again, once they are gone."""
+
+    files: tuple[tuple[int, str], ...]
+    lifted: bool = False
 
 
 Record = (
@@ -231,30 +291,32 @@ Record = (
     | TagChanged
     | SecretChanged
     | TimeObserved
+    | TopologyEntered
+    | FilesCondemned
+    | StoreAdopted
 )
 
-# The records that change where rows are, or what they look like: a placement check asks for the newest.
+# The records that change anything but rows: a placement check asks for the newest number of these.
 LAYOUT: Final = (
     StoreCreated,
+    StoreAdopted,
     ShardDefined,
     TableDefined,
     TableDropped,
     IndexDefined,
     MoveSwitched,
     TabletsChanged,
+    HorizonRaised,
+    TagChanged,
+    SecretChanged,
+    FragmentsReplaced,
+    FilesCondemned,
 )
+# Of these, the ones that leave all as it is but the files where rows lie.
+OF_FILES: Final = (FragmentsReplaced, FilesCondemned)
 
 FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {
-    kind.__name__: (kind, 1)
-    for kind in (
-        *LAYOUT,
-        RowsCommitted,
-        FragmentsReplaced,
-        HorizonRaised,
-        TagChanged,
-        SecretChanged,
-        TimeObserved,
-    )
+    kind.__name__: (kind, 1) for kind in (*LAYOUT, RowsCommitted, TimeObserved, TopologyEntered)
 }
 
 

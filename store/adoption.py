@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from elasticscan.base.errors import ElasticScanError, ShardUnavailable, StoreDamaged, WrongRoot
+from elasticscan.base.errors import ElasticScanError, ShardUnavailable, WrongRoot
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
 from elasticscan.store.context.marks import next_incarnation
@@ -71,7 +71,7 @@ def adopt(context: Context) -> Adopted:
     """Make this catalog the owner of its shards, whatever another copy of it did since.
 
     Commits that it does not know are lost; their files become garbage, which stays in the trash for a while.
-    Commit numbers go on beyond them. Statistics that are damaged are left out: no row depends on them.
+    Commit numbers go on beyond them.
 
     Raises:
         ShardUnavailable: a shard is away, or has no marker and lacks files that the catalog refers to.
@@ -79,16 +79,8 @@ def adopt(context: Context) -> Adopted:
         StoreDamaged: the catalog is not as it was written.
     """
     context.take_any_catalog()
-    damage = None
-    try:
-        context.catalog.check_whole()
-    except StoreDamaged as error:
-        damage = error
+    context.catalog.check_whole()
     with context.catalog.leasing() as tx:
-        if damage is not None:
-            if not tx.mend_statistics():
-                raise damage
-            tx.check_whole()
         identity, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
         referred = tx.known_paths()
         gone = {(file.shard, file.path) for file in tx.dropped_files()}

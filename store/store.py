@@ -102,7 +102,7 @@ class Store:
         """Make a store and open it.
 
         Args:
-            uri: a directory, or a SQLAlchemy URL of the database for the catalog.
+            uri: a directory, or the URL of a database for the catalog.
             shards: names of the first shards, or names with the roots of their storage (a
                 directory or `s3://BUCKET/PREFIX`; needed when `uri` is a database).
             tablets: how many tablets to cut the slots into at the start.
@@ -147,7 +147,7 @@ class Store:
         leases, so only retention keeps their snapshots.
 
         Args:
-            uri: a directory, a SQLAlchemy URL, or `env:NAME` for one that an environment variable holds.
+            uri: a directory, a database's URL, or `env:NAME` for one that an environment variable holds.
             clock, disks: as in `create`.
             read_only: write nothing, even if that would be possible.
             checkpoint: called between two steps, for tests.
@@ -519,7 +519,7 @@ class Store:
 
         Args:
             backup: a place of backups.
-            uri: the new store's directory, or a SQLAlchemy URL for its catalog.
+            uri: the new store's directory, or the URL of a database for its catalog.
             roots: of shards, by name; those left out lie in the store's directory.
             name: which backup; the newest by default.
             clock, disks: as in `create`.

@@ -58,10 +58,9 @@ def verify(context: Context) -> Iterator[Finding]:
 
     Yields what is wrong instead of raising it. In a damaged catalog no file is looked up.
     """
-    context.catalog.look_afresh()
     try:
+        context.catalog.check_whole()
         with context.catalog.reading() as tx:
-            tx.check_whole()
             shards = tx.shards()
             names = {table.id: table.name for table in tx.tables()}
             fragments = {fragment.id: fragment for fragment in tx.fragments()}

@@ -250,8 +250,8 @@ def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableSt
     runs = {run.id for run in state.all_runs()}
     bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
     histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
-    bodies |= tx.statistics(fragments - bodies.keys())
-    histograms |= tx.histograms(runs - histograms.keys())
+    bodies |= tx.statistics(state.table.id, fragments - bodies.keys())
+    histograms |= tx.histograms(state.table.id, runs - histograms.keys())
     named = bodies
     if state.table.columns:
         names = {column.mark: name for name, column in state.table.by_name().items()}

@@ -20,7 +20,6 @@ from typing import TypeVar
 from elasticscan.base.clock import Clock
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import (
-    CatalogOutdated,
     ElasticScanError,
     NotFound,
     ShardUnavailable,
@@ -187,18 +186,7 @@ class RootMarks:
         return True
 
     def _check_mark(self, mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
-        """As `check_mark`; the error names what was kept of a damaged log."""
-        try:
-            check_mark(mark, root, incarnation, versions)
-        except CatalogOutdated as error:
-            kept = [str(path) for path in self._catalog.kept_logs]
-            if not kept:
-                raise
-            raise CatalogOutdated(
-                f"{error.message}. The catalog's log could not be read to its end; its bytes are kept: "
-                f"{', '.join(kept)}",
-                **{**error.fields, "kept": kept},
-            ) from error
+        check_mark(mark, root, incarnation, versions)
 
     def note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> None:
         """Leave a mark at shards, as well as may be; `again` as in `advance_mark`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -22,11 +22,9 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import (
     Catalog,
     Identity,
-    Question,
     Reached,
     StoreInfo,
     Tx,
-    ask_topology,
     retry_interrupted,
 )
 from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
@@ -98,7 +96,6 @@ class Context:
         self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
         self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
         self._topology: Topology | None = None
-        self._keep_lost_log()
 
     def disk_of(self, shard: int) -> Disk:
         """Return the disk of a shard for reading, also of one that was removed; see `writable_disk`."""
@@ -288,15 +285,6 @@ class Context:
             layout, newest = self.versions()
             check(replace(self._identity, layout=layout, last_commit=newest))
 
-    def _keep_lost_log(self) -> None:
-        """Keep the catalog's log aside, before anything is written, if it lacks commits that shards know."""
-        if self.catalog.has_log:
-            with suppress(ElasticScanError):  # using the store raises the error
-                try:
-                    self.check_newest()
-                except CatalogOutdated as error:
-                    self.catalog.keep_log(error.fields["known"])
-
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
         self._known_newest = False
@@ -403,10 +391,6 @@ class Context:
         """
         self._topology = tx.newest_topology(self._topology)
         return self._topology
-
-    def ask_topology(self) -> Sequence[Question]:
-        """Return the question of `newest_topology`, if it is foreseen."""
-        return [] if self._topology is None else ask_topology(self._topology.number)
 
     @retry_interrupted
     def base_topology(self, number: int) -> Topology:

@@ -110,6 +110,7 @@ class _Backup:
     store: str
     snapshot: int
     shards: Mapping[int, str]  # names of the active ones
+    removed: Sequence[int]  # ids of those that are gone
     files: Sequence[File]
     catalog: Dump
 
@@ -191,14 +192,16 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
 @retry_interrupted
 def _look(context: Context) -> tuple[str, _Backup]:
     """Return a name for a backup of now, and what is to be in it, from one look at the catalog."""
-    with context.catalog.reading() as tx:
-        dump, now, snapshot = tx.dump(), tx.times.stamp, tx.versions()[1]
-        fragments = {fragment.id: fragment for fragment in tx.fragments()}
-        runs = tx.runs()
-        names = {shard.id: shard.name for shard in tx.shards()}
+    context.catalog.check_whole()
+    dump, tx = context.catalog.dump()
+    now, snapshot = tx.times.stamp, tx.versions()[1]
+    fragments = {fragment.id: fragment for fragment in tx.fragments()}
+    runs = tx.runs()
+    names = {shard.id: shard.name for shard in tx.shards()}
+    removed = tuple(shard.id for shard in tx.shards(removed=True) if shard.id not in names)
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
     files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in runs]
-    backup = _Backup(context.info.store_id, snapshot, names, files, dump)
+    backup = _Backup(context.info.store_id, snapshot, names, removed, files, dump)
     return f"{datetime.fromtimestamp(now, UTC):{_TIME}}-{snapshot}", backup
 
 
@@ -374,8 +377,7 @@ def _restore_at(
         for shard, root in stored.items()
     }
     # Roots of removed shards are the original's alone.
-    columns, rows = backup.catalog["shards"]
-    ids = [row[columns.index("id")] for row in rows]
+    ids = sorted([*backup.shards, *backup.removed])
     all_roots = {shard: stored.get(shard, f"removed/{shard}") for shard in ids}
 
     def take_over(tx: Tx, home: Home | None) -> None:
@@ -517,7 +519,9 @@ def _pack(backup: _Backup) -> bytes:
     files = [[file.shard, file.path, *astuple(file.seal)] for file in backup.files]
     facts = {"version": VERSION, "store": backup.store, "snapshot": backup.snapshot}
     body: bytes = msgpack.packb(
-        facts | {"shards": dict(backup.shards), "files": files, "catalog": backup.catalog}
+        facts
+        | {"shards": dict(backup.shards), "removed": list(backup.removed)}
+        | {"files": files, "catalog": backup.catalog}
     )
     return body + xxhash.xxh3_64_digest(body)
 
@@ -536,5 +540,6 @@ def _unpack(disk: Disk, name: str) -> _Backup:
     if values["version"] != VERSION:
         raise StoreTooNew("a newer release made this backup; upgrade elasticscan", known=VERSION)
     files = [File(shard, path, Seal(*seal)) for shard, path, *seal in values["files"]]
-    catalog = {table: (columns, rows) for table, (columns, rows) in values["catalog"].items()}
-    return _Backup(values["store"], values["snapshot"], values["shards"], files, catalog)
+    return _Backup(
+        values["store"], values["snapshot"], values["shards"], values["removed"], files, values["catalog"]
+    )

@@ -59,10 +59,15 @@ class Staging:
             return root
         return str(self.place.directory / Path(root).relative_to(self.location.directory))
 
+    @property
+    def moves_to(self) -> Path | None:
+        """The path that the catalog's file will have, if that is not the one where it is made."""
+        return Path(self.location.catalog_url) if self.is_aside else None
+
     def settle(self, tx: Tx) -> None:
-        """Let a catalog know where it will be; in the transaction that makes it."""
-        if self.is_aside:
-            tx.moves_to(Path(self.location.catalog_url))
+        """Let a catalog know where it will be."""
+        if self.moves_to is not None:
+            tx.moves_to(self.moves_to)
 
 
 @contextmanager
@@ -131,10 +136,10 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
             for shard, root in zip(shards, roots, strict=True):
                 marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
                 claims.claim(disks(root), root, marker, ids)
-            staging.settle(tx)
 
         with take_back_on_error(staging.place, roots), claims.undone_on_errors():
-            Catalog.create(staging.place.catalog_url, clock, shown(location.uri), new, claim_all)
+            url, where = staging.place.catalog_url, shown(location.uri)
+            Catalog.create(url, clock, where, new, claim_all, staging.moves_to)
 
 
 @contextmanager

@@ -20,11 +20,11 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import Bounds, Fragment
+from elasticscan.metadata import Bounds, Fragment, StagedFragment
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.writing.indexing import with_runs
-from elasticscan.topology import Event, Move, SlotSet, Tablet, move_tablet
+from elasticscan.topology import Event, Move, SlotSet, Tablet
 
 SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
 MOST_ROUNDS = 6
@@ -193,33 +193,18 @@ class Mover:
         source accepted is at the target, or its writer has to route again. Where it begins again, what was
         copied inside it is there: no commit is taken back.
         """
-        move, slots = progress.move, progress.tablet.slots
+        move = progress.move
         to = self._destination(progress)  # before the transaction: it may have to ask the catalog
         with self._context.catalog.writing() as tx:
             self._check_still_right(tx, progress)
             upto = tx.versions()[1]
             if upto > progress.copied_to:
-                sources = _sources(self._context, tx, progress, upto)
-                # While this transaction goes on, the catalog is then asked for nothing alongside it.
-                self._context.placement_in(tx)
-                for source, _ in sources:
-                    self._context.definition_in(tx, source.table.id)
-                    self._context.indexes_in(tx, source.table.id)
-                self._copy(progress, sources, upto, to)
+                self._copy(progress, _sources(self._context, tx, progress, upto), upto, to)
             self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
             self._checkpoint("switching")
-            last, before = self._context.newest_topology(tx), self._context.placement_in(tx)
-            placement = move_tablet(before, move.tablet, move.target, progress.tablet.epoch)
-            tx.replace_placement(before, placement)
-            tx.strike_slots(move.source, slots)
-            tables = {table.id: table for table in tx.tables({of for of, _ in progress.copies})}
-            indexes = tx.indexes() if tables else ()
-            for table_id, copied in progress.copies:
-                if (table := tables.get(table_id)) is not None:
-                    # An index may have been made since the copy; then its runs are still missing.
-                    own = [index for index in indexes if index.table == table_id]
-                    staged = with_runs(self._context, table, own, [copied.staged])
-                    tx.add_fragments(table_id, staged, copied.min_commit, copied.max_commit)
+            last = self._context.newest_topology(tx)
+            tx.switch_tablet(progress.tablet, move.target, self._indexed(tx, progress))
+            placement = tx.placement()
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
             tx.append_topology(reason, False, placement, last)
             after = tx.transition(move, self.owner, Event.SWITCHED)
@@ -229,6 +214,16 @@ class Mover:
         self._context.note_placement(layout, placement)
         self._context.note_newest((move.source, move.target))
         self._checkpoint(str(after.phase))
+
+    def _indexed(self, tx: Tx, progress: _Progress) -> dict[int, list[tuple[StagedFragment, int, int]]]:
+        """Return the copies of tables that are still there, with runs of indexes that were made since."""
+        files: dict[int, list[tuple[StagedFragment, int, int]]] = {}
+        tables = {table.id: table for table in tx.tables({of for of, _ in progress.copies})}
+        for of, copied in progress.copies:
+            if of in tables:
+                (staged,) = with_runs(self._context, tables[of], tx.indexes(of), [copied.staged])
+                files.setdefault(of, []).append((staged, copied.min_commit, copied.max_commit))
+        return files
 
     def _check_still_right(self, tx: Tx, progress: _Progress) -> None:
         row = tx.move(progress.move.tablet)

@@ -52,7 +52,7 @@ def begin_scan(
 
     if snapshot is None:
         context.check_newest()
-    with context.catalog.reading(context.ask_topology) as tx:
+    with context.catalog.reading() as tx:
         table, indexes = find(tx)
         note_look(context, tx)
         asked = snapshot_of(tx, table, snapshot)

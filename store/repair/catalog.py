@@ -113,8 +113,8 @@ def ask_catalog(uri: str | Path) -> KnownStore | str:
 
 
 def _read(catalog: Catalog, location: Location) -> KnownStore:
+    catalog.check_whole()
     with catalog.reading() as tx:
-        tx.check_needed()
         me, every = tx.identity(), tx.shards(removed=True)
         tables = {table.id: table for table in tx.tables()}
         indexes: dict[int, tuple[IndexInfo, ...]] = {}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
-from elasticscan.catalog import Tx, ask_for_merges
+from elasticscan.catalog import Tx
 from elasticscan.metadata import StagedFragment
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
@@ -162,8 +162,7 @@ class AfterCommit:
     def _merge_at(self, sites: Sequence[Site]) -> None:
         """Merge at the shards of one table: what is due at each is planned, and becomes visible, together."""
         table = sites[0].table
-        with self.context.catalog.reading(lambda: ask_for_merges(table, [s.shard for s in sites])) as tx:
-            tx.note_merge(table)
+        with self.context.catalog.reading() as tx:
             written = written_of(tx, table)
             works = [self._plan(tx, site, written) for site in sites]
             mergings = self._begin(tx, works)

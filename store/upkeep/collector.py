@@ -306,15 +306,13 @@ def _refusal(plans: Sequence[tuple[_Look, RemovalPlan]]) -> OperatorNeeded | Non
 def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False) -> Collected:
     """Remove files that nothing needs any more, as far as that is proven.
 
-    Statistics in the catalog that are damaged are left out of it before: no row depends on them.
-
     Raises:
         StoreDamaged: the catalog is not as it was written.
         CatalogOutdated: it is an older copy.
         WrongRoot: a root is not the shard's.
         CatalogOutdated: too much would go at once.
     """
-    context.catalog.check_whole(mend=not dry_run)
+    context.catalog.check_whole()
     if not dry_run:
         context.catalog.settle()
     collection = _Collection(context, rules, dry_run)
@@ -333,6 +331,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
             tx.forget_dropped(collection.away)
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
     _forget_topologies(context)
+    context.catalog.drop_values(rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import Question, Tx, ask_for_merge, retry_interrupted
+from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import (
     Apart,
@@ -139,12 +139,10 @@ def merge_together(
     mergings: Sequence[Merging],
     pace: Callable[[int], None] | None,
     note: Callable[[Tx, Sequence[Merged]], None],
-    targets: Collection[str] = (),
 ) -> list[Merged]:
     """Carry out some planned merges, each at a site of its own, and make them visible in one transaction.
 
-    `note` is called in it with what was done by each, and may end steps at `targets`. Otherwise as
-    `merge_fragments`.
+    `note` is called in it with what was done by each. Otherwise as `merge_fragments`.
     """
     assert len({(merging.table.id, merging.shard) for merging in mergings}) == len(mergings)
     with context.noticing_collection():
@@ -154,7 +152,7 @@ def merge_together(
             context.checkpoint("fragments merged")
             for merging in mergings:
                 merging.index()
-            with context.catalog.writing(partial(_ask, mergings, targets)) as tx:
+            with context.catalog.writing() as tx:
                 merged = _enter(tx, mergings)
                 note(tx, merged)
                 for merging, result in zip(mergings, merged, strict=True):
@@ -166,21 +164,8 @@ def merge_together(
     return merged
 
 
-def _ask(mergings: Sequence[Merging], targets: Collection[str]) -> list[Question]:
-    """All that the transaction wants to know: other writers wait for each answer, too."""
-    questions = list[Question]()
-    for table in {merging.table.id for merging in mergings}:
-        these = [merging for merging in mergings if merging.table.id == table]
-        going = [[fragment.id for fragment in merging.fragments] for merging in these]
-        staged = [copied.staged for merging in these for copied in merging.copies]
-        questions += ask_for_merge(table, [merging.shard for merging in these], going, staged, targets)
-    return questions
-
-
 def _enter(tx: Tx, mergings: Sequence[Merging]) -> list[Merged]:
     """Make merges visible: all is looked at before anything is changed."""
-    for table in {merging.table.id for merging in mergings}:
-        tx.note_merge(table)
     for merging in mergings:
         merging.look(tx)
     return [merging.enter(tx) for merging in mergings]
@@ -304,10 +289,9 @@ class Merging:
 
     def enter(self, tx: Tx) -> Merged:
         """Make them visible; nothing is done where others came first."""
-        result = self._swap(tx, self.copies, self.slots)
         if self.moves_horizon:
             tx.set_oldest_snapshot(self.table.id, self.keep.horizon)
-        return result
+        return self._swap(tx, self.copies, self.slots)
 
     # ------------------------------------------------------------------ files
 
@@ -372,11 +356,8 @@ class Merging:
             return Merged()
         there = [fragment.id for fragment in self.fragments if fragment.id in self.served]
         left = {number: self.served[number] - slots for number in there}
-        tx.set_fragment_slots(left)
-        for copied in copies:
-            staged = copied.staged.serving(slots)
-            tx.add_fragments(self.table.id, [staged], copied.min_commit, copied.max_commit)
-        tx.bump_layout(of_fragments=True)
+        added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
+        tx.replace_fragments(self.table.id, left, added, COMPACT)
         gone = frozenset(number for number, some in left.items() if not some)
         return Merged(gone, len(copies), self.bytes_read, self.bytes_written)
 

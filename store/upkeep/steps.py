@@ -201,8 +201,7 @@ def carry_out_together(
         _note({site: of for site, of in zip(sites, merged, strict=True) if of != Merged()}, ends, tx)
 
     context.checkpoint("step begun")
-    targets = [site.target for site in sites]
-    merged = merge_together(context, [merging for _, merging in mergings], None, note, targets)
+    merged = merge_together(context, [merging for _, merging in mergings], None, note)
     return dict(zip(sites, merged, strict=True))
 
 

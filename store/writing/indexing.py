@@ -248,13 +248,16 @@ def _build_some(
     refused: list[tuple[Disk, Sequence[StagedRun]]] = []
     if built:
         with context.catalog.writing() as tx:
-            refused.clear()
+            there: dict[int, Sequence[StagedRun]] = {}
             for fragment, disk, runs in built:
                 with context.unless_left(fragment.shard):
                     # Collecting without grace takes runs that nothing refers to yet; they are built again.
-                    is_there = _are_there(context.writable_disk(fragment.shard), runs)
-                    if not (is_there and tx.add_runs(index, fragment.id, runs)):
+                    if _are_there(context.writable_disk(fragment.shard), runs):
+                        there[fragment.id] = runs
+                    else:
                         refused.append((disk, runs))
+            not_taken = there.keys() - tx.add_runs(index, there)
+        refused += [(disk, runs) for fragment, disk, runs in built if fragment.id in not_taken]
     for disk, runs in refused:
         for run in runs:
             disk.delete(run.path)

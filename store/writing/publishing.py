@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 
 from elasticscan.base.errors import (
@@ -18,7 +17,7 @@ from elasticscan.base.errors import (
     SnapshotExpired,
     TableChanged,
 )
-from elasticscan.catalog import IdempotencyKey, Tx, ask_for_commit, retry_interrupted
+from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
@@ -196,8 +195,7 @@ class _Publication:
             if check is not None:
                 check.look(self._fragments)
                 context.checkpoint("keys compared")
-            ahead = partial(ask_for_commit, table.id, tuple(self._fragments))
-            with context.catalog.writing(ahead) as tx:
+            with context.catalog.writing() as tx:
                 earlier = self._made_before(tx)
                 if earlier is not None:
                     return earlier

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
-from elasticscan.catalog.believed_time import Belief, Times, next_commit_time, observe
+from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.metadata import TableInfo
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
@@ -73,12 +73,6 @@ def test_what_is_kept_is_judged_by_the_earlier_and_stamped_with_the_later_time()
     assert (Times(5.0, 9.0).stamp, Times(5.0, 9.0).expiry, Times(5.0, 9.0).agreed) == (9.0, 5.0, False)
     assert Times(9.0, 5.0).expiry == 5.0
     assert Times(5.0, 5.0).agreed
-
-
-@given(st.floats(0, 4e9), st.floats(0, 4e9))
-def test_times_of_commits_grow(clock: float, newest: float) -> None:
-    newest = round(newest, 6)
-    assert next_commit_time(clock, newest) > newest
 
 
 # ------------------------------------------------------------------------------ in the catalog

@@ -5,26 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pyarrow as pa
 import pytest
-from sqlalchemy import text
-from sqlalchemy.exc import DataError, OperationalError
 
 from elasticscan.base.errors import (
     AlreadyExists,
     CatalogUnavailable,
-    CommitUnknown,
     DiskFull,
     ElasticScanError,
     InvalidOption,
@@ -34,10 +31,10 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreTooNew,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx, failures
-from elasticscan.catalog import engine as engine_module
-from elasticscan.catalog.failures import translate_errors
-from elasticscan.metadata import TableInfo
+from elasticscan.catalog import Catalog, NewStore, Tx, pool, sqlite
+from elasticscan.catalog.failures import meaning
+from elasticscan.catalog.opening import file_of, holds_store, make_home
+from elasticscan.metadata import FORMATS, TableInfo, TimeObserved
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
 
@@ -47,7 +44,7 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
 
 
 def create(where: Path | str) -> None:
@@ -71,7 +68,11 @@ def use(where: Path | str) -> None:
         with catalog.reading() as tx:
             look(tx)
         with catalog.writing() as tx:
-            tx.bump_layout()
+            change_something(tx)
+
+
+def change_something(tx: Tx) -> None:
+    tx.append(TimeObserved())
 
 
 def look(tx: Tx) -> None:
@@ -79,7 +80,6 @@ def look(tx: Tx) -> None:
         part()
     tx.newest_topology()
     tx.topology_history()
-    tx.fragments()
 
 
 @pytest.fixture
@@ -90,17 +90,12 @@ def where(tmp_path: Path) -> Path:
         for name in ("t", "u"):
             tx.create_table(name, TableInfo(0, name, SCHEMA, ("k",), ("k",), None, 0, 0))
             tx.plan_move(Move(len(tx.moves()) + 1, 1, 1), "me")
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
     return path
 
 
 def change(path: Path, sql: str) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(sql)
-    connection.commit()
-    connection.close()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute(sql)
 
 
 # ---------------------------------------------------------------------------------- nothing, or no store
@@ -173,18 +168,45 @@ def test_a_store_is_not_created_twice_and_the_first_one_stays(where: Path) -> No
     assert len(before) == where.stat().st_size
 
 
-def test_a_creation_that_fails_leaves_no_half_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+def test_a_creation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fail(_: Tx) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Tx, "append_topology", fail)
-        with pytest.raises(KeyboardInterrupt):
-            create(tmp_path / "catalog.db")
-    with pytest.raises(StoreNotFound):
-        use(tmp_path / "catalog.db")
+    new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "spark", 100.0)
+    with pytest.raises(KeyboardInterrupt):
+        Catalog.create(tmp_path / "catalog.db", CLOCK, "here", new, fail)
+    assert list(tmp_path.iterdir()) == []
     create(tmp_path / "catalog.db")
     use(tmp_path / "catalog.db")
+
+
+def test_a_creation_that_fails_leaves_a_file_alone_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").touch()
+
+    def fail() -> None:
+        with make_home(tmp_path / "catalog.db", CLOCK, "here"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert (tmp_path / "catalog.db").exists()
+
+
+def test_whether_there_is_a_store_is_asked_without_making_a_file(tmp_path: Path, where: Path) -> None:
+    before = {path.name: path.stat() for path in where.parent.iterdir()}
+    assert holds_store(where) and holds_store(f"sqlite:///{where}")
+    assert not holds_store(tmp_path / "other.db")
+    (tmp_path / "empty.db").touch()
+    assert not holds_store(tmp_path / "empty.db")
+    (tmp_path / "empty.db").unlink()
+    assert {path.name: path.stat() for path in where.parent.iterdir()}.keys() == before.keys()
+
+
+def test_the_file_of_a_log_is_known_by_its_url(tmp_path: Path) -> None:
+    assert file_of(tmp_path / "a?b") == tmp_path / "a?b"
+    assert file_of("sqlite:////var/a.db") == Path("/var/a.db")
+    for url in ("sqlite://", "sqlite:///:memory:", "postgresql+psycopg://h/d", "nonsense", "s3://a/b"):
+        assert file_of(url) is None
 
 
 CREATOR = """
@@ -225,7 +247,7 @@ def test_of_processes_that_create_one_store_at_once_one_succeeds(tmp_path: Path)
 def test_a_store_of_another_hash_is_damaged(tmp_path: Path) -> None:
     new = NewStore((("a", "shards/a"),), initial_placement(16, 4, [1]), "java", 100.0)
     Catalog.create(tmp_path / "catalog.db", CLOCK, "here", new)
-    with pytest.raises(StoreDamaged, match="no hash 'java'"):
+    with pytest.raises(StoreDamaged, match="'java' no hash"):
         use(tmp_path / "catalog.db")
 
 
@@ -238,27 +260,14 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("content", [b"not a database" * 500, b"SQLite format 3\0" + bytes(range(256)) * 40])
-def test_no_connection_to_a_damaged_file_stays_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, read_only: bool
-) -> None:
-    """Not even while the error is kept, whose frames hold it."""
-    made: list[sqlite3.Connection] = []
-
-    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        made.append(honest(*arguments, **options))
-        return made[-1]
-
-    honest = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", connect)
-    monkeypatch.setattr(sqlite3.dbapi2, "connect", connect)
+def test_no_file_handle_of_a_damaged_file_stays_open(tmp_path: Path, content: bytes, read_only: bool) -> None:
+    """Not even while the error is kept, whose frames hold its connection."""
     file = tmp_path / "catalog.db"
     file.write_bytes(content)
     with pytest.raises(StoreDamaged):
         Catalog(file, CLOCK, str(file), read_only)
-    assert made
-    for connection in made:
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            connection.execute("SELECT 1")
+    handles = [os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir()]
+    assert not [handle for handle in handles if handle.startswith(str(file))]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.9])
@@ -280,40 +289,42 @@ def test_a_database_with_pages_of_garbage_is_damaged(where: Path) -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        "UPDATE tables SET schema = x'00'",
-        "UPDATE moves SET phase = 'odd'",
-        "UPDATE topology_history SET body = x'00'",
+        "UPDATE head SET number = number + 1",
+        "UPDATE head SET number = 'many'",
+        "UPDATE head SET digest = zeroblob(32)",
+        "UPDATE head SET digest = 7",
+        "UPDATE head SET time = time + 1",
+        "UPDATE head SET layout = layout + 1",
+        "UPDATE head SET layout = 1.5",
+        "DELETE FROM head",
+        "UPDATE log SET kind = 'Odd' WHERE number = 1",
+        "UPDATE log SET kind = CAST(x'ff' AS TEXT) WHERE number = 1",
+        "UPDATE log SET format = 0 WHERE number = 1",
+        "UPDATE log SET format = 2 WHERE number = 1",
+        "UPDATE log SET time = time + 1 WHERE number = 1",
+        "UPDATE log SET clock = 'x' WHERE number = 1",
+        "UPDATE log SET table_id = 1e300 WHERE number = 1",
+        "UPDATE log SET metadata = '{}' WHERE number = 1",
+        "UPDATE log SET hashes = x'00' WHERE number = 1",
+        "UPDATE log SET id = CAST(id AS TEXT) WHERE number = 0",
+        "UPDATE log SET digest = 0 WHERE number = 1",
+        "UPDATE log SET number = 99 WHERE number = 1",
+        "DELETE FROM log WHERE number = 1",
+        "DELETE FROM log",
+        "DROP TABLE log",
+        "ALTER TABLE log DROP COLUMN metadata",
+        "UPDATE payload SET bytes = x'00' WHERE number = 1",
+        "UPDATE payload SET bytes = 7 WHERE number = 0",
+        "UPDATE payload SET part = 'x' WHERE number = 1",
+        "DELETE FROM payload WHERE number = 1",
+        "DROP TABLE payload",
+        "DROP TABLE checkpoint",
+        "UPDATE topology_history SET bytes = x'00'",
+        "UPDATE topology_history SET record = 99",
         "DELETE FROM topology_history",
-        "DELETE FROM tablets WHERE id = 2",
-        "DELETE FROM tablets",
-        "UPDATE tablets SET slot_end = slot_end + 1 WHERE id = 2",
-        "DELETE FROM seal_keys",
-        "UPDATE seal_keys SET secret = x'00'",
-        "UPDATE seal_keys SET id = 65536 WHERE id = 2",
-        "UPDATE store_state SET slots = 'many'",
-        "UPDATE store_state SET slots = 0",
-        "UPDATE store_state SET hash = 'md5'",
-        "UPDATE tablets SET slot_end = 'x' WHERE id = 2",
-        "DELETE FROM store_state",
-        "DROP TABLE tablets",
-        "ALTER TABLE shards DROP COLUMN root",
-        "UPDATE store_state SET format_version = 'x'",
-        "UPDATE store_state SET format_version = 0",
-        "INSERT INTO fragments VALUES (1, 1, 1, 'x', '4-', 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, NULL, NULL, 0)",
-        "UPDATE store_state SET layout = layout + 1",
-        "UPDATE store_state SET last_commit = 1.5",
-        "UPDATE store_state SET versions_digest = 0",
-        "UPDATE shards SET root = CAST(x'ff' AS TEXT)",
-        "UPDATE shards SET draining = 1",
-        "UPDATE tables SET name = 7",
-        "DELETE FROM tables WHERE id = 2",
-        "DELETE FROM moves WHERE tablet_id = 1",
-        "DELETE FROM group_digests",
-        "UPDATE group_digests SET rows = rows + 1 WHERE kind = 'tables'",
-        "UPDATE group_digests SET kind = 'x' WHERE kind = 'moves'",
-        "UPDATE group_digests SET total = 1e300 WHERE kind = 'shards'",
-        "UPDATE group_digests SET part = 1e300 WHERE kind = 'shards'",
-        "UPDATE group_digests SET kind = CAST(kind AS BLOB) WHERE kind = 'shards'",
+        "UPDATE lease SET digest = x'00'",
+        "UPDATE lease SET until = 'x'",
+        "DROP TABLE lease",
     ],
 )
 def test_rows_that_make_no_sense_are_damage(where: Path, sql: str) -> None:
@@ -326,19 +337,19 @@ def test_rows_that_make_no_sense_are_damage(where: Path, sql: str) -> None:
 
 
 def test_a_locked_catalog_can_be_read_but_not_written(where: Path) -> None:
-    other = sqlite3.connect(where, isolation_level=None)
+    other = apsw.Connection(str(where))
     with opened(where) as catalog:
         other.execute("BEGIN IMMEDIATE")
         with catalog.reading() as tx:
             look(tx)
         catalog.versions()
         with pytest.raises(CatalogUnavailable, match="locked"), catalog.writing() as tx:
-            tx.bump_layout()
+            change_something(tx)
         with pytest.raises(CatalogUnavailable, match="locked"):
             create(where)
         other.execute("ROLLBACK")
         with catalog.writing() as tx:
-            tx.bump_layout()
+            change_something(tx)
     other.close()
 
 
@@ -397,7 +408,7 @@ def test_a_catalog_whose_disk_is_full_says_so_and_stays_as_it_was(where: Path) -
             assert tx.versions() == before
             assert tx.leases() == []
         with catalog.writing() as tx:
-            tx.bump_layout()
+            change_something(tx)
 
 
 def write_much(catalog: Catalog) -> None:
@@ -408,84 +419,144 @@ def write_much(catalog: Catalog) -> None:
 
 def leave_little_room(catalog: Catalog) -> None:
     """SQLite's own bound on a file's size raises just what a full disk does."""
-    with catalog.reading() as tx:
-        pages: int = tx._sql.execute(text("PRAGMA page_count")).scalar_one()
-        tx._sql.execute(text(f"PRAGMA max_page_count = {pages + 20}"))
+    ((pages,),) = catalog._home.execute("PRAGMA page_count")
+    catalog._home.execute(f"PRAGMA max_page_count = {pages + 20}")
 
 
-def test_a_pool_without_a_free_connection_is_a_reason_to_try_again(
-    where: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(where) as catalog:
-        monkeypatch.setattr(catalog._engine.pool, "_timeout", 0.05)
-        with ExitStack() as others:
-            for _ in range(40):
-                others.enter_context(catalog.reading())
-            with pytest.raises(CatalogUnavailable, match="too many"), catalog.reading():
-                pass
-        with catalog.reading() as tx:
-            look(tx)
+def test_a_pool_without_a_free_connection_is_a_reason_to_try_again() -> None:
+    one = pool.ConnectionPool(object, lambda _: True, lambda _: None, 0.05, across_forks=True)
+    taken = [one._take() for _ in range(pool.MOST)]
+    with pytest.raises(CatalogUnavailable, match="too many"), one.connection():
+        pass
+    one._give_back(taken[0])
+    with one.connection() as connection, one.connection() as again:
+        assert connection is again, "a thread has one"
 
 
 # --------------------------------------------------------------------------------------------- formats
 
 
-def format_of(where: Path) -> int:
-    connection = sqlite3.connect(where)
-    found: int = connection.execute("SELECT format_version FROM store_state").fetchone()[0]
-    connection.close()
-    return found
+def write_newer_record(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append a record as a newer release does."""
+    with monkeypatch.context() as patch, opened(where) as catalog, catalog.writing() as tx:
+        patch.setitem(FORMATS, "TimeObserved", (TimeObserved, 2))  # type: ignore[arg-type]
+        change_something(tx)
 
 
-def test_a_newer_format_is_refused_and_left_alone(where: Path) -> None:
-    change(where, "UPDATE store_state SET format_version = 2")
-    with pytest.raises(StoreTooNew, match=r"format 2.*reads format 1 alone"):
+def test_a_record_of_a_newer_format_is_refused_and_left_alone(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_newer_record(where, monkeypatch)
+    before = where.read_bytes()
+    with pytest.raises(StoreTooNew, match=r"TimeObserved of format 2.*upgrade"):
         use(where)
-    assert format_of(where) == 2
+    assert where.read_bytes() == before
 
 
-def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(where: Path) -> None:
+def test_a_process_that_had_the_store_open_does_not_write_to_a_newer_format(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(where) as catalog:
-        change(where, "UPDATE store_state SET format_version = 2")
-        with pytest.raises(StoreTooNew, match="since it was opened"), catalog.writing() as tx:
-            tx.bump_layout()
+        write_newer_record(where, monkeypatch)
+        with pytest.raises(StoreTooNew, match="upgrade"), catalog.writing() as tx:
+            change_something(tx)
+
+
+# ----------------------------------------------------------------------------- what SQLite and its disk say
+
+
+def said(kind: type[apsw.Error], words: str, code: int = 0) -> apsw.Error:
+    error = kind(words)
+    error.extendedresult = code
+    return error
 
 
 def test_a_value_that_a_database_cannot_hold_is_no_damage(tmp_path: Path) -> None:
-    engine = engine_module.make_engine(tmp_path / "c.db")
-    with pytest.raises(InvalidOption, match="cannot hold a value") as refused, translate_errors(engine):
-        raise DataError("INSERT", {}, ValueError("a text holds no NUL"))
-    assert "restore" not in str(refused.value)
-
-
-def test_a_server_that_cannot_greet_for_want_of_room_has_a_full_disk(tmp_path: Path) -> None:
-    engine = engine_module.make_engine(tmp_path / "c.db")
-    said = OperationalError("connect", {}, RuntimeError("FATAL:  could not write init file"))
-    with pytest.raises(DiskFull, match="free some space"), translate_errors(engine):
-        raise said
+    error = meaning(said(apsw.TooBigError, "string or blob too big"), tmp_path / "c.db")
+    assert isinstance(error, InvalidOption)
+    assert "cannot hold a value" in str(error) and "restore" not in str(error)
 
 
 def test_a_log_whose_index_cannot_be_mapped_is_a_lack_of_memory(tmp_path: Path) -> None:
-    engine = engine_module.make_engine(tmp_path / "c.db")
-    said = sqlite3.OperationalError("disk I/O error")
-    said.sqlite_errorname = "SQLITE_IOERR_SHMMAP"
-    with pytest.raises(OutOfResources, match="memory"), translate_errors(engine):
-        raise OperationalError("BEGIN", {}, said)
+    error = meaning(said(apsw.IOError, "disk I/O error", apsw.SQLITE_IOERR_SHMMAP), tmp_path / "c.db")
+    assert isinstance(error, OutOfResources) and "memory" in str(error)
 
 
-@pytest.mark.parametrize(("free", "message"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
+@pytest.mark.parametrize(("free", "kind"), [(0, DiskFull), (1 << 30, CatalogUnavailable)])
 def test_a_log_that_cannot_grow_on_a_full_disk_is_reported_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, message: type[ElasticScanError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, kind: type[ElasticScanError]
 ) -> None:
-    """What failed during a commit may be done all the same, so there nobody says that nothing was."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    engine = engine_module.make_engine(tmp_path / "c.db")
-    said = sqlite3.OperationalError("disk I/O error")
-    said.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
-    error = OperationalError("BEGIN", {}, said)
-    with pytest.raises(message), translate_errors(engine):
-        raise error
-    assert isinstance(failures.translate_commit_error(error, engine), CommitUnknown)
+    error = said(apsw.IOError, "disk I/O error", apsw.SQLITE_IOERR_SHMSIZE)
+    assert isinstance(meaning(error, tmp_path / "c.db"), kind)
+
+
+class FailingDisk(apsw.VFS):
+    """A disk below SQLite whose reads fail for as long as it `fails`."""
+
+    def __init__(self) -> None:
+        super().__init__("failing", "unix", makedefault=True)
+        self.fails = False
+
+    def xOpen(self, name: Any, flags: list[int]) -> FailingFile:
+        return FailingFile(self, name, flags)
+
+
+class FailingFile(apsw.VFSFile):
+    def __init__(self, disk: FailingDisk, name: Any, flags: list[int]) -> None:
+        super().__init__("unix", name, flags)
+        self._disk = disk
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        if self._disk.fails:
+            raise said(apsw.IOError, "Input/output error", apsw.SQLITE_IOERR_READ)
+        return super().xRead(amount, offset)
+
+
+@pytest.fixture
+def disk() -> Iterator[FailingDisk]:
+    made = FailingDisk()
+    yield made
+    made.unregister()
+
+
+def test_what_looks_like_damage_on_a_disk_that_fails_is_none(where: Path, disk: FailingDisk) -> None:
+    """SQLite reports most failures of its reads as a malformed database."""
+    malformed = said(apsw.CorruptError, "database disk image is malformed")
+    content = where.read_bytes()
+    where.write_bytes(content[:4_096] + b"\xa5" * (len(content) - 4_096))
+    assert isinstance(meaning(malformed, where), StoreDamaged)
+    disk.fails = True
+    failing = meaning(malformed, where)
+    assert isinstance(failing, CatalogUnavailable) and "its disk, mount or network fails" in str(failing)
+    assert "Input/output error" in str(failing)
+
+
+def test_a_failure_of_a_moment_is_no_damage(where: Path) -> None:
+    passed = meaning(said(apsw.CorruptError, "database disk image is malformed"), where)
+    assert isinstance(passed, CatalogUnavailable) and "for a moment: its disk" in str(passed)
+
+
+def test_a_catalog_whose_disk_fails_is_not_opened_as_a_damaged_one(where: Path, disk: FailingDisk) -> None:
+    disk.fails = True
+    with pytest.raises(CatalogUnavailable, match="Input/output error"):
+        use(where)
+    disk.fails = False
+    use(where)
+
+
+def test_a_look_at_the_bytes_of_a_file_leaves_locks_alone(where: Path) -> None:
+    with opened(where) as catalog, catalog.writing() as tx:
+        change_something(tx)
+        before = locks_of(where)
+        meaning(said(apsw.CorruptError, "database disk image is malformed"), where)
+        assert before and locks_of(where) == before
+
+
+def locks_of(file: Path) -> list[str]:
+    number = f":{file.stat().st_ino} "
+    lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    return sorted(line.partition(":")[2] for line in lines if number in line)
 
 
 @pytest.mark.parametrize("name", ["catalog.db", "catalog.db-shm"])
@@ -505,4 +576,4 @@ def test_a_file_that_cannot_be_looked_at_is_out_of_reach(
         Catalog(tmp_path / "catalog.db", CLOCK, "here")
     if name == "catalog.db":
         with pytest.raises(CatalogUnavailable, match="could not be looked at"):
-            engine_module.holds_store(tmp_path / name)
+            holds_store(tmp_path / name)

@@ -38,7 +38,7 @@ def test_a_status_says_that_a_store_can_only_be_read(
     shell: Shell, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "elasticscan.catalog.catalog.why_not_writable", lambda _: "this user may not write it"
+        "elasticscan.catalog.opening.why_not_writable", lambda _: "this user may not write it"
     )
     assert "for reading alone, scans take no leases: this user may not write it" in shell.ok("status", uri)
     assert shell.json("status", uri)["read_only"] == "this user may not write it"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from inspect import signature
+from inspect import isgeneratorfunction, signature
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,9 +20,20 @@ import tests.faults.planted_columns
 import tests.faults.planted_damage
 import tests.faults.planted_log
 import tests.faults.planted_overlays
+import tests.faults.planted_proofs
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
-from tests.catalog.log import test_damage as test_log_damage
-from tests.catalog.log.programs import Program
+from tests.catalog import (
+    test_altered_logs,
+    test_files_of_tables,
+    test_holds,
+    test_moves_and_topologies,
+    test_opening,
+    test_sqlite_files,
+    test_tables_and_commits,
+)
+from tests.catalog import test_damage as test_log_damage
+from tests.catalog import test_programs as test_log_programs
+from tests.catalog.programs import Program
 from tests.connector import test_partial_rows
 from tests.faults.planted import FAULTS, Fault, Harness
 from tests.reader.simulation import Simulation
@@ -40,7 +52,7 @@ from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
 from tests.store.reading import test_aggregating, test_extremes
 
-# Named schedules: tests that need a directory and patches, and nothing else.
+# Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
 _MODULES = (
     test_root_scenarios,
     test_catalog_away,
@@ -53,6 +65,14 @@ _MODULES = (
     test_faulty_disk,
     test_verifying,
     test_log_damage,
+    test_log_programs,
+    test_altered_logs,
+    test_files_of_tables,
+    test_holds,
+    test_moves_and_topologies,
+    test_opening,
+    test_sqlite_files,
+    test_tables_and_commits,
 )
 Scenario = Callable[[Path], object]
 
@@ -66,9 +86,21 @@ def _cases(name: str, test: Any) -> Iterator[tuple[str, Scenario]]:
 
 
 def _run_test(test: Callable[..., object], given: Mapping[str, Any], directory: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        fixtures = {"tmp_path": directory, "monkeypatch": patch}
-        test(**given, **{name: fixtures[name] for name in signature(test).parameters if name in fixtures})
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        catalog = directory / "catalog.db"
+        known = {"tmp_path": directory, "monkeypatch": patch, "catalog_url": catalog, **given}
+        test(**{name: _value(test, name, known, stack) for name in signature(test).parameters})
+
+
+def _value(test: Callable[..., object], name: str, known: dict[str, Any], stack: ExitStack) -> Any:
+    """Return an argument of a test, which may be made by a fixture of its module."""
+    if name not in known:
+        make = vars(sys.modules[test.__module__])[name]._get_wrapped_function()
+        taken = {each: _value(test, each, known, stack) for each in signature(make).parameters}
+        is_ended = isgeneratorfunction(make)
+        known[name] = stack.enter_context(contextmanager(make)(**taken)) if is_ended else make(**taken)
+    return known[name]
 
 
 SCENARIOS = {

@@ -16,14 +16,25 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import TableChanged
-from elasticscan.catalog import OwnedMove, Tx, commits, sealed, state
+from elasticscan.catalog import OwnedMove, Tx, appending, checkpoints, checks, log, state, transaction
+from elasticscan.catalog import moves as moves_under_way
 from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.fragments import FragmentTx
-from elasticscan.catalog.tables import moves
+from elasticscan.catalog.log import Log
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
 from elasticscan.filters.key_sets import NOTHING, NULLS
-from elasticscan.metadata import Bounds, Fragment, IndexEvent, IndexInfo, StagedFragment, TableInfo
+from elasticscan.metadata import (
+    Bounds,
+    Fragment,
+    HorizonRaised,
+    IndexEvent,
+    IndexInfo,
+    MoveSwitched,
+    StagedFragment,
+    TableDefined,
+    TableInfo,
+)
 from elasticscan.optimizer import binding as access
 from elasticscan.optimizer import keys as binding_of_keys
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows, keys
@@ -56,6 +67,13 @@ from elasticscan.store.upkeep import compaction, keeper, steps
 from elasticscan.store.writing import by_condition, indexing, preconditions, publishing
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
+from tests.faults.unchecked import (
+    files_may_lack_runs,
+    files_may_lie_anywhere,
+    horizons_may_pass_tags,
+    indexes_may_be_unfinished,
+    unchecked,
+)
 from tests.reader import memory
 from tests.reader.memory import MemoryCluster, Versions
 from tests.reader.simulation import Simulation
@@ -107,6 +125,16 @@ def while_running(patch: Patch, function: tuple[Any, str], other: tuple[Any, str
             return honest(*arguments, **options)
 
     patch.setattr(*function, careless)
+
+
+def follow_any_copy(patch: Patch) -> None:
+    """Fold what lies in a log, whatever was seen of it before."""
+    honest = Log._folded_rest
+
+    def trusting(self: Log, transaction: Any, _: object) -> Any:
+        return honest(self, transaction, checkpoints.newest_state(transaction))
+
+    patch.setattr(Log, "_folded_rest", trusting)
 
 
 @fault("simulation", "the placement is checked again after a page")
@@ -360,6 +388,7 @@ def twin_forgets_old_versions(patch: Patch) -> None:
 
 @fault("programs", "a commit requires that each fragment lies where its slots live")
 def commit_without_the_ownership_check(patch: Patch) -> None:
+    files_may_lie_anywhere(patch)
     patch.setattr(publishing, "_in_place", lambda placement, staged: True)
 
 
@@ -374,7 +403,15 @@ def switch_without_the_last_commits(patch: Patch) -> None:
     patch.setattr(Mover, "_switch", hasty)
 
 
-@fault("programs", "striking the source and growing the epoch are one transaction")
+def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
+    """Let the fragments at a shard serve some slots no longer."""
+    for table in tx.tables():
+        served = {fragment.id: fragment.slots for fragment in tx.fragments(table.id, shard)}
+        left = {number: own - slots for number, own in served.items() if not own.isdisjoint(slots)}
+        tx.replace_fragments(table.id, left, (), "strike")
+
+
+@fault("programs", "striking the source and growing the epoch are one record")
 def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
     switch = Mover._switch
 
@@ -383,8 +420,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
             self._check_still_right(tx, move)
             sources, upto = mover._sources(self._context, tx, move, tx.versions()[1]), tx.versions()[1]
             self._copy(move, sources, upto, self._destination(move))
-            tx.strike_slots(move.move.source, move.tablet.slots)
-            tx.bump_layout()
+            _strike(tx, move.move.source, move.tablet.slots)
         self._checkpoint("struck")
         switch(self, move)
 
@@ -393,7 +429,36 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
 
 @fault("programs", "fragments of the source no longer serve a tablet that left")
 def source_is_not_struck(patch: Patch) -> None:
-    patch.setattr(FragmentTx, "strike_slots", lambda self, shard, slots: None)
+    patch.setattr(state, "struck", lambda table, record, since: table)
+
+
+@fault(
+    "scenarios",
+    "a record of a move lets the epoch grow",
+    style="test_a_move_arrives_in_the_transaction_that_switches_the_placement",
+)
+def epochs_stay_at_a_switch(patch: Patch) -> None:
+    for module in (state, checks):
+        patch.setattr(module, "moved_tablet", lambda record: replace(record.tablet, shard=record.target))
+
+
+@fault("programs", "the layout grows with every move")
+def layouts_stay_at_a_switch(patch: Patch) -> None:
+    _with_the_layout_before(patch, lambda record: isinstance(record, MoveSwitched))
+
+
+def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> None:
+    """Some records change the layout no more; the stores that programs copy have none of these."""
+    honest = state.apply
+
+    def silently(before: Any, entry: Any, record: Any) -> Any:
+        after = honest(before, entry, record)
+        if is_hidden(record):
+            return replace(after, layout=before.layout, stable_since=before.stable_since)
+        return after
+
+    for module in (appending, log):
+        patch.setattr(module, "apply", silently)
 
 
 def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
@@ -457,16 +522,8 @@ def compaction_below_a_mover(patch: Patch) -> None:
 
 @fault("programs", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")
 def swap_of_slots_that_left(patch: Patch) -> None:
-    def blindly(self: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> compaction.Merged:
-        for old in self.fragments:
-            tx.set_fragment_slots({old.id: SlotSet()})
-        for copied in copies:
-            staged = replace(copied.staged, slots=slots)
-            tx.add_fragments(self.table.id, [staged], copied.min_commit, copied.max_commit)
-        tx.bump_layout()
-        return compaction.Merged(added=len(copies))
-
-    patch.setattr(compaction.Merging, "_swap", blindly)
+    files_may_lie_anywhere(patch)
+    patch.setattr(compaction.Merging, "_still_served", lambda self, tx: compaction._slots_of(self.fragments))
 
 
 def _keeping(patch: Patch, change: Callable[[Keep], Keep]) -> None:
@@ -490,6 +547,7 @@ def partial_merge_hides_tombstones(patch: Patch) -> None:
 
 @fault("programs", "a merge keeps the versions of all snapshots that are kept", style="merges of some")
 def partial_merge_forgets_snapshots(patch: Patch) -> None:
+    unchecked(patch, HorizonRaised)
     _keeping(patch, lambda keep: replace(keep, horizon=keep.horizon + 1))
 
 
@@ -508,10 +566,10 @@ def merge_outlives_its_owner(patch: Patch) -> None:
         there = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
         if there & {fragment.id for fragment in merging.fragments}:
             return swap(merging, tx, copies, slots)
-        for copied in copies:
-            staged = replace(copied.staged, slots=slots)
-            tx.add_fragments(merging.table.id, [staged], copied.min_commit, copied.max_commit)
-        tx.bump_layout()
+        merged = compaction._slots_of(merging.fragments) & tx.placement().at(merging.shard)
+        whole = merging._index(tx.indexes(merging.table.id), copies)
+        added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
+        tx.replace_fragments(merging.table.id, {}, added, compaction.COMPACT)
         return compaction.Merged(added=len(copies))
 
     _swapping(patch, in_any_case)
@@ -523,7 +581,8 @@ def merges_in_pieces_take_all(patch: Patch) -> None:
         merged = swap(merging, tx, copies, slots)
         left = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
         if merged.gone or merged.added:
-            tx.set_fragment_slots({f.id: SlotSet() for f in merging.fragments if f.id in left})
+            rest = {f.id: SlotSet() for f in merging.fragments if f.id in left}
+            tx.replace_fragments(merging.table.id, rest, (), compaction.COMPACT)
         return merged
 
     _swapping(patch, with_the_rest)
@@ -552,6 +611,7 @@ def stages_drop_tombstones(patch: Patch) -> None:
 
 @fault("programs", "a tag keeps its snapshot", style="keepers")
 def tagged_versions_are_merged_away(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
     patch.setattr(Tx, "_oldest_tagged", lambda self, table: None)
 
 
@@ -616,8 +676,7 @@ def placement_is_cached_for_ever(patch: Patch) -> None:
 
 @fault("programs", "cached tables and placement are read again when more than fragments changed")
 def every_change_is_one_of_fragments(patch: Patch) -> None:
-    honest = Tx.bump_layout
-    patch.setattr(Tx, "bump_layout", lambda self, of_fragments=False: honest(self, of_fragments=True))
+    patch.setattr(state, "_changes_more", lambda _: False)
 
 
 @fault("programs", "a cached list of fragments is used only while the layout is the same")
@@ -655,19 +714,25 @@ def switch_to_collected_files(patch: Patch) -> None:
 
 @fault("programs", "a mover whose move was taken over stops")
 def zombie_mover_goes_on(patch: Patch) -> None:
+    unchecked(patch, MoveSwitched)
     patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
-    patch.setattr(Tx, "transition", lambda self, move, owner, event: replace(move, phase=_phase_after(event)))
+    honest = Tx.transition
+
+    def unasked(self: Tx, move: Move, owner: str, event: Event) -> Move:
+        return honest(self, move, owner, event) or replace(move, phase=_phase_after(event))
+
+    patch.setattr(Tx, "transition", unasked)
 
 
 @fault("programs", "every phase of a move is written down, by its table", style="compaction below movers")
 def phases_of_moves_are_not_written(patch: Patch) -> None:
     def around(self: Tx, move: Move, owner: str, event: Event) -> Move | None:
-        row = self._rows.one(moves, tablet_id=move.tablet)
-        if row is None or row.owner != owner:
+        there = self.move(move.tablet)
+        if there is None or there.owner != owner:
             return None
         after = replace(move, phase=_phase_after(event))
         if after.is_over:
-            self._rows.delete(moves, [row])
+            self.writing.remove_lease(moves_under_way._lease_id(move.tablet))
         return after
 
     patch.setattr(Tx, "transition", around)
@@ -689,8 +754,7 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 
     def stubborn(self: Mover, move: Any) -> None:
         with contextlib.suppress(Exception), self._context.catalog.writing() as tx:
-            tx.strike_slots(move.move.source, move.tablet.slots)
-            tx.bump_layout()
+            _strike(tx, move.move.source, move.tablet.slots)
         undo(self, move)
 
     patch.setattr(Mover, "_undo", stubborn)
@@ -703,6 +767,7 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
     "programs", "an index is used only when every fragment has its entries", style="builds alongside changes"
 )
 def index_is_published_unfinished(patch: Patch) -> None:
+    indexes_may_be_unfinished(patch)
     patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
@@ -714,6 +779,7 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
     def hasty(self: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
         return honest(self, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
 
+    indexes_may_be_unfinished(patch)
     patch.setattr(Tx, "transition_index", hasty)
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
@@ -724,12 +790,14 @@ def index_is_ready_around_its_table(patch: Patch) -> None:
     style="test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write",
 )
 def commit_without_runs_of_a_new_index(patch: Patch) -> None:
+    files_may_lack_runs(patch)
     patch.setattr(publishing, "missing_runs", lambda indexes, staged: False)
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("programs", "a tablet takes its entries along when it moves", style="index scans alongside movers")
 def moved_copies_have_no_runs(patch: Patch) -> None:
+    files_may_lack_runs(patch)
     patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
@@ -961,15 +1029,7 @@ def missing_columns_are_damage(patch: Patch) -> None:
 
 @fault("programs", "a cached definition of a table is read again when the table gained a column")
 def new_columns_are_not_told(patch: Patch) -> None:
-    honest = Tx.redefine
-
-    def silently(self: Tx, table: TableInfo) -> TableInfo:
-        with pytest.MonkeyPatch.context() as still:
-            still.setattr(Tx, "bump_layout", lambda self: None)
-            return honest(self, table)
-
-    patch.setattr(Tx, "redefine", silently)
-    patch.setattr(Tx, "number_changes", lambda self: None)  # what would tell of it at the end
+    _with_the_layout_before(patch, lambda record: isinstance(record, TableDefined) and record.made_from > 0)
 
 
 @fault(
@@ -1081,43 +1141,7 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
     patch.setattr(by_condition, "unchanged", unchecked)
 
 
-# ---------------------------------------------------------------------- the catalog proves itself
-
-
-@fault(
-    "scenarios",
-    "a group of rows is used only after its count and sum were verified",
-    style="test_rows_of_the_catalog_that_somebody_altered_are_damage",
-)
-def sums_of_groups_are_not_looked_at(patch: Patch) -> None:
-    patch.setattr(sealed, "compare", lambda found, kept: None)
-
-
-@fault("programs", "cached fragments are dropped once the sums of the catalog differ")
-def remembered_rows_stand_whatever_became_of_them(patch: Patch) -> None:
-    patch.setattr(sealed, "complete", lambda *sums: True)
-
-
-@fault(
-    "scenarios",
-    "a row of the catalog matches its digest",
-    style="test_rows_of_the_catalog_that_somebody_altered_are_damage",
-)
-def digests_of_rows_are_not_looked_at(patch: Patch) -> None:
-    class Credulous(sealed.SealedRows):
-        def _digest(self, name: str, values: Sequence[Any]) -> Any:
-            return Whatever(super()._digest(name, values))
-
-    patch.setattr(state, "SealedRows", Credulous)
-
-
-class Whatever(int):
-    """A number that is never another one."""
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = int.__hash__
+# ------------------------------------------------------------------------------------ times and owners
 
 
 @fault(
@@ -1126,7 +1150,7 @@ class Whatever(int):
     style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
 )
 def times_of_commits_go_back(patch: Patch) -> None:
-    patch.setattr(commits, "next_commit_time", lambda clock, newest: round(clock, 6))
+    patch.setattr(appending, "max", lambda now, _: now, raising=False)
 
 
 @fault(
@@ -1135,7 +1159,8 @@ def times_of_commits_go_back(patch: Patch) -> None:
     style="test_a_writer_behind_and_a_compactor_ahead_take_no_snapshot_away",
 )
 def any_clock_is_believed(patch: Patch) -> None:
-    patch.setattr(state, "observe", lambda belief, clock: Belief(max(belief.believed_at, clock)))
+    for module in (state, transaction):
+        patch.setattr(module, "observe", lambda belief, clock: Belief(max(belief.believed_at, clock)))
 
 
 @fault(

@@ -29,7 +29,7 @@ def restores_forget_later_columns(patch: Patch) -> None:
     patch.setattr(restoring, "undone", of_the_first_definition)
 
 
-@fault("programs", "a backup has the definitions of its moment", style="kept columns change")
+@fault("programs", "a backup has the log of the moment of its files", style="kept columns change")
 def backups_tell_definitions_of_another_moment(patch: Patch) -> None:
     look, pack, contexts = backup._look, backup._pack, list[Context]()
 
@@ -38,9 +38,7 @@ def backups_tell_definitions_of_another_moment(patch: Patch) -> None:
         return look(context)
 
     def with_the_newest(one: Any) -> bytes:
-        with contexts[-1].catalog.reading() as tx:
-            tables = tx.dump()["tables"]
-        return pack(replace(one, catalog={**one.catalog, "tables": tables}))
+        return pack(replace(one, catalog=contexts[-1].catalog.dump()[0]))
 
     patch.setattr(backup, "_look", remembering)
     patch.setattr(backup, "_pack", with_the_newest)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from elasticscan.catalog.log import Log, StoreState, TableState, checkpoints, checks, state, tables
-from elasticscan.catalog.log import log as appending
-from elasticscan.catalog.log.state import InlineCommit
+import pytest
+
+from elasticscan.catalog import appending, checkpoints, checks, log, state, table_state, tables
+from elasticscan.catalog.appending import LogTransaction
+from elasticscan.catalog.log import Log
+from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.table_state import InlineCommit, TableState
 from elasticscan.metadata import (
     FileChanges,
+    FilesCondemned,
     HorizonRaised,
     IndexDefined,
     RowsCommitted,
+    ShardDefined,
     TableDefined,
     TableDropped,
+    TabletsChanged,
+    TagChanged,
     TimeObserved,
+    TopologyEntered,
 )
-from tests.catalog.log.programs import INDEXES, TAGS
-from tests.faults.planted import Patch, fault
+from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS
+from tests.faults.planted import Patch, fault, follow_any_copy
+from tests.faults.unchecked import (
+    condemned_files_may_come,
+    horizons_may_pass_tags,
+    unchecked,
+)
 
 SLEPT = "test_a_process_that_slept_while_values_were_dropped_goes_on_from_a_checkpoint"
-
-
-def unchecked(patch: Patch, kind: type) -> None:
-    patch.setitem(checks._CHECKS, kind, lambda *_: None)  # type: ignore[arg-type]
 
 
 # ----------------------------------------------------------------------------------------- checks
@@ -58,42 +69,135 @@ def runs_are_added_twice(patch: Patch) -> None:
 @fault("log", "a write that has read rows is refused if some were written since")
 def rows_that_were_read_may_change(patch: Patch) -> None:
     honest = checks._check_rows
-    patch.setitem(checks._CHECKS, RowsCommitted, lambda s, record: honest(s, replace(record, based_on=0)))  # type: ignore[arg-type]
+    patch.setitem(checks._CHECKS, RowsCommitted, lambda s, record: honest(s, replace(record, based_on=0)))
 
 
-@fault("log", "rows are written by the newest definition, into a table that is there")
+@fault("log", "rows are written by the newest definition, into a table that is there", DEFINITIONS)
 def any_definition_will_do(patch: Patch) -> None:
-    unchecked(patch, RowsCommitted)
+    honest = checks._check_rows
+
+    def whichever(known: StoreState, record: RowsCommitted) -> None:
+        if record.table in known.tables:
+            honest(known, replace(record, definition=known.tables[record.table].info.definition))
+
+    patch.setitem(checks._CHECKS, RowsCommitted, whichever)
 
 
-@fault("log", "an index is ready only if all fragments have its runs", INDEXES)
-def indexes_are_ready_too_early(patch: Patch) -> None:
+@fault("log", "an index is of a table that is there", INDEXES)
+def indexes_of_dropped_tables_go_on(patch: Patch) -> None:
     unchecked(patch, IndexDefined)
 
 
 @fault("log", "a tag holds the horizon back", TAGS)
 def tags_hold_nothing(patch: Patch) -> None:
-    honest = checks._check_horizon
-
-    def without_tags(known: StoreState, record: HorizonRaised) -> None:
-        bare = {number: replace(table, tags=()) for number, table in known.tables.items()}
-        honest(replace(known, tables=bare), record)
-
-    patch.setitem(checks._CHECKS, HorizonRaised, without_tags)  # type: ignore[arg-type]
+    horizons_may_pass_tags(patch)
 
 
-@fault("log", "a definition replaces the one that it was made from")
+@fault("log", "a definition replaces the one that it was made from", DEFINITIONS)
 def definitions_replace_any(patch: Patch) -> None:
-    unchecked(patch, TableDefined)
+    honest = checks._check_table
+
+    def whichever(known: StoreState, record: TableDefined) -> None:
+        there = known.tables.get(record.table.id)
+        is_new = there is None or not record.made_from
+        honest(known, record if is_new else replace(record, made_from=there.info.definition))
+
+    patch.setitem(checks._CHECKS, TableDefined, whichever)
+
+
+@fault("log", "a table has a name of its own", DEFINITIONS)
+def names_are_taken_twice(patch: Patch) -> None:
+    honest = checks._check_table
+
+    def by_another_name(known: StoreState, record: TableDefined) -> None:
+        honest(known, replace(record, table=replace(record.table, name="another")))
+
+    patch.setitem(checks._CHECKS, TableDefined, by_another_name)
 
 
 @fault("log", "an application's commit is made once")
 def applications_are_not_remembered(patch: Patch) -> None:
-    patch.setattr(Log, "_earlier", lambda *_: None)
+    patch.setattr(LogTransaction, "earlier", lambda *_: None)
     patch.setattr(tables, "CREATE", tuple(each for each in tables.CREATE if "log_by_app" not in each))
 
 
+@fault("log", "an id that is chosen was never used")
+def ids_are_used_twice(patch: Patch) -> None:
+    patch.setattr(checks, "_check_new", lambda *_: None)
+
+
+@fault("log", "a condemned file comes with no record", GARBAGE)
+def condemned_files_come(patch: Patch) -> None:
+    condemned_files_may_come(patch)
+
+
+@fault("log", "a tag names a snapshot that is kept", TAGS)
+def tags_name_what_is_gone(patch: Patch) -> None:
+    unchecked(patch, TagChanged)
+
+
+@fault("log", "tablets are cut and joined as they are")
+def any_tablets_are_changed(patch: Patch) -> None:
+    unchecked(patch, TabletsChanged)
+
+
+@fault("log", "a shard is removed once it serves nothing")
+def serving_shards_are_removed(patch: Patch) -> None:
+    unchecked(patch, ShardDefined)
+
+
+@fault("log", "a topology follows the newest one")
+def topologies_take_any_number(patch: Patch) -> None:
+    unchecked(patch, TopologyEntered)
+
+
 # ------------------------------------------------------------------------------------------- fold
+
+
+def _folding(patch: Patch, kind: type, change: Callable[[Any], Any]) -> None:
+    """Fold records of a kind as other ones."""
+    honest = state._HANDLERS[kind]
+    patch.setitem(state._HANDLERS, kind, lambda known, entry, record: honest(known, entry, change(record)))
+
+
+@fault("log", "an overwrite hides all rows before it")
+def overwrites_are_not_kept(patch: Patch) -> None:
+    _folding(patch, RowsCommitted, lambda record: replace(record, overwrites=False))
+
+
+@fault("log", "a reserved table is not seen")
+def reserved_tables_are_seen(patch: Patch) -> None:
+    _folding(patch, TableDefined, lambda record: replace(record, reserved=False))
+
+
+@fault("log", "what was condemned stays so until it is lifted")
+def condemned_files_are_forgotten(patch: Patch) -> None:
+    _folding(patch, FilesCondemned, lambda record: replace(record, files=record.files[1:]))
+
+
+@fault("log", "a tag that was dropped is gone", TAGS)
+def dropped_tags_stay(patch: Patch) -> None:
+    def kept(known: StoreState, entry: Any, record: TagChanged) -> dict[str, Any]:
+        return {} if record.snapshot is None else honest(known, entry, record)
+
+    honest = state._HANDLERS[TagChanged]
+    patch.setitem(state._HANDLERS, TagChanged, kept)
+
+
+@fault("log", "a file that serves no slot is known until it is gone from its disk")
+def removed_files_are_forgotten(patch: Patch) -> None:
+    honest = table_state.without
+
+    def forgetting(table: TableState, *rest: Any) -> TableState:
+        return replace(honest(table, *rest), removed=table.removed)
+
+    patch.setattr(table_state, "without", forgetting)
+
+
+@fault("log", "a file that is gone from its disk is forgotten")
+def files_that_are_gone_stay(patch: Patch) -> None:
+    for module in (table_state, state):
+        patch.setattr(module, "not_forgotten", lambda removed, files: removed)
 
 
 @fault("log", "a horizon never goes back")
@@ -104,7 +208,7 @@ def horizons_go_back(patch: Patch) -> None:
         return {"tables": {**known.tables, record.table: replace(table, info=info)}}
 
     unchecked(patch, HorizonRaised)
-    patch.setitem(state._HANDLERS, HorizonRaised, lowered)  # type: ignore[arg-type]
+    patch.setitem(state._HANDLERS, HorizonRaised, lowered)
 
 
 @fault("log", "the newest overwrite up to the horizon still counts")
@@ -116,17 +220,17 @@ def overwrites_are_trimmed_too_far(patch: Patch) -> None:
         kept = tuple(number for number in table.overwrites if number > record.horizon)
         return {"tables": {**known.tables, record.table: replace(table, overwrites=kept)}}
 
-    patch.setitem(state._HANDLERS, HorizonRaised, trimming)  # type: ignore[arg-type]
+    patch.setitem(state._HANDLERS, HorizonRaised, trimming)
 
 
 @fault("log", "the source of a move serves the tablet no longer")
 def sources_of_moves_are_not_struck(patch: Patch) -> None:
-    patch.setattr(state, "_struck", lambda table, record, number: table)
+    patch.setattr(state, "struck", lambda table, record, since: table)
 
 
 @fault("log", "rows that were flushed are read from their files alone")
 def flushed_rows_stay_in_memory(patch: Patch) -> None:
-    patch.setattr(state, "_unflushed", lambda memory, files: memory)
+    patch.setattr(table_state, "_unflushed", lambda memory, files: memory)
 
 
 @fault("log", "rows of slots that were not flushed stay in memory")
@@ -134,12 +238,12 @@ def rows_leave_memory_unflushed(patch: Patch) -> None:
     def unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[InlineCommit, ...]:
         return tuple(commit for commit in memory if commit.number not in files.flushed)
 
-    patch.setattr(state, "_unflushed", unflushed)
+    patch.setattr(table_state, "_unflushed", unflushed)
 
 
 @fault("log", "runs go with their fragments, and can be collected")
 def runs_outlive_their_fragments(patch: Patch) -> None:
-    patch.setattr(state, "_without_runs", lambda table, runs, number: table)
+    patch.setattr(table_state, "without_runs", lambda table, runs, since: table)
 
 
 @fault("log", "files that a dropped table leaves can be collected")
@@ -147,12 +251,32 @@ def dropped_tables_leave_no_files(patch: Patch) -> None:
     honest = state._drop_table
 
     def forgetting(known: StoreState, entry: Any, record: TableDropped) -> dict[str, Any]:
-        return honest(known, entry, record) | {"dropped": {**known.dropped, record.table: ()}}
+        dropped = honest(known, entry, record)["dropped"]
+        left = replace(dropped[record.table], files=())
+        return honest(known, entry, record) | {"dropped": {**dropped, record.table: left}}
 
-    patch.setitem(state._HANDLERS, TableDropped, forgetting)  # type: ignore[arg-type]
+    patch.setitem(state._HANDLERS, TableDropped, forgetting)
 
 
 # -------------------------------------------------------------------------------- log and checkpoints
+
+
+@fault("log", "whatever was appended is folded, by whichever process")
+def rows_of_others_are_not_followed(patch: Patch) -> None:
+    class OfALayout(tuple[Any, ...]):
+        def __eq__(self, head: object) -> bool:
+            return isinstance(head, tuple) and self[-1] == head[-1]
+
+        __hash__ = tuple.__hash__
+
+    honest = log._head_of
+    patch.setattr(log, "_head_of", lambda known: OfALayout(honest(known)))
+
+
+@fault("log", "a checkpoint has all of its state")
+def checkpoints_forget_what_was_touched(patch: Patch) -> None:
+    honest = checkpoints.parts_of
+    patch.setattr(checkpoints, "parts_of", lambda known: honest(replace(known, touched={})))
 
 
 @fault("log", "the head moves with the entry, in one transaction")
@@ -162,7 +286,7 @@ def the_head_stays(patch: Patch) -> None:
 
 @fault("log", "an append whose answer was lost is looked for by its id")
 def a_lost_answer_is_a_failure(patch: Patch) -> None:
-    patch.setattr(Log, "_found", lambda *_: None)
+    patch.setattr(LogTransaction, "is_there", lambda *_: False)
 
 
 @fault("log", "times grow with the numbers")
@@ -172,32 +296,42 @@ def times_are_those_of_the_clock(patch: Patch) -> None:
 
 @fault("log", "a change of the placement enters the topology history in its transaction")
 def topologies_are_not_kept(patch: Patch) -> None:
-    patch.setattr(tables, "INSERT_TOPOLOGY", "SELECT 1")
+    patch.setattr(tables, "PUT_TOPOLOGY", "SELECT 1")
 
 
 @fault("log", "values are dropped only up to a checkpoint that was read back")
 def values_are_dropped_up_to_the_head(patch: Patch) -> None:
-    patch.setattr(checkpoints, "read_state", lambda home, manifest: Log(home).follow())
+    honest = Log.drop_payloads
+
+    def hasty(self: Log, older_than: int) -> int:
+        newest = self.follow()
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(checkpoints, "read_state", lambda *_: newest)
+            return honest(self, older_than)
+
+    patch.setattr(Log, "drop_payloads", hasty)
 
 
 @fault("scenarios", "a value that is missing is loaded with a checkpoint, or is damage", SLEPT)
 def a_missing_value_says_nothing(patch: Patch) -> None:
-    honest = appending.record_of
+    honest = log.record_of
     patch.setattr(tables, "TAIL", tables.TAIL.replace("p.bytes", "coalesce(p.bytes, x'')"))
-    patch.setattr(appending, "record_of", lambda e, value: honest(e, value) if value else TimeObserved())
+    patch.setattr(log, "record_of", lambda entry, value: honest(entry, value) if value else TimeObserved())
 
 
 @fault("scenarios", "each entry follows the one before", "test_an_entry_that_was_altered_is_noticed")
 def the_chain_is_not_checked(patch: Patch) -> None:
-    patch.setattr(appending, "check_chain", lambda *_: None)
+    patch.setattr(log, "check_chain", lambda *_: None)
 
 
 @fault("scenarios", "a checkpoint is one of this log", "test_a_checkpoint_of_another_log_is_not_used")
 def checkpoints_of_any_log_are_used(patch: Patch) -> None:
     def any_state(home: Any, manifest: checkpoints.CheckpointManifest) -> StoreState:
         parts = {part.name: part for part in manifest.parts}
-        read = checkpoints.read_part
-        return checkpoints.state_of(manifest.number, manifest.digest, lambda name: read(home, parts[name]))
+        contents, read = checkpoints._contents(home, manifest, statistics=False), checkpoints.read_part
+        return checkpoints.state_of(
+            manifest.number, manifest.digest, lambda name: read(contents, parts[name])
+        )
 
     patch.setattr(checkpoints, "read_state", any_state)
 
@@ -208,10 +342,4 @@ def checkpoints_of_any_log_are_used(patch: Patch) -> None:
     "test_an_older_copy_is_refused_by_a_process_that_has_seen_more[False]",
 )
 def older_copies_are_followed(patch: Patch) -> None:
-    honest = Log._fold_rest
-
-    def trusting(log: Log, transaction: Any) -> StoreState:
-        log._state = None
-        return honest(log, transaction)
-
-    patch.setattr(Log, "_fold_rest", trusting)
+    follow_any_copy(patch)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elasticscan.catalog import Tx
-from elasticscan.catalog.home import OpenedFiles
-from elasticscan.catalog.state import Reached
+from elasticscan.catalog import Home, Tx
+from elasticscan.catalog.sqlite_files import OpenedFiles
+from elasticscan.metadata import StoreAdopted
 from elasticscan.storage import Disk
 from elasticscan.store.context import Context, marks
 from elasticscan.store.context.marks import RootMarks
@@ -16,7 +16,8 @@ from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.upkeep import collector, garbage
 from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
 from elasticscan.store.writing import writer
-from tests.faults.planted import Patch, fault, while_running
+from tests.faults.planted import Patch, fault, follow_any_copy, while_running
+from tests.faults.unchecked import condemned_files_may_come
 
 
 def _unchecked(patch: Patch, owner: Any, name: str) -> None:
@@ -128,7 +129,7 @@ def readers_believe_any_catalog(patch: Patch) -> None:
     style="test_scans_and_keys_do_not_go_on_over_an_older_catalog",
 )
 def progress_is_forgotten(patch: Patch) -> None:
-    patch.setattr(Reached, "may_precede", lambda self, later: True)
+    follow_any_copy(patch)
 
 
 @fault(
@@ -217,7 +218,7 @@ def missing_files_raise_no_doubt(patch: Patch) -> None:
     style="test_a_file_that_is_about_to_be_moved_cannot_be_committed",
 )
 def condemned_files_are_committed(patch: Patch) -> None:
-    patch.setattr(Tx, "_which_condemned", lambda self, paths: frozenset())
+    condemned_files_may_come(patch)
 
 
 @fault(
@@ -266,7 +267,13 @@ def any_share_may_go(patch: Patch) -> None:
     style="test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on",
 )
 def copies_keep_their_secrets(patch: Patch) -> None:
-    patch.setattr(Tx, "take_incarnation", Tx._become)
+    def with_the_same_secrets(
+        self: Tx, incarnation: str, home: Home | None, at_least: tuple[int, int]
+    ) -> None:
+        place = None if home is None else home.pack()
+        self.append(StoreAdopted(incarnation, place, at_least[1]), beyond=max(at_least))
+
+    patch.setattr(Tx, "take_incarnation", with_the_same_secrets)
 
 
 @fault(

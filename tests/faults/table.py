@@ -37,7 +37,7 @@ PROGRAMS = {
     "simulation": "`reader/simulation.py`",
     "programs": "`store/random_programs.py`",
     "damage": "`store/damage_programs.py`",
-    "log": "`catalog/log/programs.py`",
+    "log": "`catalog/programs.py`",
 }
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sqlite3
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pyarrow as pa
 import pytest
-from sqlalchemy import event
 
 from elasticscan.base.errors import ElasticScanError, ScanConsumed
-from elasticscan.catalog import probe
+from elasticscan.catalog import sqlite, tables
 from elasticscan.storage import disk, overlay
 from elasticscan.store import Scan, Store
 from elasticscan.store.writing import writer
@@ -196,7 +195,7 @@ def test_a_child_forked_by_a_thread_in_a_transaction_is_refused_and_leaves_it_al
             child = os.fork()
             if not child:
                 try:
-                    tx.table("t")
+                    tx.create_table("more", tx.table("t"))
                     os._exit(3)
                 except ScanConsumed:
                     pass
@@ -214,19 +213,54 @@ def test_a_child_forked_by_a_thread_in_a_transaction_is_refused_and_leaves_it_al
     assert anywhere.table("made").upsert(pa.table({"id": [1]})) > 0
 
 
+def test_a_child_forked_while_another_thread_uses_the_file_opens_nothing_in_it(
+    store: Store, tmp_path: Path
+) -> None:
+    """What SQLite knows of locks is the parent's then, for each connection to the file."""
+    is_in, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.context.catalog.leasing():
+            is_in.set()
+            may_end.wait(CHILD_SECONDS)
+
+    def work() -> None:
+        uses: list[Callable[[], object]] = [
+            lambda: ids(store),
+            lambda: store.table("t").upsert(pa.table({"id": [ROWS]})),
+            lambda: Store.open(tmp_path / "s"),
+            lambda: Store.create(tmp_path / "other", ["a"]),
+        ]
+        for use in uses:
+            with pytest.raises(ScanConsumed, match="spawn"):
+                use()
+
+    with Store.open(tmp_path / "s") as second:  # whose own connections rest
+        assert len(ids(second)) == ROWS
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert is_in.wait(CHILD_SECONDS)
+        child = forked(work)
+        may_end.set()
+        thread.join()
+        assert ended_well(child)
+        assert ended_well(forked(lambda: ids(second) and None)), "now nobody uses it"
+    store.table("t").upsert(pa.table({"id": [ROWS + 1]}))
+    assert len(ids(store)) == ROWS + 1
+    assert store.verify() == []
+
+
 def test_a_connection_in_use_while_the_idle_ones_are_closed_is_closed_before_a_fork(store: Store) -> None:
     """SQLite would take the locks of its parent for the child's own, and lose commits of either."""
-    catalog, opened = store.context.catalog, list[sqlite3.Connection]()
-    catalog.look_afresh()  # nothing is open from before
-    event.listen(catalog._engine, "connect", lambda connection, _: opened.append(connection))
-    with catalog.reading() as tx:
-        tx.versions()
-        catalog.look_afresh()  # as `verify` and `gc` do in other threads
+    home = store.context.catalog._home
+    assert isinstance(home, sqlite.SqliteHome)
+    with home.reading() as transaction:
+        transaction.execute(tables.HEAD)
+        home.close()  # as `verify` and `gc` do in other threads
+        opened = home._pool.held
     assert ended_well(forked(lambda: None))
-    assert opened
-    for connection in opened:
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            connection.total_changes  # noqa: B018
+    with pytest.raises(apsw.ConnectionClosedError):
+        opened.total_changes()
 
 
 def test_a_child_finds_the_locks_of_modules_unlocked(store: Store) -> None:
@@ -234,7 +268,7 @@ def test_a_child_finds_the_locks_of_modules_unlocked(store: Store) -> None:
     held, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with disk._DESCRIPTORS._lock(), overlay._lock(), probe._lock():
+        with disk._DESCRIPTORS._lock(), overlay._lock(), sqlite._following():
             held.set()
             leave.wait(CHILD_SECONDS)
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import event
 
 from elasticscan.store import Store
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.upkeep import Policy
+from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
 
 START = 4_000_000_000.0
@@ -83,7 +83,7 @@ def keep_until_killed(place: Path, point: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with opened(place, 2, come_closer) as store:
-        event.listen(store.context.catalog._engine, "before_cursor_execute", come_closer)
+        call_at_statements(store.context.catalog, come_closer)
         keep(store)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,16 +42,18 @@ def values_in(scan: Scan) -> dict[int, int]:
     return rows
 
 
-def check(table: Table, first: int, commits: int) -> None:
-    """Look at a table that many commits were made to after one with the number `first`."""
+def check(table: Table, numbers: Sequence[int]) -> None:
+    """Look at a table that was created, and then written by many commits, which have these numbers."""
+    first, *writes = numbers
+    commits, half = len(writes), numbers[len(writes) // 2]
     expected = rows_after(commits)
     assert values_in(table.scan()) == expected
-    assert values_in(table.scan(snapshot=first + commits // 2)) == rows_after(commits // 2)
+    assert values_in(table.scan(snapshot=half)) == rows_after(commits // 2)
     seven = {i: v for i, v in expected.items() if i % KINDS == 7}
     assert values_in(table.scan(filter="k = 7", index="by_k")) == seven
     assert table.changes(first, feed=False).count() == commits * ROWS
     later = commits - commits // 2
-    assert table.changes(first + commits // 2).count() == later * (2 * ROWS - STEP)
+    assert table.changes(half).count() == later * (2 * ROWS - STEP)
 
 
 def main(place: Path, commits: int, open_files: int) -> None:
@@ -59,17 +62,16 @@ def main(place: Path, commits: int, open_files: int) -> None:
     with fast_store(place, clock) as store:
         table = store.create_table("t", SCHEMA, ["id"])
         table.create_index("by_k", ["k"])
-        first = table.definition.created_commit
-        for commit in range(commits):
-            table.upsert(rows_of(commit))
+        numbers = [table.definition.created_commit]
+        numbers += [table.upsert(rows_of(commit)) for commit in range(commits)]
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, most))
-        check(table, first, commits)
+        check(table, numbers)
         tablet = store.context.placement().tablets[0]
         store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
-        check(table, first, commits)
+        check(table, numbers)
         assert table.compact() > commits
-        check(table, first, commits)
+        check(table, numbers)
         assert store.verify() == []
         clock.advance(START)
         table.compact()

@@ -32,7 +32,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import event
 
 from elasticscan import storage
 from elasticscan.base.errors import (
@@ -47,6 +46,7 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import IndexInfo
 from elasticscan.optimizer import binding
 from elasticscan.storage import copying, fragment
@@ -61,6 +61,7 @@ from elasticscan.store.moves.owners import machine, new_owner
 from elasticscan.store.upkeep.compaction import merge_fragments
 from elasticscan.store.writing import indexing, preconditions
 from elasticscan.topology import Move, SlotSet, Tablet
+from tests.base.connections import prepare_connections
 from tests.base.manual_clock import ManualClock
 from tests.store.conditions import Condition, always, literal, order_of, some_condition
 from tests.store.random_tables import (
@@ -268,16 +269,14 @@ def fast_store(
 ) -> Store:
     """A store whose catalog does not wait for the disk: nobody pulls the plug on a test."""
     store = Store.open(uri, clock=clock, checkpoint=checkpoint, upkeep="off")
-    engine = store.context.catalog._engine
-    if engine.dialect.name != "sqlite":
-        return store
-    engine.dispose()
-
-    @event.listens_for(engine, "connect")
-    def _connect(connection: Any, _record: Any) -> None:
-        connection.execute("PRAGMA synchronous=OFF")
-
+    if isinstance(store.context.catalog._home, SqliteHome):
+        prepare_connections(store.context.catalog, _without_waiting)
     return store
+
+
+def _without_waiting(connection: Any) -> Any:
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
 
 
 def rows_of(page: Page) -> list[Row]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.catalog import Tx
 from elasticscan.storage.indexes import pages as index_pages
-from elasticscan.store import Store, Table, repair_store
+from elasticscan.store import Store, Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("k", pa.int64()), ("v", pa.float64())])
 ROWS = 400_000
@@ -119,37 +117,15 @@ def test_statistics_are_read_once_for_each_fragment_and_run(
     for name in ("statistics", "histograms"):
         honest = getattr(Tx, name)
 
-        def noting(self: Tx, of: Any, name: str = name, honest: Any = honest) -> Any:
+        def noting(self: Tx, table: int, of: Any, name: str = name, honest: Any = honest) -> Any:
             asked.extend((name, number) for number in of)
-            return honest(self, of)
+            return honest(self, table, of)
 
         monkeypatch.setattr(Tx, name, noting)
     for number in range(4):
         table.upsert(pa.table({"id": [number], "k": [number], "v": [0.5]}, schema=SCHEMA))
         assert rows_to_scan(table) == {"direct": number + 1, "by_k": number + 1}
     assert len(asked) == len(set(asked)) == 8
-
-
-@pytest.mark.parametrize("damaged", ["run_histograms", "fragment_statistics"])
-def test_damaged_statistics_stop_no_query_and_are_reported_by_verify(tmp_path: Path, damaged: str) -> None:
-    numbers = np.arange(3_000)
-    with Store.create(tmp_path / "s", ["a"], upkeep="off") as made:
-        table = made.create_table("t", SCHEMA, ["id"])
-        table.create_index("by_k", ["k"])
-        table.upsert(pa.table({"id": numbers, "k": numbers % 7, "v": numbers / 7}, schema=SCHEMA))
-    with closing(sqlite3.connect(tmp_path / "s" / "catalog.db")) as catalog:
-        assert catalog.execute(f"UPDATE {damaged} SET body = x'00' || substr(body, 2)").rowcount > 0
-        catalog.commit()
-    with Store.open(tmp_path / "s") as store:
-        table = store.table("t")
-        for index in ("auto", "none", "by_k"):
-            found = table.scan(filter="k = 3 AND v > 1.0", index=index).to_table()["id"].to_pylist()
-            assert sorted(found) == [number for number in range(8, 3_000) if number % 7 == 3]
-        assert table.aggregate(["max(id) AS most"]).to_pylist() == [{"most": 2_999}]
-        assert "ES_STORE_DAMAGED" in str(store.verify())
-    repair_store(tmp_path / "s", tmp_path / "new")
-    with Store.open(tmp_path / "new") as store:
-        assert store.table("t").scan(filter="k = 3").count() == 429 and store.verify() == []
 
 
 # By primary key

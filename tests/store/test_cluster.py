@@ -15,7 +15,6 @@ import pytest
 
 from elasticscan.base.limits import LOOK_SECONDS
 from elasticscan.catalog import Catalog
-from elasticscan.catalog.connections import Watch
 from elasticscan.filters import KeySet
 from elasticscan.filters.key_sets import Interval
 from elasticscan.protocol import (
@@ -162,8 +161,8 @@ def test_a_scan_that_meets_a_move_asks_the_other_shard(wire: tuple[Store, Wire])
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each question whether anything changed."""
-    asked, row = list[int](), Watch.row
-    monkeypatch.setattr(Watch, "row", lambda self: asked.append(1) or row(self))
+    asked, versions = list[int](), Catalog.versions
+    monkeypatch.setattr(Catalog, "versions", lambda self: asked.append(1) or versions(self))
     return asked
 
 

@@ -39,8 +39,8 @@ def test_a_scan_says_where_it_stands(store: Store) -> None:
     next(scan)
     store.move(1, "s2")
     assert repr(scan) == (
-        "<elasticscan.Scan of 't' at snapshot 2: 497 rows in 1 pages, 0 of them where slots had moved to; "
-        "15 of 64 slots done>"
+        f"<elasticscan.Scan of 't' at snapshot {scan.snapshot}: 497 rows in 1 pages, 0 of them where "
+        "slots had moved to; 15 of 64 slots done>"
     )
     scan.to_table()
     assert "2,000 rows" in repr(scan) and "64 of 64 slots done" in repr(scan)

@@ -22,6 +22,7 @@ from elasticscan.store import Store
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.writing import restoring
 from elasticscan.store.writing.preconditions import Untouched
+from tests.faults.unchecked import horizons_may_pass_tags
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
 _WRITES = ["upsert"] * 4 + ["delete"] * 2 + ["where", "overwrite"]
@@ -141,14 +142,17 @@ def test_the_past_is_exact_after_every_step(tmp_path: Path, seed: int) -> None:
 
 
 def _tags_are_not_heeded(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
     patch.setattr(Tx, "_oldest_tagged", lambda self, table: None)
 
 
 def _tags_are_not_looked_at_again(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
     patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
 
 
 def _tags_do_not_outlive_an_older_one(patch: Patch) -> None:
+    horizons_may_pass_tags(patch)
     patch.setattr(
         Tx, "_oldest_tagged", lambda self, table: max((t.snapshot for t in self.tags(table)), default=None)
     )

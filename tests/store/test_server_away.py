@@ -7,15 +7,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
-from elasticscan.catalog import server as catalog_server
-from elasticscan.catalog.connections import Watch
+from elasticscan.catalog.pool import ConnectionPool
+from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.store import Store
 from elasticscan.store.moves.mover import Mover
 from elasticscan.topology import Event
@@ -95,8 +94,7 @@ def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
         if done:
             break
     assert done, "every request was cut once"
-    with store.context.catalog.reading() as tx:
-        tx.check_whole()
+    store.context.catalog.check_whole()
     assert keys(store) == list(range(40 if operation is write else 30))
     assert store.status()["moves"] == []
 
@@ -137,20 +135,20 @@ def test_an_operation_begins_again_where_others_changed_the_catalog_meanwhile(
     prepare: Callable[[Store], Callable[[], None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin_anew = catalog_server.ServerTransaction._begin_anew
+    begin = PostgresHome._begun
     with Store.open(store.uri) as other:
         commits: list[int] = []
 
-        def begin_after_others(transaction: catalog_server.ServerTransaction) -> None:
-            if transaction._state is not None:  # it had begun before
-                monkeypatch.setattr(catalog_server.ServerTransaction, "_begin_anew", begin_anew)
+        def begin_after_others(*arguments: Any) -> Any:
+            if line.cuts:  # it had begun before
+                monkeypatch.setattr(PostgresHome, "_begun", begin)
                 commits.append(other.table("others").upsert(rows(0, 1)))
-            begin_anew(transaction)
+            return begin(*arguments)
 
         store.create_table("others", SCHEMA, ["k"])
         for trip in range(1, MOST_TRIPS, 3):
             operation = prepare(store)
-            monkeypatch.setattr(catalog_server.ServerTransaction, "_begin_anew", begin_after_others)
+            monkeypatch.setattr(PostgresHome, "_begun", begin_after_others)
             line.cut_at(trip)
             operation()
             if line.cuts == 0:
@@ -163,10 +161,10 @@ def test_an_operation_begins_again_where_others_changed_the_catalog_meanwhile(
 
 @pytest.mark.parametrize("answered", [False, True], ids=["request lost", "answer lost"])
 def test_a_server_that_stays_away_is_reported_and_only_a_commit_s_fate_is_unknown(
-    store: Store, line: SeveredLine, answered: bool, monkeypatch: pytest.MonkeyPatch
+    store: Store, line: SeveredLine, answered: bool
 ) -> None:
-    monkeypatch.setattr(catalog_server, "RECONNECT_SECONDS", 0.2)
     catalog, raised = store.context.catalog, set()
+    catalog._home.retry_seconds = 0.2
     for first in range(1, MOST_TRIPS):
         before = len(store.table("t").history())
         line.cut_at(*range(first, first + 1_000), answered=answered)
@@ -178,7 +176,7 @@ def test_a_server_that_stays_away_is_reported_and_only_a_commit_s_fate_is_unknow
             error = text
         line.cut_at()
         more = len(store.table("t").history()) - before
-        raised.add((type(error), more))
+        raised.add((CatalogUnavailable if isinstance(error, CatalogUnavailable) else type(error), more))
         if error is None:
             break
     assert raised == {(CatalogUnavailable, 0), (CommitUnknown, int(answered)), (type(None), 1)}
@@ -189,16 +187,12 @@ def test_who_writes_waits_for_no_second_connection(
     store: Store, operation: Callable[[Store], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy may have few, and others wait in all of them for the first one's transaction to end."""
-    catalog, second = store.context.catalog, list[str]()
-    look, begin, go_on = Watch.row, catalog_server.ServerTransaction.begin, Mover._advance
+    second, take, go_on = list[str](), ConnectionPool._take, Mover._advance
 
-    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(*args: Any) -> Any:
-            if get_ident() in catalog._own_versions:
-                second.append("".join(traceback.format_stack(limit=8)))
-            return work(*args)
-
-        return noting
+    def noting(pool: ConnectionPool[Any]) -> Any:
+        if pool.held is not None:
+            second.append("".join(traceback.format_stack(limit=8)))
+        return take(pool)
 
     def advance(mover: Mover, progress: Any, event: Event) -> None:
         go_on(mover, progress, event)
@@ -207,8 +201,7 @@ def test_who_writes_waits_for_no_second_connection(
                 other.table("t").upsert(rows(5, 9))
                 other.split(2)
 
-    monkeypatch.setattr(Watch, "row", noted(look))
-    monkeypatch.setattr(catalog_server.ServerTransaction, "begin", noted(begin))
+    monkeypatch.setattr(ConnectionPool, "_take", noting)
     monkeypatch.setattr(Mover, "_advance", advance)
     operation(store)
     assert second == []
@@ -247,8 +240,7 @@ def test_writers_and_a_mover_go_on_when_the_server_crashes(store: Store, postgre
     assert keys(store) == sorted({*range(30)}.union(*done))
     commits = store.table("t").history()
     assert sum(commit.kind == "write" for commit in commits) == 2 + sum(map(len, done))
-    with store.context.catalog.reading() as tx:
-        tx.check_whole()
+    store.context.catalog.check_whole()
 
 
 def scan_all(store: Store) -> None:

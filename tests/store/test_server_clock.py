@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.clock import SystemClock
-from elasticscan.catalog.server_clock import ServerClock
+from elasticscan.catalog.postgres import ServerClock
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
-from elasticscan.catalog import engine as catalog_engine
-from elasticscan.catalog import server as catalog_server
-from elasticscan.catalog import waiting
+from elasticscan.catalog import postgres as catalog_server
 from elasticscan.catalog.commits import CommitTx
+from elasticscan.catalog.postgres import PostgresHome
+from elasticscan.catalog.timeouts import ImpatientConnection
 from elasticscan.store import Store
 from tests.base.postgres import Server
 
@@ -45,6 +45,14 @@ def rows(first: int, last: int) -> pa.Table:
 
 def keys(store: Store) -> list[int]:
     return sorted(store.table("t").scan(page_rows=50).to_table()["k"].to_pylist())
+
+
+def make_impatient(store: Store, answer_seconds: float, retry_seconds: float) -> None:
+    """Have the connections that a store opens from now on wait no longer than this."""
+    home = store.context.catalog._home
+    assert isinstance(home, PostgresHome)
+    home.close()
+    home.answer_seconds, home.retry_seconds = answer_seconds, retry_seconds
 
 
 class Writers:
@@ -113,9 +121,9 @@ def test_work_goes_on_when_a_server_goes_on(store: Store, postgres: Server) -> N
 def test_a_server_that_stands_still_is_reported_within_the_limits_and_nothing_is_lost(
     store: Store, url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr(catalog_server, "RECONNECT_SECONDS", 1.0)
-    monkeypatch.setattr(catalog_engine, "FIRST_CONNECT_SECONDS", 1.0)
+    make_impatient(store, 1.0, 1.0)
+    monkeypatch.setattr(catalog_server, "FIRST_CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("elasticscan.catalog.retrying.RECONNECT_SECONDS", 1.0)
     writers, scan = Writers(store), store.table("t").scan(page_rows=5)
     seen = next(scan).rows["k"].to_pylist()
     with writers.at_work():
@@ -135,20 +143,16 @@ def test_a_server_that_stands_still_is_reported_within_the_limits_and_nothing_is
     for key in writers.errors:
         store.table("t").upsert(rows(key, key + 1))
     assert set(keys(store)) == {*range(20)} | writers.done | writers.errors.keys()
-    with store.context.catalog.reading() as tx:
-        tx.check_whole()
+    store.context.catalog.check_whole()
 
 
-def test_who_waits_too_long_for_another_writer_is_reported(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_too_long_for_another_writer_is_reported(store: Store) -> None:
     with Store.open(store.uri) as other, other.context.catalog.writing() as held:
         held.table("t")
-        monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.5)
-        monkeypatch.setattr(catalog_server, "RECONNECT_SECONDS", 0.5)
-        with pytest.raises(CatalogUnavailable, match=r"no answer for 0\.5 seconds"):
+        make_impatient(store, 0.5, 0.5)
+        with pytest.raises(CatalogUnavailable, match="locked by another writer"):
             store.table("t").upsert(rows(20, 30))
-        monkeypatch.undo()
+        make_impatient(store, 60.0, 60.0)
     store.table("t").upsert(rows(20, 30))
     assert keys(store) == list(range(30))
 
@@ -167,7 +171,7 @@ def test_a_client_that_stands_still_amid_a_commit_holds_up_others_for_a_limit_al
         return number
 
     monkeypatch.setattr(CommitTx, "add_commit", stopped)
-    monkeypatch.setattr(catalog_server, "ANSWER_SECONDS", 0.3)
+    make_impatient(store, 0.3, 60.0)
     with ThreadPoolExecutor(1) as pool, Store.open(store.uri, upkeep="off") as other:
         work = pool.submit(table.upsert, rows(20, 30), txn=("job", 1))
         assert stands.wait(30)
@@ -181,13 +185,11 @@ def test_a_client_that_stands_still_amid_a_commit_holds_up_others_for_a_limit_al
 
 
 @pytest.mark.long
-def test_an_answer_that_comes_in_pieces_is_no_silence(
-    postgres: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.5)
+def test_an_answer_that_comes_in_pieces_is_no_silence(postgres: Server) -> None:
     slow = "DO $$ BEGIN FOR n IN 1..8 LOOP PERFORM pg_sleep(0.2); RAISE NOTICE '%', n; END LOOP; END $$"
-    address = {"host": str(postgres.directory), "user": "elasticscan", "dbname": "postgres"}
-    with waiting.connection_type().connect(**address, autocommit=True) as connection:
+    address = f"host={postgres.directory} user=elasticscan dbname=postgres"
+    with ImpatientConnection.connect(address, autocommit=True) as connection:
+        connection.answer_seconds = 0.5
         connection.execute(slow)
         with pytest.raises(Exception, match=r"no answer for 0\.5 seconds"):
             connection.execute("SELECT pg_sleep(3)")

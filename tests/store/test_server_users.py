@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pytest
-from sqlalchemy import create_engine, text
 
 from elasticscan.base.errors import AlreadyExists, CatalogUnavailable, ReadOnlyStore, StoreNotFound
 from elasticscan.store import Scan, Store
@@ -107,16 +107,16 @@ def test_more_threads_than_connections_share_those_of_a_process(
         assert min(read) > 100 and table.scan().count() == 220
 
 
+def connect(server: Server, database: str) -> psycopg.Connection:
+    return psycopg.connect(host=str(server.directory), user="elasticscan", dbname=database)
+
+
 def test_an_index_of_some_rows_is_one_at_a_server_too(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:
-    engine = create_engine(postgres.url(database))
-    with make(postgres.url(database), tmp_path / "one"), engine.connect() as sql:
-        indexes = sql.execute(
-            text("SELECT indexdef FROM pg_indexes WHERE indexname = 'commits_by_application'")
-        )
-        assert "WHERE (app_id IS NOT NULL)" in indexes.scalar_one()
-    engine.dispose()
+    with make(postgres.url(database), tmp_path / "one"), connect(postgres, database) as sql:
+        ((index,),) = sql.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'log_by_app'").fetchall()
+        assert "WHERE (app_id IS NOT NULL)" in index
 
 
 def test_a_schema_holds_one_store_and_a_database_many(
@@ -175,8 +175,7 @@ def test_a_commit_waits_for_few_answers_of_the_server(
             assert trips(lambda: kept.table("t").upsert(rows(0, 10))) <= 6
             kept.table("t").compact()
         assert trips(lambda: table.upsert(rows(50, 150))) <= 6, "another one's merge changes files alone"
-        with store.context.catalog.reading() as tx:
-            tx.check_whole()
+        store.context.catalog.check_whole()
 
 
 def test_merges_after_a_commit_ask_at_once_what_others_wait_for(
@@ -193,8 +192,7 @@ def test_merges_after_a_commit_ask_at_once_what_others_wait_for(
         assert sum(waits) <= 24 * 4 + 3 * 32
         assert store.status()["tables"][0]["fragments"] <= 24
         assert store.table("t").scan().to_table().num_rows == 100
-        with store.context.catalog.reading() as tx:
-            tx.check_whole()
+        store.context.catalog.check_whole()
 
 
 def test_a_store_that_nobody_closes_leaves_no_connection_behind(
@@ -210,14 +208,11 @@ def test_a_store_that_nobody_closes_leaves_no_connection_behind(
         warnings.simplefilter("always")
         gc.collect()
     assert [str(warning.message) for warning in message] == []
-    ours = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND pid <> pg_backend_pid()")
-    engine = create_engine(postgres.url(database))
-    try:
-        with engine.connect() as connection:
-            for _ in range(1_000):  # a server needs a moment
-                if not (left := connection.execute(ours, {"name": database}).scalar_one()):
-                    break
-                time.sleep(0.01)
-            assert left == 0
-    finally:
-        engine.dispose()
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    with connect(postgres, database) as connection:
+        for _ in range(1_000):  # a server needs a moment
+            ((left,),) = connection.execute(ours, (database,)).fetchall()
+            if not left:
+                break
+            time.sleep(0.01)
+        assert left == 0

@@ -201,7 +201,8 @@ def test_a_removed_shard_whose_disk_was_taken_out_is_listed_until_nothing_needs_
         else:
             assert store.keep().problems == []
 
-    clock, roots = ManualClock(time.time()), {name: str(tmp_path / name) for name in ("a", "c", "c2")}
+    clock = ManualClock(round(time.time()))
+    roots = {name: str(tmp_path / name) for name in ("a", "c", "c2")}
     for root in roots.values():
         Path(root).mkdir()
     with Store.create(

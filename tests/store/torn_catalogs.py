@@ -23,7 +23,6 @@ import os
 import random
 import resource
 import shutil
-import sqlite3
 import struct
 import sys
 import traceback
@@ -33,6 +32,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import apsw
 import pyarrow as pa
 
 from elasticscan.base.errors import CatalogOutdated, ElasticScanError
@@ -112,11 +112,11 @@ class Life:
         for end, content in files.items():
             Path(f"{scratch}{end}").write_bytes(content)
         Path(f"{scratch}-shm").unlink(missing_ok=True)
-        with closing(sqlite3.connect(scratch)) as copy:
+        with closing(apsw.Connection(str(scratch))) as copy:
             copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.moments.append(Moment(commit, files, scratch.read_bytes()))
         if restarts:
-            with closing(sqlite3.connect(self.place / "catalog.db")) as other:
+            with closing(apsw.Connection(str(self.place / "catalog.db"))) as other:
                 other.execute("PRAGMA wal_checkpoint(RESTART)")
 
     def _files(self) -> Content:
@@ -127,16 +127,10 @@ class Life:
     def newest(self) -> int:
         return self.moments[-1].commit
 
-    def kept(self) -> list[Path]:
-        """Logs that were kept aside."""
-        return list(self.place.glob("catalog.db-wal.kept-*"))
-
     def put(self, files: Content) -> None:
         """Put files where the catalog's are: the database's own file stays, or it would be a copy's."""
         database = self.place / "catalog.db"
         database.write_bytes(files[""])
-        for kept in self.kept():
-            kept.unlink()
         for end in ("-wal", "-shm"):
             path = Path(f"{database}{end}")
             path.unlink(missing_ok=True)
@@ -308,36 +302,25 @@ def _look(life: Life, torn: Torn) -> str:
             if rows_at(store, commit) != life.states[commit]:
                 raise TornUnseenError(f"{torn.what}: other rows at {commit}")
         if seen != life.newest:
-            kept = life.kept()
-            if [path.read_bytes() for path in kept] != [log for log in _logs(torn) if len(log) > LOG_HEAD]:
-                raise TornUnseenError(f"{torn.what}: its log is not kept")
-            _refuses(store, torn, seen, *(path.name for path in kept))
+            _refuses(store, torn, seen)
             return "older"
         if {each.number for each in store.table("t").history()} & life.states.keys() != set(commits):
             raise TornUnseenError(f"{torn.what}: the history is not that of {commits}")
         store.table("t").upsert({"id": [-1], "v": [-1]})
         if rows_at(store) != life.states[seen] | {-1: -1}:
             raise TornUnseenError(f"{torn.what}: other rows after a write")
-        if life.kept():
-            raise TornUnseenError(f"{torn.what}: a log is kept that lost nothing")
         if (found := store.verify()) and torn.whole:
             raise TornUnseenError(f"{torn.what}: {found[0]}")
         return "damage that verify tells of" if found else "newest"
 
 
-def _logs(torn: Torn) -> list[bytes]:
-    return [content for end, content in torn.files.items() if end == "-wal"]
-
-
-def _refuses(store: Store, torn: Torn, seen: int, *names: str) -> None:
+def _refuses(store: Store, torn: Torn, seen: int) -> None:
     """The roots know of later commits, so nobody is reported that there are none, and nothing is written."""
     table = store.table("t")
     for call in (table.history, lambda: table.upsert({"id": [-1], "v": [-1]})):
         try:
             call()
-        except CatalogOutdated as error:
-            if any(name not in str(error) for name in names):
-                raise TornUnseenError(f"{torn.what}: {error} does not name {names}") from error
+        except CatalogOutdated:
             continue
         raise TornUnseenError(f"{torn.what}: it went on after {seen}, and later commits were acknowledged")
 

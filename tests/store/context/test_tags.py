@@ -15,10 +15,8 @@ from elasticscan.base.errors import (
     LimitExceeded,
     NotFound,
     SnapshotExpired,
-    StoreDamaged,
 )
-from elasticscan.catalog import tags as catalog_tags
-from elasticscan.catalog.tables import tags
+from elasticscan.catalog import holds
 from elasticscan.store import Store, Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -147,30 +145,12 @@ def test_only_a_snapshot_that_is_there_gets_a_tag(store: Store, table: Table) ->
 
 
 def test_tags_are_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_tags, "MAX_TAGS", 2)
+    monkeypatch.setattr(holds, "MAX_TAGS", 2)
     assert limits.MAX_TAGS > 2
     for name in ("a", "b"):
         table.tag(name)
     with pytest.raises(LimitExceeded, match="2 tags"):
         table.tag("c")
-
-
-def test_a_tag_that_a_damaged_catalog_hides_is_missed(store: Store, table: Table) -> None:
-    table.tag("v1")
-    table.tag("v2")
-    with store.context.catalog.writing() as tx:
-        tx._sql.execute(tags.delete().where(tags.c.name == "v1"))
-    for use in (table.tags, table.compact, lambda: table.scan(snapshot="v1")):
-        with pytest.raises(StoreDamaged):
-            use()
-
-
-def test_a_tag_whose_snapshot_is_gone_is_damage(store: Store, table: Table) -> None:
-    table.tag("v1")
-    newest = table.upsert(rows(range(5), "b"))
-    with store.context.catalog.writing() as tx:
-        tx.set_oldest_snapshot(table.definition.id, newest)
-    assert ["its tag says" in str(found) for found in store.verify()] == [True]
 
 
 def test_tags_outlive_an_adoption(store: Store, table: Table) -> None:

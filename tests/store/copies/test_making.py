@@ -15,9 +15,9 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import apsw
 import pyarrow as pa
 import pytest
-from sqlalchemy import Engine, event
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -95,13 +95,19 @@ def killed_at(point: int, make: Making, original: Path, new: Path) -> bool:
             if passed == point:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+        def statement(*_: object) -> bool:
+            here()
+            return True
+
+        def traced(connection: apsw.Connection) -> None:
+            connection.exec_trace = statement
+
         def is_kept(name: str, arguments: tuple[Any, ...]) -> None:
             if name in EVENTS and str(arguments[0]).startswith(str(new.parent)):
                 here()
 
         try:
-            for name in ("before_cursor_execute", "commit"):
-                event.listen(Engine, name, here)
+            apsw.connection_hooks.append(traced)
             sys.addaudithook(is_kept)
             make(original, new)
             os._exit(FINISHED)
@@ -156,9 +162,9 @@ def test_a_store_whose_making_is_killed_is_whole_or_is_not_there_and_can_be_made
 @pytest.mark.parametrize(
     ("make", "where"),
     [
-        (restore, "elasticscan.catalog.seal_keys.SecretTx.take_incarnation"),
+        (restore, "elasticscan.catalog.secrets.SecretTx.take_incarnation"),
         (repair, "elasticscan.store.repair.rebuild.create_index"),
-        (repair, "elasticscan.catalog.placement.PlacementTx.moves_to"),
+        (repair, "elasticscan.catalog.secrets.SecretTx.moves_to"),
     ],
 )
 def test_what_fails_amid_the_making_of_a_store_leaves_nothing(

@@ -14,7 +14,6 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import LimitExceeded, SchemaMismatch
 from elasticscan.catalog import Catalog
-from elasticscan.catalog.connections import Watch
 from elasticscan.store import Store, Table
 from elasticscan.store.reading import getting
 
@@ -165,9 +164,9 @@ def test_a_warm_read_looks_at_the_catalog_twice(
     place: Place, trips: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, transactions = list[int](), list[int]()
-    row, reading = Watch.row, Catalog.reading
-    monkeypatch.setattr(Watch, "row", lambda self: looks.append(1) or row(self))
-    monkeypatch.setattr(Catalog, "reading", lambda *asked: transactions.append(1) or reading(*asked))
+    versions, reading = Catalog.versions, Catalog.reading
+    monkeypatch.setattr(Catalog, "versions", lambda self: looks.append(1) or versions(self))
+    monkeypatch.setattr(Catalog, "reading", lambda self: transactions.append(1) or reading(self))
     trips.get([1])
     for asked in ([5], [1000], range(100)):
         looks.clear(), transactions.clear()

@@ -1,0 +1,360 @@
+"""Checkpoints: the state as of a number, in parts, so that opening a store need not fold its whole log.
+
+    part            content
+    store           all that is small: shards, tablets, tables, indexes, tags, secrets, commits in the log
+    fragments/T     the fragments of table T, as an Arrow stream; runs/T: the runs of its indexes
+    statistics/T    (id of a file, what is known of its values); read only when a plan asks
+    manifest        the fold version, (number, digest) of the state, and each part with its sha256
+
+Parts are written in short transactions, and the manifest last: a checkpoint without it does not
+exist. A part that is what it was two checkpoints before is not written again: the manifest names the number
+under which it lies. The two newest checkpoints stay, and have no part in common: a damaged one is skipped for
+the one before, and more of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+
+import msgpack
+import pyarrow as pa
+
+from elasticscan.base.errors import StoreDamaged, StoreTooNew
+from elasticscan.catalog import tables
+from elasticscan.catalog.believed_time import Belief
+from elasticscan.catalog.codec import pack_value, unpack_value
+from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
+from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
+from elasticscan.catalog.home import LogHome, Row, Transaction, retry
+from elasticscan.catalog.state import FOLD_VERSION, StoreState
+from elasticscan.catalog.table_state import (
+    DroppedTable,
+    InlineCommit,
+    NamedSnapshot,
+    RemovedFile,
+    TableState,
+)
+from elasticscan.metadata import Fragment, IndexInfo, IndexRun, Secret, TableInfo
+from elasticscan.topology import Placement, Shard, Tablet
+
+KEPT = 2  # checkpoints
+_BYTES_AT_ONCE = 1 << 20  # that one transaction writes
+_DROPPED_AT_ONCE = 500
+_STATISTICS = pa.schema([pa.field("id", pa.int64(), False), pa.field("body", pa.binary(), False)])
+
+
+@dataclass(frozen=True, slots=True)
+class _TablePart:
+    info: TableInfo
+    newest: int
+    rows: int
+    bytes: int
+    indexes: tuple[IndexInfo, ...]
+    tags: tuple[NamedSnapshot, ...]
+    memory: tuple[InlineCommit, ...]
+    overwrites: tuple[int, ...]
+    overwritten: int
+    removed: tuple[RemovedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _StorePart:
+    layout: int
+    stable_since: int
+    commit: int
+    commit_time: int
+    time: int
+    belief: Belief
+    store_id: str
+    incarnation: str
+    home: str | None
+    hash: str
+    retention_seconds: float
+    created_at: float
+    tablets: tuple[Tablet, ...]
+    shards: tuple[Shard, ...]
+    removed_shards: tuple[Shard, ...]
+    secrets: tuple[Secret, ...]
+    touched: Mapping[int, int]
+    reserved: Mapping[int, TableInfo]
+    dropped: Mapping[int, DroppedTable]
+    condemned: tuple[tuple[int, str], ...]
+    topology: tuple[int, bool]
+    newest_ids: Mapping[str, int]
+    tables: tuple[_TablePart, ...]
+
+
+# The fields that a state and its part have in common.
+_AS_THEY_ARE = (
+    *("layout", "stable_since", "commit", "commit_time", "time", "belief", "store_id", "incarnation", "home"),
+    *("hash", "retention_seconds", "created_at", "touched", "reserved", "dropped", "topology", "newest_ids"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartReference:
+    """A part of a checkpoint: the number under which it lies, and the digest of its bytes."""
+
+    name: str
+    number: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointManifest:
+    number: int
+    digest: bytes
+    parts: tuple[PartReference, ...]
+
+    def part(self, name: str) -> PartReference:
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise damaged_log(f"checkpoint {self.number} has no part {name}")
+
+
+def parts_of(state: StoreState) -> dict[str, bytes]:
+    """Return the parts of a state's checkpoint, without statistics."""
+    own = (
+        _TablePart(**{name: getattr(table, name) for name in _TablePart.__slots__})
+        for _, table in sorted(state.tables.items())
+    )
+    store = _StorePart(
+        **{name: getattr(state, name) for name in _AS_THEY_ARE},
+        tablets=state.placement.tablets,
+        shards=tuple(state.shards.values()),
+        removed_shards=tuple(state.removed_shards.values()),
+        secrets=tuple(state.secrets.values()),
+        condemned=tuple(sorted(state.condemned)),
+        tables=tuple(own),
+    )
+    parts = {"store": pack_value(store)}
+    for id, table in state.tables.items():  # noqa: A001
+        parts[f"fragments/{id}"] = _stream(table.fragments.merged())
+        parts[f"runs/{id}"] = _stream(table.runs.merged())
+    return parts
+
+
+def state_of(number: int, digest: bytes, part: Callable[[str], bytes]) -> StoreState:
+    """Return the state whose parts are given by their names.
+
+    Raises:
+        ValueError: they hold none.
+    """
+    store = unpack_value(_StorePart, part("store"))
+    return StoreState(
+        number=number,
+        digest=digest,
+        **{name: getattr(store, name) for name in _AS_THEY_ARE},
+        placement=Placement.of(store.tablets),
+        shards={shard.id: shard for shard in store.shards},
+        removed_shards={shard.id: shard for shard in store.removed_shards},
+        tables={own.info.id: _table_of(own, part) for own in store.tables},
+        condemned=frozenset(store.condemned),
+        secrets={secret.id: secret for secret in store.secrets},
+    )
+
+
+def _table_of(own: _TablePart, part: Callable[[str], bytes]) -> TableState:
+    return TableState(
+        **{name: getattr(own, name) for name in _TablePart.__slots__},
+        fragments=FileSet(Fragment, _table(part(f"fragments/{own.info.id}"), FRAGMENT_COLUMNS)),
+        runs=FileSet(IndexRun, _table(part(f"runs/{own.info.id}"), RUN_COLUMNS)),
+    )
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _table(content: bytes, schema: pa.Schema) -> pa.Table:
+    try:
+        rows = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+    if rows.schema != schema:
+        raise ValueError("it has other columns")
+    return rows.combine_chunks()
+
+
+def manifests(home: LogHome | Transaction) -> list[CheckpointManifest]:
+    """Return the manifests that can be read, the newest first."""
+    found = []
+    for number, fold, digest, content in home.execute(tables.MANIFESTS):
+        if not is_sealed(content, digest) or not isinstance(fold, int):
+            continue
+        if fold > FOLD_VERSION:
+            raise StoreTooNew(
+                f"checkpoint {number} of the log was written by a newer release; upgrade elasticscan",
+                known=FOLD_VERSION,
+            )
+        if fold == FOLD_VERSION:
+            with suppress(ValueError):  # it was sealed as something else
+                found.append(unpack_value(CheckpointManifest, content))
+    return found
+
+
+Contents = Mapping[tuple[int, str], bytes]  # of parts, by the number under which they lie, and their names
+
+
+def _contents(home: LogHome | Transaction, manifest: CheckpointManifest, statistics: bool) -> Contents:
+    """Return the parts of a checkpoint as they lie there, of statistics or of all else."""
+    statement = tables.CHECKPOINT_STATISTICS if statistics else tables.CHECKPOINT_STATE
+    numbers = sorted({part.number for part in manifest.parts})
+    rows = (row for number in numbers for row in home.execute(statement, {"number": number}))
+    return {(number, name): content for number, name, content in rows}
+
+
+def read_part(contents: Contents, reference: PartReference) -> bytes:
+    """Return a part of a checkpoint. Raises `StoreDamaged` where it is not what was written."""
+    content = contents.get((reference.number, reference.name))
+    if content is None or not is_sealed(content, reference.digest):
+        raise damaged_log(f"part {reference.name} of checkpoint {reference.number} is not what was written")
+    return content
+
+
+def newest_state(home: LogHome | Transaction) -> StoreState | None:
+    """Return the state of the newest checkpoint that is whole; None where there is none."""
+    for manifest in manifests(home):
+        try:
+            return read_state(home, manifest)
+        except (StoreDamaged, ValueError):
+            continue  # the one before, and more of the log
+    return None
+
+
+def read_state(home: LogHome | Transaction, manifest: CheckpointManifest) -> StoreState:
+    """Return the state of a checkpoint, which is one of this log."""
+    logged = home.execute(tables.DIGEST, {"number": manifest.number})
+    if logged != [(manifest.digest,)]:
+        raise damaged_log(f"checkpoint {manifest.number} is of another log")
+    contents = _contents(home, manifest, statistics=False)
+    return state_of(manifest.number, manifest.digest, lambda name: read_part(contents, manifest.part(name)))
+
+
+def write(
+    home: LogHome, state: StoreState, statistics: Mapping[int, Mapping[int, bytes]]
+) -> CheckpointManifest:
+    """Write the checkpoint of a state, read it back, and remove those that are not kept.
+
+    `statistics` are, for each table, those of its files by id.
+    """
+    before = [manifest for manifest in manifests(home) if manifest.number < state.number]
+    parts = parts_of(state)
+    for id in state.tables:  # noqa: A001
+        rows = [{"id": file, "body": body} for file, body in sorted(statistics.get(id, {}).items())]
+        parts[f"statistics/{id}"] = _stream(pa.Table.from_pylist(rows, schema=_STATISTICS))
+    # Of the checkpoint before the last: what is damaged in one part is whole in the other that is kept.
+    known = dict[tuple[str, bytes], PartReference]()
+    for manifest in before[1:KEPT]:
+        there = {**_contents(home, manifest, False), **_contents(home, manifest, True)}
+        whole = (
+            part for part in manifest.parts if is_sealed(there.get((part.number, part.name)), part.digest)
+        )
+        known = {(part.name, part.digest): part for part in whole}
+    references = []
+    for name, content in parts.items():
+        digest = sha256(content).digest()
+        references.append(known.get((name, digest)) or PartReference(name, state.number, digest))
+    manifest = CheckpointManifest(state.number, state.digest, tuple(references))
+    new = [(part.name, parts[part.name]) for part in references if part.number == state.number]
+    _write_rows(home, state.number, [*new, ("manifest", pack_value(manifest))])
+    read_state(home, manifest)
+    _remove_old(home)
+    return manifest
+
+
+def _write_rows(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:
+    """Write parts in order, in as many transactions as keep each of them short."""
+    some, size = list[tuple[str, bytes]](), 0
+    for part in parts:
+        if size + len(part[1]) > _BYTES_AT_ONCE and some:
+            retry(home, partial(_write_some, home, number, some))
+            some, size = [], 0
+        some, size = [*some, part], size + len(part[1])
+    retry(home, partial(_write_some, home, number, some))
+
+
+def _write_some(home: LogHome, number: int, parts: Sequence[tuple[str, bytes]]) -> None:
+    with home.writing() as transaction:
+        for part, content in parts:
+            values = {"number": number, "part": part, "fold": FOLD_VERSION}
+            values |= {"digest": sha256(content).digest(), "bytes": content}
+            transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
+            transaction.execute(tables.INSERT_CHECKPOINT, values)
+
+
+def _remove_old(home: LogHome) -> None:
+    """Remove the parts that no kept checkpoint names."""
+    kept = manifests(home)[:KEPT]
+    named = {(part.number, part.name) for manifest in kept for part in manifest.parts}
+    named |= {(manifest.number, "manifest") for manifest in kept}
+    newest = max(manifest.number for manifest in kept)
+    there = home.execute(tables.CHECKPOINT_PARTS)
+
+    def remove() -> None:
+        with home.writing() as transaction:
+            for number, part in there:
+                if (number, part) not in named and number < newest:
+                    transaction.execute(tables.DELETE_CHECKPOINT, {"number": number, "part": part})
+
+    retry(home, remove)
+
+
+def statistics_in(
+    home: LogHome | Transaction, manifest: CheckpointManifest, of: Collection[int]
+) -> dict[int, dict[int, bytes]]:
+    """Return what a checkpoint knows of the values in files, by table and file.
+
+    Tables that are newer, or of which it is damaged, are left out.
+    """
+    names = {f"statistics/{table}": table for table in of}
+    asked = [part for part in manifest.parts if part.name in names]
+    contents = _contents(home, manifest, statistics=True) if asked else {}
+    found = dict[int, dict[int, bytes]]()
+    for part in asked:
+        with suppress(StoreDamaged, ValueError):
+            rows = _table(read_part(contents, part), _STATISTICS)
+            bodies = zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True)
+            found[names[part.name]] = dict(bodies)
+    return found
+
+
+def unpack_statistics_part(content: bytes) -> dict[int, bytes]:
+    """Return the statistics that a record brought, by the ordinals of its files."""
+    unpacked: dict[int, bytes] = msgpack.unpackb(content, strict_map_key=False)
+    return unpacked
+
+
+def drop_covered(home: LogHome) -> int:
+    """Drop values, and rows that lie in files, which checkpoints cover; returns how many parts.
+
+    All that are kept must cover them: should one be damaged, the other still leads to the state.
+    """
+    kept = manifests(home)[:KEPT]
+    if len(kept) < KEPT:
+        return 0
+    *_, state = (read_state(home, manifest) for manifest in kept)
+    needed = {(commit.number, own) for own, table in state.tables.items() for commit in table.memory}
+    dropped, after = 0, -1
+    while True:
+        asked = {"after": after, "upto": state.number, "most": _DROPPED_AT_ONCE}
+        some = home.execute(tables.DROPPABLE, asked)
+        if not some:
+            return dropped
+        going = [part for part in some if part[2] != ROWS or (part[0], part[1]) not in needed]
+        retry(home, partial(_delete, home, going))
+        dropped, after = dropped + len(going), some[-1][0]
+
+
+def _delete(home: LogHome, parts: Sequence[Row]) -> None:
+    with home.writing() as transaction:
+        for number, table, part in parts:
+            transaction.execute(tables.DELETE_PART, {"number": number, "table": table, "part": part})

@@ -1,0 +1,180 @@
+"""The rows of a log, and the chain of their digests.
+
+    digest(n) = sha256(digest(n - 1) ++ number ++ time ++ sha256(all other columns))
+
+with number and time as eight bytes each, the highest first: a database server can compute that by itself, and
+number a commit and seal it in one statement. `hashes` seals what a record has in other tables. So any entry
+or part that was altered, lost, repeated or exchanged is found by whoever reads on from a digest that is known
+to be right; that the newest ones are missing is found by whoever has seen a later number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import msgpack
+
+from elasticscan.base.errors import RESTORE, StoreDamaged, StoreTooNew
+from elasticscan.catalog.codec import unpack_value
+from elasticscan.metadata import FORMATS, Record, table_of
+
+GENESIS: Final = bytes(32)  # the digest before the first entry, whose number is 0
+
+# The parts of a record that are kept apart from its entry, by table.
+VALUE, ROWS, STATISTICS, TOPOLOGY = "value", "rows", "statistics", "topology"
+
+Part = tuple[int, str]  # table, name of the part
+Digest = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """The part of an entry that its writer knows before it has a number.
+
+    Attributes:
+        id: 16 random bytes, by which a writer finds out whether its append went through.
+        format: of the record's kind.
+        operation: of a write, as the history names it; values may be dropped, entries stay.
+        clock: the writer's, in microseconds; 0 where the database gives the time, which is then its own.
+        table: that the record is about; 0 for the store.
+        rows, size: as the record says; 0 for most kinds.
+        app_id, app_version: under which a write is committed once.
+        metadata: of a write, by the user, as JSON.
+        hashes: msgpack of [table, part, sha256 of its bytes], ascending.
+    """
+
+    id: bytes
+    kind: str
+    format: int
+    operation: str | None
+    clock: int
+    table: int
+    rows: int
+    size: int
+    app_id: str | None
+    app_version: int | None
+    metadata: str | None
+    hashes: bytes
+
+    @property
+    def seal(self) -> bytes:
+        """The sha256 of all columns that a writer knows."""
+        return sha256(msgpack.packb(astuple(self))).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One row of the log: `time` is in microseconds since the epoch, UTC, and grows with the number."""
+
+    number: int
+    time: int
+    row: LogRow
+    digest: bytes
+
+    def follows(self, digest: bytes) -> bool:
+        """Return True if it is what was appended after the entry with this digest."""
+        try:
+            return chained(digest, self.number, self.time, self.row.seal) == self.digest
+        except (AttributeError, TypeError, OverflowError):  # a damaged row may have a value of any type
+            return False
+
+
+def chained(digest: bytes, number: int, time: int, seal: bytes) -> bytes:
+    """Return the digest of an entry, from that of the one before."""
+    return sha256(digest + number.to_bytes(8, "big") + time.to_bytes(8, "big") + seal).digest()
+
+
+def entry_of(row: Sequence[Any]) -> LogEntry:
+    """Return an entry as the tables have it, which is still to be checked."""
+    number, time, digest, *values = row[:15]
+    return LogEntry(number, time, LogRow(*values), digest)
+
+
+def linked_entry(row: Sequence[Any]) -> LogEntry:
+    """Return an entry that was read with the digest of the one before, which it must follow."""
+    entry = entry_of(row)
+    check_chain(GENESIS if entry.number == 0 else row[-1], [entry])
+    return entry
+
+
+def row_of(
+    id: bytes,  # noqa: A002
+    record: Record,
+    parts: Mapping[Part, bytes],
+    app: tuple[str, int] | None = None,
+    metadata: str | None = None,
+    clock: int = 0,
+) -> LogRow:
+    """Return the row of a record, which seals its parts."""
+    kind = type(record).__name__
+    hashes = [[table, name, sha256(content).digest()] for (table, name), content in sorted(parts.items())]
+    return LogRow(
+        id,
+        kind,
+        FORMATS[kind][1],
+        getattr(record, "operation", None),
+        clock,
+        table_of(record),
+        getattr(record, "rows", 0),
+        getattr(record, "bytes", 0),
+        None if app is None else app[0],
+        None if app is None else app[1],
+        metadata,
+        msgpack.packb(hashes),
+    )
+
+
+def record_of(entry: LogEntry, value: bytes) -> Record:
+    """Return the record of an entry.
+
+    Raises:
+        StoreTooNew: this release does not know its kind, or its format.
+        StoreDamaged: the value is not the one that was appended.
+    """
+    row = entry.row
+    kind, known = FORMATS.get(row.kind, (None, 0))
+    if kind is None or row.format > known:
+        raise StoreTooNew(
+            f"record {entry.number} of the log is a {row.kind} of format {row.format}, which this release "
+            "does not know; upgrade elasticscan",
+            known=known,
+        )
+    check_part(entry, (row.table, VALUE), value)
+    try:
+        record: Record = unpack_value(kind, value)
+    except ValueError as error:
+        raise damaged_log(f"record {entry.number} cannot be decoded ({error})") from error
+    return record
+
+
+def part_hashes(entry: LogEntry) -> dict[Part, bytes]:
+    """Return the digests of what an entry, which was checked, has apart from it."""
+    return {(table, name): digest for table, name, digest in msgpack.unpackb(entry.row.hashes)}
+
+
+def check_part(entry: LogEntry, part: Part, content: object) -> None:
+    """Raise `StoreDamaged` unless bytes are the part of an entry that was appended with it."""
+    if not is_sealed(content, part_hashes(entry).get(part)):
+        raise damaged_log(f"the {part[1]} of record {entry.number} are not what was written")
+
+
+def is_sealed(content: object, digest: object) -> bool:
+    """Return True if a value is bytes with this digest; one of a damaged row may be anything."""
+    return isinstance(content, bytes) and sha256(content).digest() == digest
+
+
+def check_chain(digest: bytes, entries: Iterable[LogEntry]) -> None:
+    """Raise `StoreDamaged` unless entries are those that were appended after the one with a digest."""
+    for entry in entries:
+        if not entry.follows(digest):
+            raise damaged_log(f"record {entry.number} is not the one that was appended there")
+        digest = entry.digest
+
+
+def damaged_log(why: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"the catalog cannot be read: {why} (`elasticscan verify` checks all of it); {RESTORE}", detail=why
+    )

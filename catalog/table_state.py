@@ -1,0 +1,225 @@
+"""The state of one table, and the fold of what a record changes of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from elasticscan.base.errors import RESTORE, StoreDamaged
+from elasticscan.catalog.entries import Digest
+from elasticscan.catalog.files import FileSet
+from elasticscan.metadata import (
+    FileChanges,
+    Fragment,
+    IndexInfo,
+    IndexRun,
+    MoveSwitched,
+    StagedRun,
+    TableInfo,
+    file_id,
+)
+from elasticscan.topology import SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class InlineCommit:
+    """A commit whose rows, or those of some slots, lie in the log: a part of the table's memory fragment.
+
+    `digest` is the sha256 of its rows as they lie there.
+    """
+
+    number: int
+    definition: int
+    rows: int
+    bytes: int
+    tombstones: int
+    slots: SlotSet
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A file that serves no slot any more, and may still be on its disk.
+
+    Attributes:
+        id: its own.
+        fragment: the id of its fragment, which it is itself unless it is a run of an index.
+        number: of the record since which it serves none.
+        time: of that, no earlier than the store believed it to be, in microseconds.
+        bytes: its size.
+        first, last: the numbers of its rows' commits.
+    """
+
+    id: int
+    fragment: int
+    shard: int
+    path: str
+    number: int
+    time: int
+    bytes: int
+    first: int
+    last: int
+
+    @property
+    def is_run(self) -> bool:
+        return self.id != self.fragment
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A table that is gone, and its files that may still be on their disks."""
+
+    name: str
+    files: tuple[RemovedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSnapshot:
+    """A tag of a table."""
+
+    name: str
+    snapshot: int
+    made_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as of a number.
+
+    Attributes:
+        newest: the number of its newest commit.
+        rows, bytes: that its commits wrote, tombstones included.
+        memory: its commits that lie in the log, ascending.
+        overwrites: numbers of commits that replaced all rows, of those up to the horizon the newest alone.
+        overwritten: rows that the commits before the newest of these wrote.
+        removed: its files that serve no slot any more, and may still be on their disks.
+    """
+
+    info: TableInfo
+    newest: int = 0
+    rows: int = 0
+    bytes: int = 0
+    indexes: tuple[IndexInfo, ...] = ()
+    tags: tuple[NamedSnapshot, ...] = ()
+    memory: tuple[InlineCommit, ...] = ()
+    overwrites: tuple[int, ...] = ()
+    overwritten: int = 0
+    removed: tuple[RemovedFile, ...] = ()
+    fragments: FileSet[Fragment] = field(default_factory=lambda: FileSet.empty(Fragment))
+    runs: FileSet[IndexRun] = field(default_factory=lambda: FileSet.empty(IndexRun))
+
+    @property
+    def memory_bytes(self) -> int:
+        """The size of its rows in the log."""
+        return sum(commit.bytes for commit in self.memory)
+
+    def served_by(self, changes: FileChanges) -> int:
+        """Return how many slots the fragments and commits serve that changes take rows from, in sum."""
+        sources = {*changes.removed, *(file for file, _ in changes.slots)}
+        fragments = self.fragments.where("id", sources) if sources else []
+        served = [fragment.slots for fragment in fragments]
+        served += [commit.slots for commit in self.memory if commit.number in changes.flushed]
+        return sum(map(len, served))
+
+
+def misfit(why: str) -> StoreDamaged:
+    """Return the error for a record that does not fit the state before it."""
+    return StoreDamaged(f"a record of the log does not fit what came before it: {why}; {RESTORE}")
+
+
+class Since(NamedTuple):
+    """The record since which files are gone, and its time as `RemovedFile` has it."""
+
+    number: int
+    time: int
+
+
+def with_files(table: TableState, files: FileChanges, since: Since, first: int = 0) -> TableState:
+    """Return a table after changes of its files, the first of which has the ordinal `first`."""
+    number = since.number
+    named = {*files.removed, *(file for file, _ in files.slots), *(each.fragment for each in files.runs)}
+    missing = table.fragments.missing(named)
+    if missing:
+        raise misfit(f"fragment {min(missing)} is not there")
+    table = without(table, files.removed, since)
+    fragments, runs, ordinal = list[Fragment](), list[IndexRun](), first
+    for added in files.added:
+        low, high = added.min_number or number, added.max_number or number
+        fragment = added.file.entered(file_id(number, ordinal), table.info.id, low, high)
+        fragments.append(fragment)
+        ordinal += 1
+        for run in added.file.runs:
+            runs.append(_entered(run, file_id(number, ordinal), fragment.id))
+            ordinal += 1
+    for extra in files.runs:
+        runs.append(_entered(extra.run, file_id(number, ordinal), extra.fragment))
+        ordinal += 1
+    return replace(
+        table,
+        memory=_unflushed(table.memory, files),
+        removed=not_forgotten(table.removed, files),
+        fragments=table.fragments.with_slots(dict(files.slots)).with_added(fragments),
+        runs=table.runs.with_added(runs),
+    )
+
+
+def struck(table: TableState, record: MoveSwitched, since: Since) -> TableState:
+    """Return a table whose fragments at the source of a move serve its slots no longer."""
+    there, slots = table.fragments.where("shard", {record.tablet.shard}), record.tablet.slots
+    left = {f.id: f.slots - slots for f in there if not f.slots.isdisjoint(slots)}
+    table = replace(table, fragments=table.fragments.with_slots({f: own for f, own in left.items() if own}))
+    return without(table, [f for f, own in left.items() if not own], since)
+
+
+def without(table: TableState, ids: Collection[int], since: Since) -> TableState:
+    """Return a table without some fragments and their runs; all their files are noted as removed."""
+    if not ids:
+        return table
+    going = set(ids)
+    files = (_removed(fragment, fragment, since) for fragment in table.fragments.where("id", going))
+    table = replace(table, removed=(*table.removed, *files))
+    table = without_runs(table, table.runs.where("fragment", going), since)
+    return replace(table, fragments=table.fragments.with_removed(going))
+
+
+def _removed(file: Fragment | IndexRun, fragment: Fragment, since: Since) -> RemovedFile:
+    """Return a file, which is a fragment's own or one of its runs, as it goes."""
+    commits = fragment.min_commit, fragment.max_commit
+    return RemovedFile(file.id, fragment.id, fragment.shard, file.path, *since, file.bytes, *commits)
+
+
+def without_runs(table: TableState, runs: Sequence[IndexRun], since: Since) -> TableState:
+    """Return a table without some runs of its indexes, whose files are noted as removed."""
+    if not runs:
+        return table
+    of = {fragment.id: fragment for fragment in table.fragments.where("id", {run.fragment for run in runs})}
+    files = (_removed(run, of[run.fragment], since) for run in runs)
+    left = table.runs.with_removed({run.id for run in runs})
+    return replace(table, runs=left, removed=(*table.removed, *files))
+
+
+def _entered(run: StagedRun, id: int, fragment: int) -> IndexRun:  # noqa: A002
+    return IndexRun(id, run.index, fragment, run.path, run.rows, run.bytes, run.tail, run.digest)
+
+
+def not_forgotten(removed: tuple[RemovedFile, ...], files: FileChanges) -> tuple[RemovedFile, ...]:
+    """Return the removed files that may still be on their disks."""
+    if not files.forgotten:
+        return removed
+    forgotten = set(files.forgotten)
+    return tuple(file for file in removed if (file.shard, file.path) not in forgotten)
+
+
+def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[InlineCommit, ...]:
+    """Return the commits in the log without those, or their slots, that lie in files now."""
+    if not files.flushed:
+        return memory
+    flushed, there = set(files.flushed), {commit.number for commit in memory}
+    if not flushed <= there:
+        raise misfit(f"commit {min(flushed - there)} is flushed, and its rows are not in the log")
+    left = (
+        replace(commit, slots=commit.slots - files.flushed_slots) if commit.number in flushed else commit
+        for commit in memory
+    )
+    return tuple(commit for commit in left if commit.slots)

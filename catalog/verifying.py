@@ -1,0 +1,174 @@
+"""The check of a whole log: all that lies in its tables is what was appended, and leads to one state.
+
+It reads one snapshot: the log may go on meanwhile. Statistics are left out: who reads them leaves out what is
+damaged, and no row depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgpack
+
+from elasticscan.catalog import checkpoints, tables
+from elasticscan.catalog.checkpoints import KEPT, CheckpointManifest
+from elasticscan.catalog.entries import (
+    GENESIS,
+    ROWS,
+    STATISTICS,
+    TOPOLOGY,
+    LogEntry,
+    check_chain,
+    check_part,
+    damaged_log,
+    entry_of,
+    is_sealed,
+    linked_entry,
+    part_hashes,
+)
+from elasticscan.catalog.files import FileSet
+from elasticscan.catalog.home import LogHome, Transaction, head_in
+from elasticscan.catalog.leases import leases
+from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.table_state import TableState
+from elasticscan.metadata import STORE, Fragment, IndexRun
+
+_BATCH: Final = 500  # entries, with all that they have apart from them
+_ALL: Final = (1 << 63) - 1
+
+Fold = Callable[[Transaction, StoreState | None], StoreState]
+
+
+def check_log(home: LogHome, fold: Fold) -> None:
+    """Check the chain, all parts of records and checkpoints, topologies and leases.
+
+    Args:
+        fold: returns the state as of the head, from one before; None for the first.
+
+    Raises:
+        StoreDamaged: something is not what was written, or missing.
+    """
+    with home.reading() as sql:
+        kept = _kept_checkpoints(sql)
+        trimmed = kept[-1].number if len(kept) == KEPT else -1
+        rows = _check_entries(sql, trimmed)
+        state = _state_of_all(sql, kept, trimmed, fold)
+        for number, table in state.tables.items():
+            for commit in table.memory:
+                if (commit.number, number) not in rows:
+                    raise damaged_log(f"the rows of record {commit.number} are missing")
+        _check_topologies(sql, state)
+        leases(home)
+
+
+def _kept_checkpoints(sql: Transaction) -> list[CheckpointManifest]:
+    """Return the manifests of the checkpoints that are kept, whose parts are all there."""
+    there = dict[tuple[int, str], bytes]()
+    for number, part, digest, content in sql.execute(tables.ALL_CHECKPOINT_PARTS):
+        if not is_sealed(content, digest) and not _is_of_statistics(part):
+            raise damaged_log(f"part {part} of checkpoint {number} is not what was written")
+        there[number, part] = digest
+    kept = checkpoints.manifests(sql)[:KEPT]
+    for manifest in kept:
+        parts = [part for part in manifest.parts if not _is_of_statistics(part.name)]
+        named = {(part.number, part.name): part.digest for part in parts}
+        if (manifest.number, "manifest") not in there or not named.items() <= there.items():
+            raise damaged_log(f"checkpoint {manifest.number} is not whole")
+    return kept
+
+
+def _is_of_statistics(part: str) -> bool:
+    return part.startswith(STATISTICS)
+
+
+def _state_of_all(
+    sql: Transaction, kept: Sequence[CheckpointManifest], trimmed: int, fold: Fold
+) -> StoreState:
+    """Return the state to which all checkpoints lead, and all records where they are there."""
+    newest = fold(sql, None) if trimmed < 0 else None
+    for manifest in kept:
+        try:
+            state = fold(sql, checkpoints.read_state(sql, manifest))
+        except ValueError as error:
+            raise damaged_log(f"checkpoint {manifest.number} cannot be decoded ({error})") from error
+        newest = newest or state
+        if not _are_same(state, newest):
+            raise damaged_log(f"checkpoint {manifest.number} does not lead to the newest state")
+    assert newest is not None, "without checkpoints nothing was dropped"
+    return newest
+
+
+def _check_entries(sql: Transaction, trimmed: int) -> set[tuple[int, int]]:
+    """Check entries and their parts; returns number and table of each commit whose rows are there.
+
+    Parts up to the number `trimmed` may have been dropped.
+    """
+    after, digest, rows = -1, GENESIS, set[tuple[int, int]]()
+    while True:
+        found = sql.execute(tables.CHAIN, {"after": after, "most": _BATCH})
+        entries = {entry.number: entry for entry in map(entry_of, found)}
+        check_chain(digest, entries.values())
+        is_last = len(found) < _BATCH
+        upto = _ALL if is_last else max(entries)
+        rows |= _check_parts(sql, entries, after, upto, trimmed)
+        if entries:
+            after = max(entries)
+            digest = entries[after].digest
+        if is_last:
+            break
+    head = head_in(sql.execute(tables.HEAD))
+    if tuple(head[:2]) != (after, digest):
+        raise damaged_log(f"its head is {head[0]}, and its entries end with {after}")
+    return rows
+
+
+def _check_parts(
+    sql: Transaction, entries: Mapping[int, LogEntry], after: int, upto: int, trimmed: int
+) -> set[tuple[int, int]]:
+    there = set[tuple[int, int, str]]()
+    for number, table, part, content in sql.execute(tables.PARTS_BETWEEN, {"after": after, "upto": upto}):
+        if number not in entries:
+            raise damaged_log(f"it has {part!r} of record {number}, and no such record")
+        if part != STATISTICS:
+            check_part(entries[number], (table, part), content)
+        there.add((number, table, part))
+    for missing in _expected(entries, trimmed):
+        if missing not in there:
+            raise damaged_log(f"the {missing[2]} of record {missing[0]} is missing")
+    return {(number, table) for number, table, part in there if part == ROWS}
+
+
+def _expected(entries: Mapping[int, LogEntry], trimmed: int) -> Iterator[tuple[int, int, str]]:
+    for number, entry in entries.items():
+        for table, part in part_hashes(entry):
+            if number > trimmed and part not in (TOPOLOGY, STATISTICS):
+                yield number, table, part
+
+
+def _check_topologies(sql: Transaction, state: StoreState) -> None:
+    """Check that the rows of the topology history are those of their records, and begin with a whole one."""
+    rows, newest = [], state.topology[0]
+    for row in sql.execute(tables.TOPOLOGIES, {"first": 1, "last": newest}):
+        check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
+        rows.append(msgpack.unpackb(row[-2]))
+    numbers = [number for number, *_ in rows]
+    if not numbers or numbers != list(range(numbers[0], newest + 1)):
+        raise damaged_log(f"the topology history has not each number up to {newest} once")
+    *_, gone, came, _ = rows[0]
+    if gone or sum(end - start for _, start, end, *_ in came) != state.placement.slot_count:
+        raise damaged_log(f"the topology history begins with {numbers[0]}, which is not whole")
+
+
+def _are_same(one: StoreState, other: StoreState) -> bool:
+    if replace(one, tables={}) != replace(other, tables={}) or one.tables.keys() != other.tables.keys():
+        return False
+    pairs = ((_merged(table), _merged(other.tables[number])) for number, table in one.tables.items())
+    return all(mine == its for mine, its in pairs)
+
+
+def _merged(table: TableState) -> TableState:
+    """Return a table whose files are the same as another one's if they are equal."""
+    fragments, runs = FileSet(Fragment, table.fragments.merged()), FileSet(IndexRun, table.runs.merged())
+    return replace(table, fragments=fragments, runs=runs)

@@ -1,0 +1,214 @@
+"""Logs of which one thing was put in the place of another: it can be read, and its digest alone tells."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import apsw
+import msgpack
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import CatalogOutdated, StoreDamaged
+from elasticscan.catalog import Catalog, checkpoints
+from elasticscan.catalog.appending import Append
+from elasticscan.catalog.codec import pack_value
+from elasticscan.catalog.entries import ROWS, STATISTICS, VALUE
+from elasticscan.catalog.home import Interrupted
+from elasticscan.catalog.leases import LogLease, leases
+from elasticscan.catalog.log import Log
+from elasticscan.metadata import (
+    MAX_FILES,
+    AddedFragment,
+    FileChanges,
+    RowsCommitted,
+    Secret,
+    SecretChanged,
+    StagedFragment,
+    StoreCreated,
+    TableDefined,
+    TableInfo,
+)
+from elasticscan.store import Store
+from elasticscan.topology import Shard, SlotSet, Tablet
+from tests.base.manual_clock import ManualClock
+from tests.catalog.programs import ANSWER_LOST, NOT_DONE, FileHome, begin_log, picture
+from tests.catalog.small_store import add_commit, add_table, make
+
+CREATED = StoreCreated("s", 8, "murmur3", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
+INFO = TableInfo(1, "t", pa.schema([("k", pa.int64())]), ("k",), ("k",), None, 0, 0)
+CLOCK = ManualClock(1_700_000_000.0)
+ONE, OTHER = Secret(1, "keys", b"one", 1.0), Secret(1, "keys", b"other", 1.0)
+
+
+def rows_in_log(log: Log, rows: bytes) -> int:
+    record = RowsCommitted(1, "write", INFO.definition, 1, len(rows), slots=SlotSet.span(0, 8))
+    return log.append(Append(record, rows)).number
+
+
+def rows_in_file(log: Log, path: str) -> int:
+    statistics = path.encode()
+    file = StagedFragment(1, path, SlotSet.span(0, 8), 1, 10, True, 0, False, 1, 1, statistics=statistics)
+    files = FileChanges((AddedFragment(file),))
+    return log.append(Append(RowsCommitted(1, "write", INFO.definition, 1, 10, files=files))).number
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with closing(FileHome.create(tmp_path / "log.db", CLOCK)) as home:
+        made = begin_log(home, CREATED)
+        made.append(Append(TableDefined(INFO, 0, "create")))
+        yield made
+
+
+def put(log: Log, number: int, part: str, content: bytes) -> None:
+    """Put other bytes in the place of a part of a record."""
+    asked = {"number": number, "part": part, "content": content}
+    with log.home.writing() as sql:
+        sql.execute("UPDATE payload SET bytes = :content WHERE number = :number AND part = :part", asked)
+
+
+def test_the_value_of_another_record_is_damage(log: Log) -> None:
+    number = log.append(Append(SecretChanged(1, ONE))).number
+    put(log, number, VALUE, pack_value(SecretChanged(1, OTHER)))
+    with pytest.raises(StoreDamaged, match=f"the value of record {number} are not what was written"):
+        Log(log.home).follow()
+
+
+def test_the_rows_of_another_commit_are_damage(log: Log) -> None:
+    number = rows_in_log(log, b"one")
+    commits = log.follow().tables[1].memory
+    assert log.rows_of(1, commits) == {number: b"one"}
+    put(log, number, ROWS, b"other")
+    with pytest.raises(StoreDamaged, match=f"the rows of record {number} are not what was written"):
+        log.rows_of(1, commits)
+
+
+@pytest.mark.parametrize("is_in_checkpoint", [False, True])
+def test_the_statistics_of_another_file_are_left_out(log: Log, is_in_checkpoint: bool) -> None:
+    one, other = rows_in_file(log, "one"), rows_in_file(log, "other")
+    files = one * MAX_FILES, other * MAX_FILES
+    assert log.statistics_of(1, files) == {files[0]: b"one", files[1]: b"other"}
+    if is_in_checkpoint:
+        assert log.write_checkpoint()
+        assert log.statistics_of(1, files) == {files[0]: b"one", files[1]: b"other"}
+        replace_statistics(log, {files[0]: b"other", files[1]: b"one"})
+        assert log.statistics_of(1, files) == {files[0]: b"one", files[1]: b"other"}, "as they came"
+    put(log, one, STATISTICS, msgpack.packb({0: b"other"}))
+    assert log.statistics_of(1, files) == {files[1]: b"other"}
+
+
+def replace_statistics(log: Log, bodies: dict[int, bytes]) -> None:
+    """Put other statistics in the place of those of a checkpoint, with their digest."""
+    rows = [{"id": file, "body": body} for file, body in bodies.items()]
+    content = checkpoints._stream(pa.Table.from_pylist(rows, schema=checkpoints._STATISTICS))
+    with log.home.writing() as sql:
+        sql.execute(
+            "UPDATE checkpoint SET digest = :digest, bytes = :bytes WHERE part = 'statistics/1'",
+            {"digest": sha256(content).digest(), "bytes": content},
+        )
+
+
+def test_a_checkpoint_with_a_part_of_another_one_is_passed_over_for_the_one_before(log: Log) -> None:
+    for secret in (ONE, OTHER, ONE):
+        log.append(Append(SecretChanged(1, secret)))
+        assert log.write_checkpoint()
+    expected = picture(log.state)
+    newest, before = checkpoints.manifests(log.home)
+    with log.home.writing() as sql:
+        sql.execute(
+            "UPDATE checkpoint SET (digest, bytes) = (SELECT digest, bytes FROM checkpoint "
+            "WHERE number = :before AND part = 'store') WHERE number = :newest AND part = 'store'",
+            {"before": before.part("store").number, "newest": newest.part("store").number},
+        )
+    assert picture(Log(log.home).follow()) == expected
+
+
+def test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state(log: Log) -> None:
+    """When the values of all records below the newest were dropped."""
+    for step in range(4):
+        rows_in_file(log, f"f{step // 2}")
+        log.append(Append(SecretChanged(1, replace(ONE, made_at=step))))
+        assert log.write_checkpoint()
+    log.append(Append(SecretChanged(1, OTHER)))
+    assert log.drop_payloads(1 << 62)
+    expected = picture(log.state)
+    every = log.home.execute("SELECT number, part, bytes FROM checkpoint")
+    change = "UPDATE checkpoint SET bytes = :bytes WHERE number = :number AND part = :part"
+    for number, part, content in every:
+        for instead in (b"\0", content):
+            assert picture(Log(log.home).follow()) == expected, (number, part)
+            with log.home.writing() as sql:
+                sql.execute(change, {"number": number, "part": part, "bytes": instead})
+            assert picture(Log(log.home).follow()) == expected, (number, part)
+
+
+def test_an_old_entry_that_was_altered_is_found_by_a_check_and_by_who_reads_it(log: Log) -> None:
+    number = rows_in_file(log, "one")
+    for _ in range(3):
+        rows_in_file(log, "other")
+        assert log.write_checkpoint()
+    log.check_whole()
+    with log.home.writing() as sql:
+        sql.execute("UPDATE log SET operation = 'delete' WHERE number = :number", {"number": number})
+    assert Log(log.home).follow().number == log.state.number, "its checkpoint is newer"
+    for read in (log.check_whole, lambda: log.entries(0, number), lambda: log.history(1, 0, number, 9)):
+        with pytest.raises(StoreDamaged, match=f"record {number} is not the one that was appended there"):
+            read()
+
+
+def test_a_catalog_that_reads_everything_again_still_knows_how_far_it_was(tmp_path: Path) -> None:
+    where = tmp_path / "catalog.db"
+    with closing(make(where, CLOCK)) as catalog:
+        table = add_table(catalog)
+    older = Path(shutil.copy(where, tmp_path / "older.db"))
+    with closing(Catalog(where, CLOCK, "catalog")) as catalog:
+        add_commit(catalog, table)
+        catalog.close()
+        older.replace(where)
+        with pytest.raises(CatalogOutdated):
+            catalog.check_whole()
+
+
+@pytest.mark.parametrize("fault", [NOT_DONE, ANSWER_LOST])
+def test_leases_whose_answer_was_lost_are_looked_for(log: Log, fault: str) -> None:
+    lease = LogLease("scan/l", "scan", "", b"", 7)
+    assert isinstance(log.home, FileHome)
+    log.home.faults = (fault,)
+
+    def take() -> None:
+        with log.writing() as transaction:
+            transaction.put_lease(lease)
+
+    if fault == NOT_DONE:
+        with pytest.raises(Interrupted, match="nothing was done"):
+            take()
+    else:
+        take()
+    with log.home.reading() as sql:
+        assert leases(sql) == ([] if fault == NOT_DONE else [lease])
+
+
+def test_a_commit_of_an_application_that_an_index_lacks_is_not_made_again(tmp_path: Path) -> None:
+    """No digest covers the database's own index."""
+    place = tmp_path / "s"
+    with Store.create(place, ["a"], tablets=1, slots=8, upkeep="off") as store:
+        table = store.create_table("t", {"id": [0], "v": [0]}, primary_key="id")
+        table.update({"v": "v + 1"}, txn=("pay", 1))
+        table.update({"v": "v + 10"}, txn=("pay", 2))
+    file = place / "catalog.db"
+    with closing(apsw.Connection(str(file))) as database:
+        ((page,),) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'log_by_app'")
+    content = bytearray(file.read_bytes())
+    content[content.rindex(b"pay", (page - 1) * 4_096, page * 4_096)] ^= 1
+    file.write_bytes(content)
+    with Store.open(place, upkeep="off") as store:
+        with pytest.raises(StoreDamaged, match="index"):
+            store.table("t").update({"v": "v + 1"}, txn=("pay", 1))
+        assert store.table("t").scan().to_table()["v"].to_pylist() == [11]
+        assert store.verify()

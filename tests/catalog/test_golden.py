@@ -1,0 +1,103 @@
+"""A log that was written once: its records give the state that they gave then.
+
+A change of the fold gives the same records another state, so checkpoints of before it must not be used any
+more: it makes the next `FOLD_VERSION`. A record whose form changes makes the next format of its kind, and the
+old form stays readable. While nothing was released, `python -m tests.catalog.test_golden` writes the log
+anew instead.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from elasticscan.catalog.codec import pack_value, unpack_value
+from elasticscan.catalog.entries import GENESIS, LogEntry, LogRow, check_chain, record_of
+from elasticscan.catalog.state import FOLD_VERSION, StoreState, apply
+from elasticscan.metadata import FORMATS
+from tests.catalog.programs import Program, picture
+
+GOLDEN = Path(__file__).parent / "golden" / "log.json"
+SEED, RECORDS = 12, 90
+
+
+def digest_of(state: StoreState) -> str:
+    """A digest of all of a state."""
+    return sha256(repr(picture(state)).encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def read() -> tuple[dict[str, Any], list[tuple[LogEntry, bytes]]]:
+    golden: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    entries = []
+    for number, time, columns, digest, value in golden["log"]:
+        row = LogRow(bytes.fromhex(columns[0]), *columns[1:-1], bytes.fromhex(columns[-1]))
+        entries.append((LogEntry(number, time, row, bytes.fromhex(digest)), bytes.fromhex(value)))
+    return golden, entries
+
+
+def test_the_records_of_a_log_give_the_state_that_they_gave_when_it_was_written() -> None:
+    golden, entries = read()
+    check_chain(GENESIS, [entry for entry, _ in entries])
+    state = None
+    for entry, value in entries:
+        state = apply(state, entry, record_of(entry, value))
+    assert state is not None
+    assert golden["fold"] == FOLD_VERSION, "write the log's state down again, with the new version"
+    assert digest_of(state) == golden["state"], "the fold has changed: it needs another FOLD_VERSION"
+
+
+def test_the_log_that_was_written_once_has_records_of_each_kind() -> None:
+    assert {entry.row.kind for entry, _ in read()[1]} == FORMATS.keys()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_that_are_no_value_are_refused_as_that(seed: int) -> None:
+    draw, entries = Random(seed), read()[1]
+    for entry, value in entries:
+        content, at = bytearray(value + b"\0"), draw.randrange(len(value) + 1)
+        content[at : at + draw.randrange(2)] = draw.randbytes(draw.randrange(2))
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        with suppress(ValueError):
+            record = unpack_value(FORMATS[entry.row.kind][0], bytes(content[:-1]))
+            assert unpack_value(type(record), pack_value(record)) == record
+
+
+def main() -> None:
+    """Write a log down, and its state."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = Program(Path(directory) / "log.db", SEED)
+        while len(program.history) < RECORDS or {e.row.kind for e, _ in program.history} != FORMATS.keys():
+            program.step()
+        for log in (*program.logs, program.observer):
+            log.home.close()
+    rows = [
+        [
+            e.number,
+            e.time,
+            [plain(getattr(e.row, n)) for n in LogRow.__slots__],
+            plain(e.digest),
+            plain(value),
+        ]
+        for (e, _), value in zip(program.history, program.values, strict=True)
+    ]
+    golden = {"fold": FOLD_VERSION, "state": digest_of(program.fold()), "log": rows}
+    GOLDEN.parent.mkdir(exist_ok=True)
+    text = (
+        json.dumps(golden, indent=None, separators=(",", ":")).replace("[[", "[\n[").replace("],[", "],\n[")
+    )
+    GOLDEN.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

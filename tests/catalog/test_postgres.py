@@ -1,0 +1,193 @@
+"""A log at a PostgreSQL server: many writers, lost connections, and a server that restarts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Event
+from time import sleep
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from elasticscan.base.errors import CatalogUnavailable, WriteConflict
+from elasticscan.catalog.appending import Append
+from elasticscan.catalog.log import Log
+from elasticscan.catalog.postgres import PostgresHome
+from elasticscan.metadata import (
+    MoveSwitched,
+    RowsCommitted,
+    StoreCreated,
+    TableDefined,
+    TableInfo,
+    TagChanged,
+)
+from elasticscan.topology import Shard, SlotSet, Tablet
+from tests.base.postgres import Server
+from tests.base.severed_line import SeveredLine
+from tests.catalog.programs import begin_log
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
+TABLE = TableInfo(1, "t", SCHEMA, ("k",), ("k",), None, 0, 0)
+SHARDS = (Shard(1, "a", "/a"), Shard(2, "b", "/b"))
+TABLETS = tuple(Tablet(n + 1, n * 4, n * 4 + 4, n % 2 + 1, 1) for n in range(4))
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[str]:
+    with postgres.database() as name:
+        yield name
+
+
+@pytest.fixture
+def address(postgres: Server, database: str) -> str:
+    return f"host={postgres.directory} user=elasticscan dbname={database}"
+
+
+@pytest.fixture
+def log(address: str) -> Iterator[Log]:
+    created = StoreCreated("0" * 32, 16, "spark", 60.0, SHARDS, TABLETS)
+    made = begin_log(PostgresHome.create(address), created)
+    made.append(Append(TableDefined(TABLE, 0)))
+    yield made
+    made.home.close()
+
+
+def write(log: Log, content: bytes, based_on: int = 0) -> int:
+    record = RowsCommitted(1, "write", 1, 1, len(content), slots=SlotSet.span(3, 4), based_on=based_on)
+    return log.append(Append(record, rows=content)).number
+
+
+def contents(log: Log) -> dict[int, bytes]:
+    """All rows of the table that are in the log, by number."""
+    state = Log(log.home).follow()
+    return log.rows_of(1, state.tables[1].memory)
+
+
+def test_writers_side_by_side_get_one_number_each_and_the_chain_holds(log: Log, address: str) -> None:
+    def write_some(writer: int) -> list[tuple[int, bytes]]:
+        own, chance = Log(PostgresHome(address)), random.Random(writer)
+        own.follow()
+        done = []
+        for number in range(25):
+            if chance.random() < 0.2:
+                own.append(Append(TagChanged(1, f"{writer}-{number}", own.state.number)))
+            content = f"{writer} {number}".encode()
+            done.append((write(own, content), content))
+        own.home.close()
+        return done
+
+    with ThreadPoolExecutor(6) as writers:
+        done = dict(pair for some in writers.map(write_some, range(6)) for pair in some)
+    assert len(done) == 6 * 25
+    assert contents(log) == done
+    state = log.follow()
+    assert [entry.number for entry in log.entries(0, state.number)] == list(range(state.number + 1))
+    log.check_whole()
+
+
+def test_a_small_commit_of_a_writer_that_slept_through_a_move_is_made_by_the_new_layout(
+    log: Log, address: str
+) -> None:
+    sleeper = Log(PostgresHome(address))
+    sleeper.follow()
+    log.append(Append(MoveSwitched(TABLETS[0], 2, log.state.number)))
+    number = write(sleeper, b"late")
+    assert sleeper.state.placement == log.follow().placement
+    assert contents(log) == {number: b"late"}
+    sleeper.home.close()
+
+
+def test_a_write_that_has_read_what_changed_since_is_refused(log: Log, address: str) -> None:
+    other = Log(PostgresHome(address))
+    seen = other.follow().number
+    write(log, b"first")
+    with pytest.raises(WriteConflict, match="try again"):
+        write(other, b"second", based_on=seen)
+    assert list(contents(log).values()) == [b"first"]
+    other.home.close()
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["the request is lost", "the answer is lost"])
+@pytest.mark.parametrize("inline", [True, False], ids=["one statement", "a transaction"])
+def test_an_append_whose_connection_breaks_is_made_once(
+    log: Log, postgres: Server, database: str, answered: bool, inline: bool
+) -> None:
+    with SeveredLine(postgres.socket) as line:
+        far = Log(PostgresHome(f"host=127.0.0.1 port={line.port} user=elasticscan dbname={database}"))
+        far.follow()
+        for trip in range(1, 9):
+            line.cut_at(trip, answered=answered)
+            based_on = 0 if inline else far.follow().number
+            write(far, f"{trip}".encode(), based_on)
+        line.cut_at()
+        far.home.close()
+    assert sorted(contents(log).values()) == [f"{trip}".encode() for trip in range(1, 9)]
+
+
+def test_an_append_that_arrives_after_its_repetition_is_refused(log: Log, address: str) -> None:
+    """The head is locked, so an append waits at the server; its writer loses the connection meanwhile."""
+    with psycopg.connect(address) as other:
+        other.execute("SELECT number FROM head FOR UPDATE")
+        waiting = Event()
+
+        def append() -> int:
+            own = Log(PostgresHome(address))
+            own.follow()
+            waiting.set()
+            with closing(own.home):
+                return write(own, b"once")
+
+        with ThreadPoolExecutor(1) as writer:
+            done = writer.submit(append)
+            waiting.wait()
+            _end_waiting_backends(address)
+            other.commit()
+            number = done.result()
+    assert contents(log) == {number: b"once"}
+
+
+def _end_waiting_backends(address: str) -> None:
+    """End the connections that wait for the lock, once there is one."""
+    with psycopg.connect(address, autocommit=True) as control:
+        for _ in range(400):
+            ended = control.execute(
+                """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE wait_event_type = 'Lock' AND datname = current_database()"""
+            ).fetchall()
+            if ended:
+                return
+            sleep(0.01)
+    raise AssertionError("nothing waited")
+
+
+def test_a_server_that_restarts_fails_no_append(log: Log, postgres: Server, address: str) -> None:
+    stop = Event()
+
+    def write_on(writer: int) -> list[tuple[int, bytes]]:
+        own = Log(PostgresHome(address))
+        done = []
+        while not stop.is_set():
+            content = f"{writer} {len(done)}".encode()
+            done.append((write(own, content, based_on=0), content))
+        own.home.close()
+        return done
+
+    with ThreadPoolExecutor(3) as writers:
+        under_way = [writers.submit(write_on, writer) for writer in range(3)]
+        for _ in range(3):
+            sleep(0.2)
+            postgres.order("restart")
+        stop.set()
+        done = dict(pair for some in under_way for pair in some.result())
+    assert contents(log) == done
+
+
+def test_a_server_that_stays_away_is_an_error_without_the_password() -> None:
+    home = PostgresHome("host=127.0.0.1 port=1 user=u password=hunter2 dbname=d", retry_seconds=0.05)
+    with pytest.raises(CatalogUnavailable, match="try again") as refused:
+        Log(home).follow()
+    assert "hunter2" not in str(refused.value)

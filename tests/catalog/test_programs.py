@@ -1,0 +1,119 @@
+"""Random programs over the log, and what single schedules show of it.
+
+Set ELASTICSCAN_SEEDS to one seed, or to a range such as 0-5000, to run others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from elasticscan.catalog.appending import Append
+from elasticscan.catalog.files import FileSet
+from elasticscan.catalog.log import Log
+from elasticscan.catalog.sqlite import SqliteHome
+from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment, StoreCreated, TimeObserved
+from elasticscan.topology import SlotSet, Tablet
+from tests.base.manual_clock import ManualClock
+from tests.base.postgres import Server
+from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS, Program
+from tests.seeds import ranges_of_seeds
+
+STEPS, LONG_STEPS = 60, 200
+CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(15, 4, short=2), ids=str)
+def test_a_random_program_gives_the_state_and_the_rows_of_its_model(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        Program(tmp_path / f"{seed}.db", seed).run(STEPS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(3, 2, short=0), ids=str)
+@pytest.mark.parametrize("style", [INDEXES, TAGS, GARBAGE, DEFINITIONS])
+def test_a_random_program_of_a_style_does_the_same(tmp_path: Path, style: str, seeds: range) -> None:
+    for seed in seeds:
+        Program(tmp_path / f"{seed}.db", seed, style).run(STEPS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(10, 1, short=0), ids=str)
+def test_a_long_random_program_gives_the_state_and_the_rows_of_its_model(
+    tmp_path: Path, seeds: range
+) -> None:
+    for seed in seeds:
+        Program(tmp_path / f"{seed}.db", seed + 10_000).run(LONG_STEPS)
+
+
+@pytest.mark.parametrize("seeds", ranges_of_seeds(6, 2, short=0), ids=str)
+def test_a_random_program_at_a_server_does_the_same(postgres: Server, seeds: range) -> None:
+    for seed in seeds:
+        with postgres.database() as name:
+            Program(f"host={postgres.directory} user=elasticscan dbname={name}", seed + 20_000).run(STEPS)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(seed: int) -> None:
+    draw, files, model = Random(seed), FileSet.empty(Fragment), dict[int, Fragment]()
+    for step in range(120):
+        new = [
+            StagedFragment(draw.randrange(5), "p", SlotSet.span(0, 9), 1, 2, True, 0, True, 3, 4).entered(
+                100 * step + ordinal, 7, 1, 2
+            )
+            for ordinal in range(draw.randrange(9))
+        ]
+        files = files.with_added(new)
+        model |= {fragment.id: fragment for fragment in new}
+        gone = draw.sample(sorted(model), draw.randint(0, min(6, len(model))))
+        files = files.with_removed(gone)
+        model = {number: fragment for number, fragment in model.items() if number not in gone}
+        served = {
+            number: SlotSet.span(0, draw.randint(1, 8))
+            for number in draw.sample(sorted(model), len(model) // 9)
+        }
+        files = files.with_slots(served)
+        model |= {number: replace(model[number], slots=slots) for number, slots in served.items()}
+        assert len(files) == len(model)
+        if draw.random() < 0.5:  # what was made of the table is kept, or never asked for
+            assert list(files.by_id().items()) == sorted(model.items())
+        assert list(FileSet(Fragment, files.merged()).by_id().items()) == sorted(model.items())
+        assert files.missing([*gone, *model]) == set(gone)
+        there = {fragment.id: fragment for fragment in files.where("shard", {2, 3})}
+        assert there == {number: fragment for number, fragment in model.items() if fragment.shard in (2, 3)}
+
+
+def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
+    home = SqliteHome.create(tmp_path / "log.db")
+    log = Log.create(home, CREATED)
+    secret = Append(SecretChanged(1, Secret(1, "keys" * 9_000, b"", 0.0)))
+    for _ in range(4):
+        assert not log.checkpoint_if_long()
+        for _ in range(2):
+            log.append(secret)
+        assert log.checkpoint_if_long()
+    for _ in range(4):  # which fold a tail that is long, and live shortly
+        for _ in range(2):
+            log.append(secret)
+        new = Log(home)
+        new.follow()
+        assert new.checkpoint_if_long()
+    assert not log.checkpoint_if_long(), "another process has written one"
+    home.close()
+
+
+def test_one_wrong_clock_moves_times_and_never_what_the_store_believes(tmp_path: Path) -> None:
+    """Expiry goes by what is believed, which writers whose clocks are right go on moving."""
+    day = 86_400
+    right, wrong = ManualClock(100.0 * day), ManualClock(130.0 * day)
+    log = Log.create(SqliteHome.create(tmp_path / "log", right), CREATED)
+    hasty = Log(SqliteHome(tmp_path / "log", wrong))
+    hasty.append(Append(TimeObserved()))
+    for _ in range(3):
+        right.advance(day / 2)
+        log.append(Append(TimeObserved()))
+    state = hasty.follow()
+    assert state.time > 130 * day * 1_000_000
+    assert state.belief.believed_at == right.now()
+    assert [entry.time for entry in log.entries(0, 5)] == sorted({e.time for e in log.entries(0, 5)})
