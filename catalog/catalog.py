@@ -240,22 +240,15 @@ class Catalog:
         """Take the log as it is, also where it is older than it was: the user decided so."""
         self._log.forget()
 
-    def look_afresh(self) -> None:
-        """Forget what was read, in connections that are not in use, too: it may be damaged by now."""
-        known = self._log.known
-        self._home.close()
-        self._log.forget()
-        if known is not None:
-            self._log.expect(known)
-
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""
         state = self._state()
         return state.layout, state.commit
 
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` unless the log is as it was written."""
-        self.look_afresh()
+        """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""
+        self._home.close()  # connections have pages in memory, which may be damaged on the disk
+        self._state()
         self._home.check_sound()
         self._log.check_whole()
 

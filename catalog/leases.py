@@ -16,7 +16,7 @@ A damaged one might keep anything, so while there is one nothing is removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, TypeVar
@@ -74,7 +74,14 @@ def put_lease(transaction: Transaction, lease: LogLease) -> None:
 
 def end_lease(home: LogHome, id: str, owner: str) -> None:  # noqa: A002
     """End a lease, if this owner has it."""
-    _end(home, id, lambda lease: lease.owner == owner)
+
+    def end() -> None:
+        with home.writing() as transaction:
+            lease = find_lease(transaction, id)
+            if lease is not None and lease.owner == owner:
+                transaction.execute(tables.DELETE_LEASE, {"id": id})
+
+    retry(home, end)
 
 
 def leases(transaction: Transaction) -> list[LogLease]:
@@ -84,24 +91,6 @@ def leases(transaction: Transaction) -> list[LogLease]:
         StoreDamaged: one is not what was written.
     """
     return [_lease(row) for row in transaction.execute(tables.LEASES)]
-
-
-def forget_ended(home: LogHome, before: int) -> int:
-    """Remove the leases that ended before a time; returns how many."""
-    ended = [lease for lease in leases(home) if lease.until < before]
-    for lease in ended:
-        _end(home, lease.id, lambda found: found.until < before)  # it may have been prolonged
-    return len(ended)
-
-
-def _end(home: LogHome, id: str, condition: Callable[[LogLease], bool]) -> None:  # noqa: A002
-    def end() -> None:
-        with home.writing() as transaction:
-            lease = find_lease(transaction, id)
-            if lease is not None and condition(lease):
-                transaction.execute(tables.DELETE_LEASE, {"id": id})
-
-    retry(home, end)
 
 
 def find_lease(transaction: Transaction, id: str) -> LogLease | None:  # noqa: A002

@@ -131,12 +131,6 @@ class Log:
         """The newest state that was seen."""
         return self._state
 
-    def expect(self, known: StoreState) -> None:
-        """Require that the log still has what was seen of it: else `CatalogOutdated`."""
-        with self.home.reading() as transaction:
-            logged = [digest for (digest,) in transaction.execute(tables.DIGEST, {"number": known.number})]
-            self._check_same(known, logged, head_in(transaction.execute(tables.HEAD))[0])
-
     def follow(self) -> StoreState:
         """Return the state as of the head.
 

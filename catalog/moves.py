@@ -148,11 +148,6 @@ class MoveTx(PlacementTx):
         found = (held_value(lease, OwnedMove) for lease in leases_of(self, _MOVE))
         return tuple(sorted(found, key=lambda move: (move.started_at, move.tablet)))
 
-    def disown_moves(self) -> None:
-        """Clear the owners of all moves: in a store that was made of another one, they have none."""
-        for move in self.moves():
-            self._put_move(replace(move, owner="", heartbeat_at=0.0))
-
     def transition(self, move: Move, owner: str, event: Event) -> Move | None:
         """Let something happen to a move, by the table of its phases; it is forgotten when it is over.
 

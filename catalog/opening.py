@@ -62,15 +62,6 @@ class _Url:
         return cls(found["scheme"], user, password, host, found["port"] or None, found["database"], options)
 
 
-def file_of(url: str | Path) -> Path | None:
-    """Return the file that a log is in; None where it is at a server, or nowhere."""
-    if isinstance(url, Path):
-        return url
-    parsed = _Url.parse(url)
-    named = parsed is not None and parsed.scheme == _SQLITE and parsed.database not in (None, *_NO_FILE)
-    return Path(str(parsed.database)) if parsed is not None and named else None
-
-
 def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False) -> LogHome:
     """Open the database of a log; one that cannot be written is read without changing anything next to it.
 

@@ -109,11 +109,6 @@ class TableState:
     fragments: FileSet[Fragment] = field(default_factory=lambda: FileSet.empty(Fragment))
     runs: FileSet[IndexRun] = field(default_factory=lambda: FileSet.empty(IndexRun))
 
-    @property
-    def memory_bytes(self) -> int:
-        """The size of its rows in the log."""
-        return sum(commit.bytes for commit in self.memory)
-
     def served_by(self, changes: FileChanges) -> int:
         """Return how many slots the fragments and commits serve that changes take rows from, in sum."""
         sources = {*changes.removed, *(file for file, _ in changes.slots)}

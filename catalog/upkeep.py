@@ -80,11 +80,6 @@ class UpkeepTx(StateTx):
             self.writing.remove_lease(_lease_id(_STEP, target))
         return len(mine) == len(owners)
 
-    def forget_steps(self) -> None:
-        """Remove all steps: in a store that was made of another one, they have no owner."""
-        for step in self.steps():
-            self.writing.remove_lease(_lease_id(_STEP, step.target))
-
     def beat_steps(self, owner: str) -> None:
         """Show that an owner of steps is alive."""
         for step in self.steps():

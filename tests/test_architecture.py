@@ -390,9 +390,7 @@ def test_the_walk_notices_a_statement() -> None:
 # What changes a state that a table of transitions has, and the functions that may call it: each enters it in
 # its first phase, asks the table, or writes down that an owner is alive.
 STATE_WRITERS = {
-    "_put_move": {
-        ("catalog/moves.py", name) for name in ("plan_moves", "transition", "heartbeat", "disown_moves")
-    },
+    "_put_move": {("catalog/moves.py", name) for name in ("plan_moves", "transition", "heartbeat")},
     "IndexDefined": {("catalog/fragments.py", name) for name in ("create_index", "transition_index")},
     "MoveSwitched": {("catalog/fragments.py", "switch_tablet")},
 }

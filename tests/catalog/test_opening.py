@@ -33,7 +33,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import Catalog, NewStore, Tx, pool, sqlite
 from elasticscan.catalog.failures import meaning
-from elasticscan.catalog.opening import file_of, holds_store, make_home
+from elasticscan.catalog.opening import holds_store, make_home
 from elasticscan.metadata import FORMATS, TableInfo, TimeObserved
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
@@ -200,13 +200,6 @@ def test_whether_there_is_a_store_is_asked_without_making_a_file(tmp_path: Path,
     assert not holds_store(tmp_path / "empty.db")
     (tmp_path / "empty.db").unlink()
     assert {path.name: path.stat() for path in where.parent.iterdir()}.keys() == before.keys()
-
-
-def test_the_file_of_a_log_is_known_by_its_url(tmp_path: Path) -> None:
-    assert file_of(tmp_path / "a?b") == tmp_path / "a?b"
-    assert file_of("sqlite:////var/a.db") == Path("/var/a.db")
-    for url in ("sqlite://", "sqlite:///:memory:", "postgresql+psycopg://h/d", "nonsense", "s3://a/b"):
-        assert file_of(url) is None
 
 
 CREATOR = """

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from elasticscan.catalog import (
+    Catalog,
     Home,
     checkpoints,
     commits,
@@ -22,6 +23,7 @@ from elasticscan.catalog.believed_time import Times
 from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
+from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.table_state import Since
 from elasticscan.metadata import SecretChanged, StoreAdopted, TimeObserved
 from tests.faults.planted import Patch, fault
@@ -241,7 +243,13 @@ def transactions_end_with_their_first_record(patch: Patch) -> None:
     "test_a_catalog_that_reads_everything_again_still_knows_how_far_it_was",
 )
 def what_was_seen_is_forgotten(patch: Patch) -> None:
-    patch.setattr(Log, "expect", lambda *_: None)
+    honest = Catalog._state
+
+    def afresh(self: Catalog) -> StoreState:
+        self._log.forget()
+        return honest(self)
+
+    patch.setattr(Catalog, "_state", afresh)
 
 
 ADOPTED = "test_a_new_incarnation_has_one_secret_of_its_own_and_goes_on_beyond_what_was_known"

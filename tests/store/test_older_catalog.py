@@ -202,6 +202,7 @@ def test_an_open_store_adopts_an_older_catalog(tmp_path: Path) -> None:
         values(case.first)
     lost = case.first.adopt().commits
     assert lost == (2, 4)
+    assert case.second.verify() == [], "another incarnation is no older one"
     for store in (case.first, case.second):
         assert values(store) == {1}
     assert case.second.table("t").upsert(rows(9)) > lost[1]
