@@ -78,6 +78,15 @@ BATCH_BYTES: Final = 32 << 20
 FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where batches are read whole
 WRITE_BUFFER_BYTES: Final = 128 << 20
 
+# Rows of small commits stay in the log until a flush, which is due at so many bytes or commits of a table, or
+# after so long. Where a table or the store has more than the last two, commits write files.
+INLINE_BYTES: int = 64 << 10  # of a commit; tests of files set it to 0
+FLUSH_BYTES: Final = 2 << 20
+FLUSH_COMMITS: Final = 1_000
+FLUSH_SECONDS: Final = 300.0
+MEMORY_TABLE_BYTES: Final = 8 << 20
+MEMORY_STORE_BYTES: Final = 32 << 20
+
 # To how many shards in object storage one write, or look at them, goes at a time.
 SHARDS_AT_ONCE: Final = 6
 

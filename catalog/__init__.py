@@ -65,6 +65,7 @@ from elasticscan.catalog.opening import holds_store
 from elasticscan.catalog.place import Home
 from elasticscan.catalog.retrying import is_writing, retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS
+from elasticscan.catalog.table_state import InlineCommit
 from elasticscan.catalog.topology_history import enter_foreign_topology
 from elasticscan.catalog.transaction import Identity, Reached, StoreInfo
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
@@ -79,6 +80,7 @@ __all__ = [
     "Home",
     "IdempotencyKey",
     "Identity",
+    "InlineCommit",
     "Interrupted",
     "NewStore",
     "OwnedMove",

@@ -29,9 +29,10 @@ from elasticscan.catalog.entries import (
 from elasticscan.catalog.home import LogHome, Transaction, micros
 from elasticscan.catalog.leases import LogLease, find_lease, put_lease
 from elasticscan.catalog.state import StoreState, apply
-from elasticscan.metadata import STORE, Record, split_statistics, table_of
+from elasticscan.metadata import STORE, MoveSwitched, Record, split_statistics, table_of
 
-INLINE_BYTES = 64 << 10  # the rows of a larger commit are written to files
+_MOVE_BYTES = 4 << 10  # folding a move takes as long as folding so much else
+_MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Draft:
 
     @classmethod
     def of(cls, what: Append) -> Draft:
-        assert what.rows is None or len(what.rows) <= INLINE_BYTES, "larger commits are written to files"
+        assert what.rows is None or len(what.rows) <= _MOST_BYTES, "larger commits are written to files"
         record, parts = what.divided()
         return cls(os.urandom(16), replace(what, record=record), parts)
 
@@ -102,8 +103,9 @@ class Draft:
 
     @property
     def value_bytes(self) -> int:
-        """The size of its value, which every process folds."""
-        return sum(len(content) for (_, part), content in self.parts.items() if part == VALUE)
+        """The size of its value, which every process folds; of a move more, for that takes long."""
+        size = sum(len(content) for (_, part), content in self.parts.items() if part == VALUE)
+        return size + _MOVE_BYTES * isinstance(self.what.record, MoveSwitched)
 
 
 class LogTransaction:

@@ -60,12 +60,13 @@ class Catalog:
         follows_progress: true unless it is a standby of a database server, which may show less than was seen.
         clock: what ends with time ends by it: the one handed in, or the server's.
         when_copied: is called before the first transaction that writes to a copy.
-        before_writing: is called before every transaction that writes; what it returns is called with the
-            log's identity as the transaction sees it, and raises when that cannot be the newest.
+        before_writing: is called before every transaction that writes, with `is_small`; what it returns is
+            called with the log's identity as the transaction sees it, and raises when that cannot be the
+            newest.
         when_missing: is called before `NotFound` errors are raised, and raises where the
             log may be an older one that does not know it.
         after_writing: is called after every such transaction that changed the versions, with what it made
-            of the identity, and with the shards at which it entered files.
+            of the identity, with the shards at which it entered files, and with `is_small`.
     """
 
     def __init__(self, url: str | Path, clock: Clock, where: str, read_only: bool = False) -> None:
@@ -79,9 +80,9 @@ class Catalog:
         self._settled: Home | None = None
         self._store_id = self._follow().store_id
         self.when_copied: Callable[[], None] = self._refuse_copy
-        self.before_writing: Callable[[], Callable[[Identity], None]] = lambda: lambda _: None
+        self.before_writing: Callable[[bool], Callable[[Identity], None]] = lambda _: lambda _: None
         self.when_missing: Callable[[], None] = lambda: None
-        self.after_writing: Callable[[Identity, frozenset[int]], None] = lambda _, __: None
+        self.after_writing: Callable[[Identity, frozenset[int], bool], None] = lambda _, __, ___: None
 
     @staticmethod
     def create(
@@ -176,8 +177,10 @@ class Catalog:
             yield Tx(self._log, self._state(), self.clock.now())
 
     @contextmanager
-    def writing(self) -> Iterator[Tx]:
+    def writing(self, is_small: bool = False) -> Iterator[Tx]:
         """Begin the writing transaction, one at a time over all processes.
+
+        One that `is_small` enters no file, so that what is done before and after it can be done less often.
 
         Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
         its own before the first one. An older copy, put back, is noticed before anything is changed.
@@ -188,14 +191,14 @@ class Catalog:
         """
         self.check_writable()
         self.settle()
-        check = self.before_writing()  # outside of the transaction: it reads at the shards
+        check = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
         with self.leasing() as tx:
             before = tx.identity()
             check(before)
             yield tx
         after = tx.identity()
         if after != before:
-            self.after_writing(after, tx.files_at)
+            self.after_writing(after, tx.files_at, is_small)
         with suppress(ElasticScanError):  # what was committed stays so
             self._log.checkpoint_if_long()
 

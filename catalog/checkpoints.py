@@ -162,6 +162,7 @@ def state_of(number: int, digest: bytes, part: Callable[[str], bytes]) -> StoreS
 def _table_of(own: _TablePart, part: Callable[[str], bytes]) -> TableState:
     return TableState(
         **{name: getattr(own, name) for name in _TablePart.__slots__},
+        memory_bytes=sum(commit.bytes for commit in own.memory),
         fragments=FileSet(Fragment, _table(part(f"fragments/{own.info.id}"), FRAGMENT_COLUMNS)),
         runs=FileSet(IndexRun, _table(part(f"runs/{own.info.id}"), RUN_COLUMNS)),
     )

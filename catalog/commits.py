@@ -27,6 +27,7 @@ from elasticscan.catalog.entries import LogEntry, damaged_log, linked_entry
 from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.home import Row, micros
 from elasticscan.metadata import RowsCommitted, StagedFragment, TableDefined, TableDropped, TableInfo
+from elasticscan.topology import SlotSet
 
 _ALL = 1 << 62
 
@@ -160,21 +161,29 @@ class CommitTx(FragmentTx):
         staged: Sequence[StagedFragment],
         txn: IdempotencyKey | None = None,
         user_metadata: Mapping[str, str] | None = None,
+        rows: bytes | None = None,
     ) -> int:
-        """Make staged fragments visible under the next number, all at once."""
+        """Make staged fragments visible under the next number, all at once.
+
+        With `rows`, these are kept in the log, and `staged` says of which slots they are, and how many.
+        """
+        size = sum(fragment.bytes + sum(run.bytes for run in fragment.runs) for fragment in staged)
         record = RowsCommitted(
             table,
             kind,
             self.state.table(table).info.definition,
             rows=sum(fragment.rows for fragment in staged),
-            bytes=sum(fragment.bytes + sum(run.bytes for run in fragment.runs) for fragment in staged),
+            bytes=size if rows is None else len(rows),
             tombstones=sum(fragment.tombstones for fragment in staged),
             overwrites=kind == "overwrite",
-            files=self.commit_files(staged),
         )
+        if rows is None:
+            record = replace(record, files=self.commit_files(staged))
+        else:
+            record = replace(record, slots=SlotSet.union(fragment.slots for fragment in staged))
         said = {"content": None if txn is None else txn.content, "user": dict(user_metadata or {})}
         metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
-        return self.append(record, None if txn is None else txn[:2], metadata).number
+        return self.append(record, None if txn is None else txn[:2], metadata, rows=rows).number
 
     def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
         """Return the commit that was made under an idempotency key, if there is one.

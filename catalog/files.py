@@ -120,8 +120,10 @@ class FileSet(Generic[F]):
     def where(self, column: str, values: Collection[int]) -> list[F]:
         """Return the files whose column has one of some values, ascending; of the others none is decoded."""
         asked = pa.array(sorted(values), self.base.schema.field(column).type)
-        found = self._files(self.base.filter(pc.is_in(self.base[column], asked)))
-        files = [file for file in found if file.id not in self.removed]
+        chosen = pc.is_in(self.base[column], asked)
+        if self.removed:
+            chosen = pc.and_(chosen, pc.invert(pc.is_in(self.base["id"], self._gone)))
+        files = list(self._files(self.base.filter(chosen)))
         files += [file for file in self.added.values() if getattr(file, column) in values]
         return sorted(files, key=lambda file: file.id)  # the same, however much of them was merged
 
@@ -129,12 +131,15 @@ class FileSet(Generic[F]):
         """Return all files as one table, ascending by id."""
         kept = self.base
         if self.removed:
-            gone = pc.is_in(kept["id"], pa.array(sorted(self.removed), pa.int64()))
-            kept = kept.filter(pc.invert(gone))
+            kept = kept.filter(pc.invert(pc.is_in(kept["id"], self._gone)))
         if self.added:
             rows = [_row(file, kept.schema) for file in self.added.values()]
             kept = pa.concat_tables([kept, pa.Table.from_pylist(rows, schema=kept.schema)]).sort_by("id")
         return kept.combine_chunks()
+
+    @property
+    def _gone(self) -> pa.Array:
+        return pa.array(sorted(self.removed), pa.int64())
 
     def _files(self, rows: pa.Table) -> Iterable[F]:
         columns: dict[str, Any] = {name: rows[name].to_pylist() for name in rows.schema.names}

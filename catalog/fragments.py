@@ -20,7 +20,8 @@ from typing import NamedTuple, TypeAlias
 from elasticscan.base.errors import AlreadyExists, LimitExceeded, NotFound
 from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.table_state import RemovedFile, TableState
+from elasticscan.catalog.home import Interrupted
+from elasticscan.catalog.table_state import InlineCommit, RemovedFile, TableState
 from elasticscan.catalog.transaction import StateTx
 from elasticscan.metadata import (
     MAX_FILES,
@@ -125,6 +126,41 @@ class FragmentTx(StateTx):
         """
         tables = {table: FileChanges(self._added(copies)) for table, copies in files.items()}
         self.append(MoveSwitched(tablet, target, self.state.number, tables))
+
+    # Rows in the log
+
+    def memory(self, table: int) -> tuple[InlineCommit, ...]:
+        """Return the commits of a table whose rows, or those of some slots, lie in the log; oldest first."""
+        known = self.state.tables.get(table)
+        return () if known is None else known.memory
+
+    def memory_bytes(self, table: int) -> tuple[int, int]:
+        """Return how many bytes the rows of a table, and of all tables, take in the log."""
+        size = {number: own.memory_bytes for number, own in self.state.tables.items()}
+        return size.get(table, 0), sum(size.values())
+
+    def rows_of(self, table: int, commits: Collection[InlineCommit]) -> dict[int, bytes]:
+        """Return the rows of commits from `memory`, by number.
+
+        Raises:
+            Interrupted: some lie in files by now, and were dropped.
+            StoreDamaged: some are not there, or are not what was written.
+        """
+        found = self.log.rows_of(table, commits, self.execute)
+        missing = {commit.number for commit in commits} - found.keys()
+        if not missing:
+            return found
+        now = self.log.follow().tables.get(table)
+        if now is None or missing.isdisjoint(commit.number for commit in now.memory):
+            raise Interrupted("rows were moved from the log to files while they were read; try again")
+        raise damaged_log(f"the rows of record {min(missing)} are missing")
+
+    def flush(
+        self, table: int, numbers: Iterable[int], slots: SlotSet, added: Iterable[Copy], operation: str
+    ) -> None:
+        """Enter fragments in the place of rows of some slots that commits have in the log, as one record."""
+        files = FileChanges(self._added(added), flushed=tuple(sorted(numbers)), flushed_slots=slots)
+        self._replace(table, operation, files)
 
     def _added(self, copies: Iterable[Copy]) -> tuple[AddedFragment, ...]:
         copies = list(copies)

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from secrets import token_hex
 from threading import RLock
+from typing import Any
 
 from elasticscan.base.errors import (
     AlreadyExists,
@@ -380,16 +381,22 @@ class Log:
         asked = {"table": table, "first": first, "last": last, "most": most}
         return [linked_entry(row) for row in self.home.execute(tables.ENTRIES_OF_TABLE, asked)]
 
-    def rows_of(self, table: int, commits: Iterable[InlineCommit]) -> dict[int, bytes]:
+    def rows_of(
+        self,
+        table: int,
+        commits: Iterable[InlineCommit],
+        execute: Callable[[str, Mapping[str, Any]], list[Row]] | None = None,
+    ) -> dict[int, bytes]:
         """Return the rows of small commits of a state, as they were appended, by number.
 
         A number is missing if its rows were dropped since they lie in files: follow the log, and ask again.
+        `execute` is that of a transaction.
         """
         digests = {commit.number: commit.digest for commit in commits}
         if not digests:
             return {}
         asked = {"table": table, "part": ROWS, "after": min(digests) - 1}
-        rows = self.home.execute(tables.PARTS, asked)
+        rows = (execute or self.home.execute)(tables.PARTS, asked)
         found = {number: content for number, content in rows if number in digests}
         for number, content in found.items():
             if not is_sealed(content, digests[number]):

@@ -266,7 +266,8 @@ def _rows(state: StoreState, entry: LogEntry, record: RowsCommitted) -> Changes:
         sealed = part_hashes(entry).get((record.table, ROWS), b"")
         sizes = record.rows, record.bytes, record.tombstones
         inline = InlineCommit(number, record.definition, *sizes, record.slots, sealed)
-        table = replace(table, memory=(*table.memory, inline))
+        size = table.memory_bytes + record.bytes
+        table = replace(table, memory=(*table.memory, inline), memory_bytes=size)
     changed = with_files(table, record.files, _since(state, entry))
     changed = replace(
         changed,

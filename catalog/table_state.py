@@ -90,7 +90,7 @@ class TableState:
     Attributes:
         newest: the number of its newest commit.
         rows, bytes: that its commits wrote, tombstones included.
-        memory: its commits that lie in the log, ascending.
+        memory: its commits that lie in the log, ascending; memory_bytes: the size of their rows.
         overwrites: numbers of commits that replaced all rows, of those up to the horizon the newest alone.
         overwritten: rows that the commits before the newest of these wrote.
         removed: its files that serve no slot any more, and may still be on their disks.
@@ -103,6 +103,7 @@ class TableState:
     indexes: tuple[IndexInfo, ...] = ()
     tags: tuple[NamedSnapshot, ...] = ()
     memory: tuple[InlineCommit, ...] = ()
+    memory_bytes: int = 0
     overwrites: tuple[int, ...] = ()
     overwritten: int = 0
     removed: tuple[RemovedFile, ...] = ()
@@ -150,9 +151,11 @@ def with_files(table: TableState, files: FileChanges, since: Since, first: int =
     for extra in files.runs:
         runs.append(_entered(extra.run, file_id(number, ordinal), extra.fragment))
         ordinal += 1
+    memory = _unflushed(table.memory, files)
     return replace(
         table,
-        memory=_unflushed(table.memory, files),
+        memory=memory,
+        memory_bytes=sum(commit.bytes for commit in memory) if files.flushed else table.memory_bytes,
         removed=not_forgotten(table.removed, files),
         fragments=table.fragments.with_slots(dict(files.slots)).with_added(fragments),
         runs=table.runs.with_added(runs),

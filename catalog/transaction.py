@@ -100,9 +100,10 @@ class StateTx:
         metadata: str | None = None,
         topology: tuple[int, bytes] | None = None,
         beyond: int | None = None,
+        rows: bytes | None = None,
     ) -> Appended:
         """Append a record; see `Append`."""
-        return self.writing.append(Append(record, None, app, metadata, topology, beyond))
+        return self.writing.append(Append(record, rows, app, metadata, topology, beyond))
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         """Return all rows of a statement, as this transaction sees them."""

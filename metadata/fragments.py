@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,6 +15,8 @@ from elasticscan.metadata.indexes import StagedRun
 from elasticscan.metadata.manifest import Seal
 from elasticscan.metadata.statistics import Packed
 from elasticscan.topology import SlotSet
+
+MEMORY: Final = 0  # the shard of fragments that lie in the memory of a process; others begin at 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,16 +83,24 @@ from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.counting import most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, stored_schema
-from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, flush_directory, keep_from_group
+from elasticscan.storage.disk import (
+    Disk,
+    LocalDisk,
+    MemoryDisk,
+    MemoryFile,
+    flush_directory,
+    keep_from_group,
+)
 from elasticscan.storage.fragment import (
     DELETED,
+    SLOT,
     FragmentReader,
     described_columns,
     is_fragment_path,
     newest_commit_of,
 )
 from elasticscan.storage.indexes.pages import IndexSource, read_index_page
-from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs
+from elasticscan.storage.indexes.run import RUN_COLUMNS, RunReader, build_runs, check_entries
 from elasticscan.storage.ingest import (
     SMALL_FRAGMENT_BYTES,
     Ingest,
@@ -102,6 +110,17 @@ from elasticscan.storage.ingest import (
     staged_source,
 )
 from elasticscan.storage.listed import read_listed, read_rows
+from elasticscan.storage.memory_fragment import (
+    MEMORY_DISK,
+    CommittedRows,
+    MemoryFragment,
+    StagedInMemory,
+    joined,
+    memory_runs,
+    pack_rows,
+    schema_in_log,
+    unpack_rows,
+)
 from elasticscan.storage.pages import (
     OpenFragment,
     PageSource,
@@ -126,15 +145,18 @@ __all__ = [
     "DELETE",
     "DELETED",
     "INSERT",
+    "MEMORY_DISK",
     "OBJECT_SCHEMES",
     "ROWS_HINT",
     "RUN_COLUMNS",
+    "SLOT",
     "SMALL_FILE_BYTES",
     "SMALL_FRAGMENT_BYTES",
     "UPDATE_POSTIMAGE",
     "UPDATE_PREIMAGE",
     "Apart",
     "BatchCache",
+    "CommittedRows",
     "Copied",
     "Destination",
     "Disk",
@@ -145,15 +167,19 @@ __all__ = [
     "Keep",
     "LocalDisk",
     "MemoryDisk",
+    "MemoryFile",
+    "MemoryFragment",
     "OpenFragment",
     "PageSource",
     "RunReader",
     "Spool",
+    "StagedInMemory",
     "Together",
     "View",
     "batches_of",
     "build_runs",
     "check_definition",
+    "check_entries",
     "check_keys_differ",
     "check_keys_filled",
     "conform",
@@ -165,10 +191,13 @@ __all__ = [
     "flush_directory",
     "gather",
     "is_fragment_path",
+    "joined",
     "keep_from_group",
+    "memory_runs",
     "most_rows",
     "newest_commit_of",
     "open_disk",
+    "pack_rows",
     "read_changes",
     "read_index_page",
     "read_listed",
@@ -177,9 +206,11 @@ __all__ = [
     "read_ranges",
     "read_rows",
     "reroute",
+    "schema_in_log",
     "shared_keys",
     "slot_counts",
     "staged_source",
     "stored_schema",
+    "unpack_rows",
     "verify_file",
 ]

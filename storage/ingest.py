@@ -29,6 +29,7 @@ from elasticscan.storage.fragment import (
     fragment_schema,
     write_fragment,
 )
+from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
@@ -68,7 +69,8 @@ def sort_rows(rows: pa.RecordBatch, table: TableInfo, slot_count: int) -> pa.Rec
 class Ingest:
     """Stages one write. Memory is bounded by `buffer_bytes` (times three while sorting).
 
-    A write that is larger is sorted in parts, which are then merged into one fragment a shard.
+    A write that is larger is sorted in parts, which are then merged into one fragment a shard. One of up to
+    `memory_bytes` is staged in memory.
     Nothing is visible until the catalog commits what `finish` returns.
     """
 
@@ -79,8 +81,10 @@ class Ingest:
         disk_of: Callable[[int], Disk],
         origin: Origin,
         buffer_bytes: int = WRITE_BUFFER_BYTES,
+        memory_bytes: int = 0,
     ) -> None:
         self._table, self._placement, self._disk_of = table, placement, disk_of
+        self._memory_bytes = memory_bytes
         self._origin = origin
         self._buffer_bytes = buffer_bytes
         self._pending: list[pa.RecordBatch] = []
@@ -101,11 +105,15 @@ class Ingest:
                 self._flush()
 
     def finish(self) -> list[StagedFragment]:
-        """Stage what is left; one fragment for each shard that rows belong to.
+        """Stage what is left; one fragment for each shard that rows belong to, or one in memory.
 
         Raises `ScanConsumed`, as `add` does, in a child that was forked since.
         """
         self._check_process()
+        if self._pending and not self._staged and self._pending_bytes <= self._memory_bytes:
+            ordered = self._sorted()
+            slots = _tablets_of(ordered.column(SLOT).to_numpy(), self._placement)
+            return [StagedInMemory.of(self._table, ordered, slots)]
         self._flush()
         return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
 
@@ -124,15 +132,8 @@ class Ingest:
     def _flush(self) -> None:
         if not self._pending:
             return
-        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
-        self._pending, self._pending_bytes = [], 0
-        ordered = sort_rows(rows, self._table, self._origin.slots)
-        del rows
-        schema = fragment_schema(
-            self._table.schema, versioned=False, tombstones=DELETED in ordered.schema.names
-        )
-        columns = [ordered.column(name) for name in schema.names]
-        ordered = pa.RecordBatch.from_arrays(columns, schema=schema)
+        ordered = self._sorted()
+        schema = ordered.schema
         slots = ordered.column(SLOT).to_numpy()
         pieces = _by_shard(slots, self._placement)
 
@@ -151,6 +152,17 @@ class Ingest:
                 else:
                     write(shard, together.of(disk))
         parallel(lambda place: write(*place), far, SHARDS_AT_ONCE)
+
+    def _sorted(self) -> pa.RecordBatch:
+        """Return the rows that were added since the last time, as fragments have them."""
+        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        self._pending, self._pending_bytes = [], 0
+        ordered = sort_rows(rows, self._table, self._origin.slots)
+        del rows
+        tombstones = DELETED in ordered.schema.names
+        schema = fragment_schema(self._table.schema, versioned=False, tombstones=tombstones)
+        columns = [ordered.column(name) for name in schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:
@@ -185,6 +197,12 @@ def _by_shard(slots: Array, placement: Placement) -> dict[int, tuple[list[Range]
             cuts.append((start, end))
         start = end
     return pieces
+
+
+def _tablets_of(slots: Array, placement: Placement) -> SlotSet:
+    """Return the slots of the tablets that have rows, given the rows' sorted slots."""
+    tablets = np.unique(np.searchsorted(placement.starts, slots, "right") - 1).tolist()
+    return SlotSet.of((placement.tablets[n].start, placement.tablets[n].end) for n in tablets)
 
 
 def staged_source(

@@ -1,26 +1,35 @@
-"""Memory fragments: rows of small commits that lie in the log of a store, and in no file yet.
+"""Memory fragments: rows that lie in no file of a shard, in the form of such a file.
 
-The log keeps the rows of such a commit as one record batch, sorted as in a fragment. Whoever reads the table
+The log keeps the rows of a small commit as one record batch, sorted as in a fragment. Whoever reads the table
 brings those of all its commits into one order, each row with the number of its commit, and writes them as a
-fragment to a disk in memory. So pages, lookups, counts, changes, index runs and copies read them by the one
-way to rows that there is. A flush writes the same rows to the disk of a shard instead.
+fragment into memory. So pages, lookups, counts, changes, index runs and copies read them by the one way to
+rows that there is. A flush copies them to the disk of a shard. What is staged for a small commit has that
+form, too, once it is read.
 
-The file's form stays the same, so a tombstone has one form, too. A batch has the columns of the definition
-by which it was written; commits of two definitions make two fragments.
+A memory fragment is at the shard `MEMORY`, whose disk is the memory of this process. Its file is there for as
+long as some fragment of it is.
+
+A tombstone has one form, too. A batch has the columns of the definition by which it was written; commits of
+two definitions make two fragments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from io import BytesIO
+from typing import Any, BinaryIO, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.base.order_keys import sort_codes
-from elasticscan.metadata import AddedFragment, Origin, TableInfo
-from elasticscan.storage.disk import Disk
+from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, Origin, StagedFragment, TableInfo
+from elasticscan.storage.disk import Disk, MemoryFile
+from elasticscan.storage.disk_errors import missing_file
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
@@ -28,8 +37,10 @@ from elasticscan.storage.fragment import (
     Contents,
     FragmentTarget,
     fragment_schema,
+    new_path,
     write_fragment,
 )
+from elasticscan.storage.indexes.run import build_runs
 from elasticscan.storage.merge import first_of_keys
 from elasticscan.topology import SlotSet
 
@@ -40,21 +51,155 @@ def pack_rows(rows: pa.RecordBatch) -> bytes:
     return packed
 
 
-def unpack_rows(table: TableInfo, packed: bytes, tombstones: bool) -> pa.RecordBatch:
-    """Return the rows of a commit, whose digest was checked, by the definition they were written by.
+def schema_in_log(table: TableInfo, tombstones: bool) -> pa.Schema:
+    """Return the columns of rows in the log, given the table's definition by which they were written."""
+    return fragment_schema(table.schema, versioned=False, tombstones=tombstones)
+
+
+def unpack_rows(name: str, schema: pa.Schema, packed: bytes) -> pa.RecordBatch:
+    """Return the rows of a commit, whose digest was checked, with the columns of `schema_in_log`.
 
     Raises:
-        StoreDamaged: they are no rows of that definition.
+        StoreDamaged: they are no such rows; `name` is that of their table.
     """
-    schema = fragment_schema(table.schema, versioned=False, tombstones=tombstones)
     try:
         rows = pa.ipc.read_record_batch(pa.py_buffer(packed), schema)
         rows.validate(full=True)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise StoreDamaged(
-            f"rows of table {table.name!r} in the log cannot be read ({error}); {RESTORE}"
+            f"rows of table {name!r} in the log cannot be read ({error}); {RESTORE}"
         ) from error
     return rows
+
+
+_FILES: Final = WeakValueDictionary[str, MemoryFile]()
+
+
+class _HeldFiles:
+    """The disk of memory fragments: files that somebody holds; `new` has those that were made here."""
+
+    is_far = False
+
+    def __init__(self) -> None:
+        self.new: list[MemoryFile] = []
+
+    @property
+    def uncached(self) -> Disk:
+        return self
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        content = BytesIO()
+        yield content
+        self.new.append(_held(path, content.getvalue()))
+
+    def open(self, path: str) -> MemoryFile:
+        file = _FILES.get(path)
+        if file is None:
+            raise missing_file(path)
+        return file
+
+    def expect(self, paths: Sequence[str]) -> None:
+        pass
+
+    def delete(self, path: str) -> None:
+        """Do nothing: a file is gone when nobody holds it."""
+
+    def rename(self, path: str, to: str) -> None:
+        raise NotImplementedError("a file in memory keeps its path")
+
+    def note(self, path: str, content: bytes) -> None:
+        raise NotImplementedError("there are no marks in memory")
+
+    def list(self) -> list[tuple[str, float]]:
+        return []
+
+
+MEMORY_DISK: Final = _HeldFiles()
+_ORIGIN: Final = Origin("", 0, "", "memory", "", 0, 0.0, ())  # nobody asks it of a file in memory
+
+
+def _held(path: str, content: bytes) -> MemoryFile:
+    return _FILES.setdefault(path, MemoryFile(content))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFragment(Fragment):
+    """A fragment of committed rows in memory, with its file, and what is known of the values in it."""
+
+    statistics: bytes = field(compare=False, repr=False)
+    file: MemoryFile = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedInMemory(StagedFragment):
+    """Rows of a write in memory, by (slot, primary key), with the columns of one definition of their table.
+
+    They have no file before somebody reads them as a fragment.
+    """
+
+    table: TableInfo = field(compare=False, repr=False)
+    content: pa.RecordBatch = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, table: TableInfo, rows: pa.RecordBatch, slots: SlotSet) -> StagedInMemory:
+        """Stage sorted rows that have a `_slot` column, and perhaps tombstones among them."""
+        return cls(
+            shard=MEMORY,
+            path=new_path(table.id),
+            slots=slots,
+            rows=rows.num_rows,
+            bytes=rows.nbytes,
+            unique=True,
+            tombstones=rows.column(DELETED).true_count if DELETED in rows.schema.names else 0,
+            versioned=False,
+            tail=0,
+            digest=0,
+            table=table,
+            content=rows,
+        )
+
+    def entered(self, id: int, table: int, min_commit: int, max_commit: int) -> MemoryFragment:  # noqa: A002
+        """Return the rows as a fragment of a file in memory."""
+        contents = Contents(min_commit=min_commit, max_commit=max_commit)
+        return _in_memory(self.table, self.content, self.slots, contents, id)
+
+
+def joined(staged: Sequence[StagedInMemory]) -> StagedInMemory:
+    """Return the rows of several parts of one write, which have no key in common, as one."""
+    table, tombstones = staged[0].table, any(part.tombstones for part in staged)
+    schema = schema_in_log(table, tombstones)
+    rows = pa.concat_batches([_completed(part.content, schema) for part in staged])
+    ordered = rows.take(pa.array(_order(table, rows, ())))
+    return StagedInMemory.of(table, ordered, SlotSet.union(part.slots for part in staged))
+
+
+def memory_runs(
+    table: TableInfo, index: IndexInfo, fragment: MemoryFragment
+) -> tuple[list[IndexRun], list[MemoryFile]]:
+    """Return the runs of an index for a fragment in memory, and their files, which the caller holds.
+
+    Raises:
+        InvalidKey: an entry's key is too long.
+    """
+    disk = _HeldFiles()
+    staged = build_runs(disk, table, index, fragment, _ORIGIN)
+    runs = [
+        IndexRun(number, index.id, fragment.id, run.path, run.rows, run.bytes, run.tail, run.digest)
+        for number, run in enumerate(staged)
+    ]
+    return runs, disk.new
+
+
+def _in_memory(
+    table: TableInfo, rows: pa.RecordBatch, slots: SlotSet, contents: Contents, number: int
+) -> MemoryFragment:
+    disk = _HeldFiles()
+    target = FragmentTarget(disk, MEMORY, replace(table, compression=None), rows.schema, _ORIGIN)
+    staged = write_fragment(target, slots, [rows], contents)
+    plain = staged.entered(number, table.id, contents.min_commit, contents.max_commit)
+    own = {each.name: getattr(plain, each.name) for each in fields(Fragment)}
+    return MemoryFragment(**own, statistics=staged.statistics, file=disk.new[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +208,49 @@ class CommittedRows:
 
     table: TableInfo
     rows: pa.RecordBatch
-    unique: bool
 
     @classmethod
     def of(cls, table: TableInfo, commits: Mapping[int, pa.RecordBatch]) -> CommittedRows:
         """Merge the rows of commits, by their numbers; all are of the table's definition."""
-        tombstones = any(DELETED in rows.schema.names for rows in commits.values())
+        parts = []
+        for names in {tuple(rows.schema.names) for rows in commits.values()}:  # with tombstones, and without
+            some = {number: rows for number, rows in commits.items() if tuple(rows.schema.names) == names}
+            numbers = np.repeat([*some], [rows.num_rows for rows in some.values()]).astype(np.int64)
+            together = pa.concat_batches([*some.values()])
+            parts.append(
+                together.append_column(pa.field(COMMIT, pa.int64(), nullable=False), pa.array(numbers))
+            )
+        return cls.merged(table, parts)
+
+    @classmethod
+    def merged(cls, table: TableInfo, parts: Sequence[pa.RecordBatch]) -> CommittedRows:
+        """Merge rows that have the numbers of their commits."""
+        tombstones = any(DELETED in rows.schema.names for rows in parts)
         schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
-        parts = [_with_number(rows, number, schema) for number, rows in sorted(commits.items())]
-        rows = pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema=schema)
-        slots = rows.column(SLOT).to_numpy()
-        codes = [sort_codes(rows.column(name)) for name in table.primary_key]
-        order = np.lexsort((-rows.column(COMMIT).to_numpy(), *reversed(codes), slots))
-        unique = bool(first_of_keys(order, (slots, *codes)).all())
-        return cls(table, rows.take(pa.array(order)), unique)
+        whole = [_completed(rows, schema) for rows in parts]
+        rows = pa.concat_batches(whole) if whole else pa.RecordBatch.from_pylist([], schema=schema)
+        order = _order(table, rows, (-rows.column(COMMIT).to_numpy(),))
+        return cls(table, rows.take(pa.array(order)))
 
-    def within(self, slots: SlotSet) -> CommittedRows:
-        """Return the rows of some slots."""
-        mask = slots.mask(self.rows.column(SLOT).to_numpy())
-        return (
-            self if mask.all() else CommittedRows(self.table, self.rows.filter(pa.array(mask)), self.unique)
-        )
-
-    def write(self, disk: Disk, shard: int, slots: SlotSet, origin: Origin) -> AddedFragment:
-        """Write them, at least one, as a fragment that serves `slots`: to memory, or to a shard's disk."""
+    def fragment(self, id: int, slots: SlotSet) -> MemoryFragment:  # noqa: A002
+        """Return them, at least one, as a fragment that serves `slots`."""
         assert self.rows.num_rows, "a fragment without rows is never written"
-        target = FragmentTarget(disk, shard, self.table, self.rows.schema, origin)
         numbers = self.rows.column(COMMIT).to_numpy()
-        low, high = int(numbers.min()), int(numbers.max())
-        contents = Contents(min_commit=low, max_commit=high, unique=self.unique)
-        return AddedFragment(write_fragment(target, slots, [self.rows], contents), low, high)
+        columns = [self.rows.column(SLOT).to_numpy()]
+        columns += [sort_codes(self.rows.column(name)) for name in self.table.primary_key]
+        unique = bool(first_of_keys(np.arange(self.rows.num_rows), columns).all())
+        contents = Contents(min_commit=int(numbers.min()), max_commit=int(numbers.max()), unique=unique)
+        return _in_memory(self.table, self.rows, slots, contents, id)
 
 
-def _with_number(rows: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of one commit with all system columns of a schema."""
-    count = rows.num_rows
+def _order(table: TableInfo, rows: pa.RecordBatch, then: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    codes = [sort_codes(rows.column(name)) for name in table.primary_key]
+    order: np.ndarray[Any, Any] = np.lexsort((*then, *reversed(codes), rows.column(SLOT).to_numpy()))
+    return order
+
+
+def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with all columns of a schema, which may have tombstones where they have none."""
     columns = {name: rows.column(name) for name in rows.schema.names}
-    columns[COMMIT] = pa.repeat(pa.scalar(number, pa.int64()), count)
-    columns.setdefault(DELETED, pa.repeat(pa.scalar(False), count))
+    columns.setdefault(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

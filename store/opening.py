@@ -67,7 +67,7 @@ def open_context(
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)
     catalog.when_copied = lambda: settle_copy(context)
-    catalog.before_writing = context.look_at_marks
+    catalog.before_writing = context.look_before_writing
     catalog.when_missing = context.compare_with_shards
     catalog.after_writing = context.note_committed
     return context

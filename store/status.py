@@ -10,7 +10,7 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import OwnedMove, Tx, retry_interrupted
+from elasticscan.catalog import InlineCommit, OwnedMove, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
@@ -22,11 +22,13 @@ from elasticscan.topology import Placement, Shard
 from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
 
-def _size(fragments: Sequence[Fragment], newest: int, floor: int, wrote: int) -> dict[str, Any]:
+def _size(
+    fragments: Sequence[Fragment], memory: Sequence[InlineCommit], newest: int, floor: int, wrote: int
+) -> dict[str, Any]:
     """Return the size of a table by the catalog alone: an upper bound of its rows, and whether it is exact.
 
-    There are two bounds: the rows in its files, which have several versions of a row, and rows of slots that
-    moved away; and the rows that its commits wrote since the last overwrite, `floor`.
+    There are two bounds: the rows in its files and in the log, which have several versions of a row, and rows
+    of slots that moved away; and the rows that its commits wrote since the last overwrite, `floor`.
     """
     by_shard: dict[int, list[Fragment]] = {}
     for fragment in fragments:
@@ -34,10 +36,15 @@ def _size(fragments: Sequence[Fragment], newest: int, floor: int, wrote: int) ->
     bounds = Bounds(floor, newest, since=newest)
     held = [most_rows(View(own), bounds) for own in by_shard.values()]
     most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
+    live = [commit for commit in memory if commit.number >= floor]
+    most += sum(commit.rows - commit.tombstones for commit in live)
+    if live:  # the rows of one commit are of different keys; whether files have the same ones is unknown
+        alone = len(live) == 1 and not live[0].tombstones
+        exact &= alone and all(f.slots.isdisjoint(live[0].slots) for f in fragments if bounds.touch(f))
     return {
         "rows": most if exact else min(most, wrote),
         "rows_exact": exact,
-        "bytes": sum(fragment.serving_bytes for fragment in fragments),
+        "bytes": sum(f.serving_bytes for f in fragments) + sum(commit.bytes for commit in memory),
         "fragments": len(fragments),
     }
 
@@ -143,7 +150,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         for table in message:
             floor, before = floors.get(table.id, (0, 0))
             since = wrote.get(table.id, (0, 0))[0] - before
-            sized[table.id] = _size(own.get(table.id, []), snapshot, floor, since)
+            sized[table.id] = _size(own.get(table.id, []), tx.memory(table.id), snapshot, floor, since)
         made = tx.commit_times(lease["snapshot"] for lease in leases)
         names = {shard.id: shard.name for shard in shards}
         newest = [f for f in fragments if f.max_commit >= floors.get(f.table, (0, 0))[0]]

@@ -29,6 +29,7 @@ from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.rows.typed import arrow_rows
 from elasticscan.store.upkeep import compaction
+from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import merging, preconditions, writer
 from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
 from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index
@@ -573,6 +574,7 @@ class Table:
     def compact(self) -> int:
         """Merge fragments; return how many were removed."""
         self._context.catalog.check_writable()
+        flush(self._context, self.definition.id)
         return compaction.compact(self._context, self.definition)
 
     @retry_interrupted

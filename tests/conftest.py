@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from elasticscan.base import limits
 from tests.base.at_server import begin
 from tests.base.postgres import Server, start_server
 from tests.base.s3 import S3Server, start_s3
@@ -26,6 +27,21 @@ AT_SERVER = os.environ.get("ELASTICSCAN_TESTS_CATALOG") == "postgresql"
 def stores_at_server(postgres: Server) -> None:
     """All stores of the tests have their catalogs at a server: `tests/base/at_server`."""
     begin(str(postgres.directory))
+
+
+@pytest.fixture
+def rows_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commits of this process write files, however small they are."""
+    monkeypatch.setattr(limits, "INLINE_BYTES", 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rows_in_files_of_modules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As `rows_in_files`, for all tests of modules about files, which have `ROWS_IN_FILES`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if getattr(request.module, "ROWS_IN_FILES", False):
+            patch.setattr(limits, "INLINE_BYTES", 0)
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

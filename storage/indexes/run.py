@@ -171,6 +171,11 @@ def _entries(rows: pa.RecordBatch, first_row: int, index: IndexInfo, schema: pa.
     return entries
 
 
+def check_entries(table: TableInfo, index: IndexInfo, rows: pa.RecordBatch) -> None:
+    """Raise `InvalidKey` where the key of an entry for a row would be too long."""
+    _entries(rows, 0, index, run_schema(table, index))
+
+
 def _write_run(
     disk: Disk,
     table: TableInfo,

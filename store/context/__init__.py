@@ -23,6 +23,7 @@ The modules, from the bottom up:
 
 lookups    placement, tables, fragments and statistics, each valid for one layout; readers: files that are
            kept open
+memory     rows that lie in the log, as fragments in memory
 marks      the roots of shards: whose they are, and how far they know the catalog
 following  the protocol of work that follows commits; sealing: continuation keys and their secrets
 processes  one context for each process; shared: `Context`, which has all of these

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
 from typing import Generic, TypeVar
@@ -22,7 +22,8 @@ from elasticscan.metadata import (
     TableInfo,
     floor_at,
 )
-from elasticscan.storage import View
+from elasticscan.storage import MemoryFragment, View
+from elasticscan.store.context.memory import TableMemory
 from elasticscan.topology import Placement, Topology
 
 MOST_CACHED = 256  # of open readers, and of filters that were parsed, each of at most 64 KB
@@ -164,15 +165,22 @@ class KnownTable:
         overwrites: tuple[int, ...],
         indexes: tuple[IndexInfo, ...],
         runs: tuple[IndexRun, ...],
+        memory: TableMemory,
+        placement: Placement,
     ) -> None:
         self.layout, self.last_commit, self.table = layout, last_commit, table
-        self.fragments = fragments
+        self.memory = memory
+        self.fragments = (*fragments, *memory.fragments)
         self._overwrites = overwrites
         self._indexes = {index.id: index for index in indexes}
         self._runs: dict[tuple[int, int], list[IndexRun]] = {}
         for run in runs:
             self._runs.setdefault((run.fragment, run.index), []).append(run)
-        self._views = {shard: View(at_shard) for shard, at_shard in by_shard(fragments).items()}
+        here = by_shard(fragments)
+        for fragment in memory.fragments:  # each shard serves what it has of the rows in the log
+            for shard, slots in placement.split_by_shard(fragment.slots).items():
+                here.setdefault(shard, []).append(replace(fragment, slots=slots))
+        self._views = {shard: View(at_shard) for shard, at_shard in here.items()}
         self._nothing = View(())
         self._kept: dict[int, tuple[float, float]] = {}
 
@@ -206,10 +214,12 @@ class KnownTable:
 
     def runs(self, fragment: Fragment, index: IndexInfo) -> list[IndexRun]:
         """Return a fragment's entries in an index; every fragment has them once the index is ready."""
+        if isinstance(fragment, MemoryFragment):
+            return self.memory.runs(fragment, index)
         return self._runs[fragment.id, index.id]
 
     def all_runs(self) -> Iterator[IndexRun]:
-        """Return the runs of all fragments and indexes."""
+        """Return the runs of all fragments in files, and of all indexes."""
         return chain.from_iterable(self._runs.values())
 
     def has(self, index: IndexInfo) -> bool:
@@ -220,7 +230,8 @@ class KnownTable:
         """Return the runs that a scan of a snapshot through an index reads."""
         bounds = self.bounds(snapshot)
         read = chain.from_iterable(view.fragments_within(bounds) for view in self._views.values())
-        return [(fragment, run) for fragment in read for run in self.runs(fragment, index)]
+        once = {fragment.id: fragment for fragment in read}.values()  # one in memory is at several shards
+        return [(fragment, run) for fragment in once for run in self.runs(fragment, index)]
 
     def intervals_at(self, snapshot: int) -> list[SlotInterval]:
         """Return the slots of the fragments that a scan of a snapshot reads, shard by shard."""
@@ -250,6 +261,7 @@ def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableSt
     runs = {run.id for run in state.all_runs()}
     bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
     histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
+    bodies |= state.memory.statistics()
     bodies |= tx.statistics(state.table.id, fragments - bodies.keys())
     histograms |= tx.histograms(state.table.id, runs - histograms.keys())
     named = bodies

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from time import monotonic
 from typing import TypeVar
 
 from elasticscan.base.clock import Clock
@@ -27,12 +28,14 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import SHARDS_AT_ONCE
 from elasticscan.catalog import Catalog, Home, Identity, retry_interrupted
-from elasticscan.storage import Disk
+from elasticscan.metadata import MEMORY
+from elasticscan.storage import MEMORY_DISK, Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
 from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
 from elasticscan.topology import Shard
 
 WITNESSES = 8
+MARK_SECONDS = 1.0  # so often small commits compare marks with the catalog, and leave some
 Done = TypeVar("Done")
 _IN_TURN = 2  # of the others, for each commit
 
@@ -68,6 +71,20 @@ def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
     return [others[(versions * _IN_TURN + n) % len(others)] for n in range(_IN_TURN) if others]
 
 
+class Occasions:
+    """Times at which something is done for small commits: for others it is done each time."""
+
+    def __init__(self) -> None:
+        self._last = -MARK_SECONDS
+
+    def is_due(self) -> bool:
+        """Return whether it was not done for a while; then it counts as done now."""
+        now = monotonic()
+        is_due = now - self._last >= MARK_SECONDS
+        self._last = now if is_due else self._last
+        return is_due
+
+
 class RootMarks:
     """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
@@ -85,6 +102,7 @@ class RootMarks:
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
+        self.looking, self.noting = Occasions(), Occasions()
         self._place: str | None = None  # of the catalog; what is open is found again by its file
 
     @retry_interrupted
@@ -102,6 +120,8 @@ class RootMarks:
         return opened
 
     def disk_of(self, shard: int) -> Disk:
+        if shard == MEMORY:
+            return MEMORY_DISK
         return self._shard_and_disk(shard)[1]
 
     def root_of(self, shard: int) -> str:

@@ -177,7 +177,7 @@ class LocalShards:
     def _read_page(self, request: PageRequest, state: KnownTable) -> PageRows:
         source = self._rows_of(state, request)
         if request.order is not None:
-            return read_index_page(self._through_index(source, state, request.shard, request.order), request)
+            return read_index_page(self._through_index(source, state, request.order), request)
         if request.keys is not None:
             read_by_key = read_listed if isinstance(request.keys, KeyList) else read_ranges
             return read_by_key(source, request)
@@ -187,14 +187,12 @@ class LocalShards:
             source = replace(source, statistics=lambda fragment: statistics.get(fragment.id))
         return read_page(source, request) if request.changes is None else read_changes(source, request)
 
-    def _through_index(
-        self, rows: PageSource, state: KnownTable, shard: int, order: IndexOrder
-    ) -> IndexSource:
+    def _through_index(self, rows: PageSource, state: KnownTable, order: IndexOrder) -> IndexSource:
         index = state.index(order.index)
 
         def runs_of(fragment: Fragment) -> Sequence[RunReader]:
             runs = state.runs(fragment, index)
-            return [self._context.readers.open_run(rows.table, index, shard, run) for run in runs]
+            return [self._context.readers.open_run(rows.table, index, fragment.shard, run) for run in runs]
 
         return IndexSource(
             rows.table, rows.view, rows.open, rows.floor, expect=rows.expect, index=index, runs=runs_of

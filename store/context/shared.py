@@ -27,7 +27,7 @@ from elasticscan.catalog import (
     Tx,
     retry_interrupted,
 )
-from elasticscan.metadata import Fragment, IndexInfo, Origin, StagedFragment, TableInfo
+from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk
 from elasticscan.store.context.following import NoUpkeep, Upkeep
@@ -43,6 +43,7 @@ from elasticscan.store.context.lookups import (
     read_statistics,
 )
 from elasticscan.store.context.marks import RootMarks, mark_of
+from elasticscan.store.context.memory import Memories
 from elasticscan.store.context.processes import PerProcess
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
@@ -86,6 +87,7 @@ class Context:
         self._placement = Lasting[None, Placement]()
         self.looked: tuple[Placement, float] | None = None  # last look, by any thread, and when it began
         self._tables: dict[int, KnownTable] = {}
+        self.memories = Memories()
         self._definitions = Lasting[int, TableInfo]()
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
@@ -155,7 +157,7 @@ class Context:
         """
         self.catalog.settle()
         disk = self.disk_of(shard)
-        if disk.is_far:
+        if disk.is_far or shard == MEMORY:
             return disk
         try:
             return self._roots.check(shard, lambda: Mark(self._identity.incarnation, *self.seen))
@@ -191,12 +193,16 @@ class Context:
         with suppress(ElasticScanError):
             self._roots.note(shards, self._progress(), again)
 
-    def note_committed(self, committed: Identity, files_at: frozenset[int]) -> None:
+    def note_committed(self, committed: Identity, files_at: frozenset[int], is_small: bool) -> None:
         """Leave a mark of what was committed where files were entered and at witnesses, or at all new shards.
+
+        Of small commits, once in a while.
 
         Where files were entered, only at directories: the writer knows which of the others it wrote to.
         """
         self.note_seen((committed.layout, committed.last_commit))
+        if is_small and not self._roots.noting.is_due():
+            return
         with suppress(ElasticScanError):
             before, mark = self.local_shards(), mark_of(committed)
             local, afar = self._active_shards(committed.layout)
@@ -248,6 +254,11 @@ class Context:
         afar = tuple(shard.id for shard in active if "://" in self.location.root(shard.root))
         local = tuple(shard.id for shard in active if shard.id not in afar)
         return self._active.put(layout, None, (local, afar))
+
+    def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
+        """As `look_at_marks`; before small commits once in a while."""
+        is_due = not (is_small and self._known_newest) or self._roots.looking.is_due()
+        return self.look_at_marks() if is_due else lambda _: None
 
     def look_at_marks(self, at_all: bool = False) -> Callable[[Identity], None]:
         """Read what witnesses know, once all shards; what is returned compares a later catalog with it.
@@ -379,6 +390,10 @@ class Context:
             self.placement_in(tx)  # it is needed next, so both take one round trip
             return self.table(tx, name)[0]
 
+    def fragments_in(self, tx: Tx, table: TableInfo) -> tuple[Fragment, ...]:
+        """Return the fragments of a table as a transaction sees them, those in memory, too."""
+        return (*tx.fragments(table=table.id), *self.memories.of(tx, table).fragments)
+
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
@@ -471,6 +486,8 @@ class Context:
             tx.overwrites(table_id),
             indexes,
             tx.runs(table_id) if indexes else (),
+            self.memories.of(tx, table),
+            self.placement_in(tx),
         )
         self._tables[table_id] = state
         return state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from elasticscan.base.errors import (
     CommitUnknown,
@@ -32,7 +32,14 @@ MOST_ROUNDS = 6
 UNDO_WAITS_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0)
 
 T = TypeVar("T")
-_Sources = list[tuple[PageSource, int]]  # a table's rows, and its oldest snapshot
+
+
+class _TabletRows(NamedTuple):
+    """A table's rows, its oldest snapshot, and whether there are no older rows of the tablet elsewhere."""
+
+    rows: PageSource
+    oldest: int
+    is_complete: bool
 
 
 @dataclass(slots=True)
@@ -145,24 +152,24 @@ class Mover:
             self._context.clock.sleep(max(0.0, due - self._context.clock.now()))
 
     @retry_interrupted
-    def _due(self, progress: _Progress) -> tuple[_Sources, int]:
+    def _due(self, progress: _Progress) -> tuple[list[_TabletRows], int]:
         with self._context.catalog.reading() as tx:
             upto = tx.versions()[1]
             sources = _sources(self._context, tx, progress, upto)
-            for source, _ in sources:  # the copies need them next, else each in a transaction of its own
-                self._context.indexes_in(tx, source.table.id)
+            for source in sources:  # the copies need them next, else each in a transaction of its own
+                self._context.indexes_in(tx, source.rows.table.id)
             return sources, upto
 
     def _destination(self, progress: _Progress) -> Destination:
         target = progress.move.target
         return Destination(self._context.writable_disk(target), target, self._context.origin("move"))
 
-    def _copy(self, progress: _Progress, sources: _Sources, upto: int, to: Destination) -> int:
+    def _copy(self, progress: _Progress, sources: list[_TabletRows], upto: int, to: Destination) -> int:
         size = 0
-        for source, oldest in sources:
+        for source, oldest, is_complete in sources:
             bounds = Bounds(progress.copied_to + 1, upto, since=oldest)
-            # What the first round copies is all there is; a later one brings what is newer.
-            keep = Keep(apart=Apart(source.floor, complete=not progress.copied_to))
+            # What the first round copies is all there is in files; a later one brings what is newer.
+            keep = Keep(apart=Apart(source.floor, complete=is_complete and not progress.copied_to))
             copies = copy_slots(source, progress.tablet.slots, bounds, keep, to)
             first = len(progress.copies)
             # From here on they are removed if their runs cannot be built.
@@ -285,10 +292,10 @@ def _has_switched(tx: Tx, progress: _Progress) -> bool:
     return (now.shard, now.epoch) == (progress.move.target, progress.tablet.epoch + 1)
 
 
-def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sources:
+def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[_TabletRows]:
     """Return the source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
     slots: SlotSet = progress.tablet.slots
-    sources, here = [], dict[int, list[Fragment]]()
+    sources, here = list[_TabletRows](), dict[int, list[Fragment]]()
     for fragment in tx.fragments(shard=progress.move.source):
         here.setdefault(fragment.table, []).append(fragment)
     here = {table: found for table, found in here.items() if any(f.slots & slots for f in found)}
@@ -302,5 +309,6 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> _Sourc
             source = PageSource(
                 whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect
             )
-            sources.append((source, table.oldest_snapshot))
+            in_files = all(commit.slots.isdisjoint(slots) for commit in tx.memory(table.id))
+            sources.append(_TabletRows(source, table.oldest_snapshot, in_files))
     return sources

@@ -47,7 +47,7 @@ def begin_scan(
         base, layout = context.newest_topology(tx), None
         if is_divided:
             places = slot_places(tx, context.placement_in(tx), base)
-            layout = ScanLayout(places, tx.fragments(table=table.id))
+            layout = ScanLayout(places, context.fragments_in(tx, table))
         return base, layout, find(tx)[0].definition
 
     if snapshot is None:

@@ -102,7 +102,7 @@ def look(
     """
     with context.catalog.reading() as tx:
         table = _table(tx, table_id, name)
-        listed = tx.fragments(table=table.id) if fragments else ()
+        listed = context.fragments_in(tx, table) if fragments else ()
         return StreamState(
             table=table,
             newest=tx.versions()[1],
@@ -127,7 +127,7 @@ def look_behind(context: Context, table_id: int, name: str, after: int, fragment
             rows=rows,
             oldest=oldest,
             first_rows=first[0].rows if first else 0,
-            fragments=tx.fragments(table=table.id) if fragments else (),
+            fragments=context.fragments_in(tx, table) if fragments else (),
         )
 
 

@@ -18,6 +18,7 @@ commit can take it any more, and in the *trash* until it is old enough.
 The modules, from the bottom up:
 
 compaction     fragments merged: some of a shard's, or all of them
+flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
 steps          steps as the catalog knows them, with their owners
 amplification  what is due, what runs, what was done

@@ -19,13 +19,14 @@ from threading import Lock
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.catalog import Tx
-from elasticscan.metadata import StagedFragment
+from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.compaction import Merged, Merging, plan_merge
+from elasticscan.store.upkeep.flushing import flush, has_much
 from elasticscan.store.upkeep.steps import MergePlan, Site, carry_out_together, claim, look_at, written_of
 from elasticscan.upkeep import Merge, Policy, Written, depth_of, tablet_bytes
 
@@ -104,15 +105,24 @@ class AfterCommit:
         size = sum(fragment.bytes for fragment in staged)
         self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * size)
         self._commits += 1
-        counts, shards = tx.fragment_counts(table), {fragment.shard for fragment in staged}
+        shards = {fragment.shard for fragment in staged}
+        if shards == {MEMORY}:
+            if has_much(tx, table):
+                self._claim(tx, Site(table, MEMORY), sites)
+            return
+        counts = tx.fragment_counts(table)
         for site in (Site(table, shard) for shard in sorted(shards)):
             count, most = counts.get(site.shard, 0), self.policy.slot_fragments
             limit, until = self._patience.get(site, (most, 0))
             is_due = count > limit or (count > most and self._commits > until)
-            if is_due and self._take(site):
-                sites.append(site)
-                if not claim(tx, site.target, self._mine):
-                    self._busy.discard(sites.pop())
+            if is_due:
+                self._claim(tx, site, sites)
+
+    def _claim(self, tx: Tx, site: Site, sites: list[Site]) -> None:
+        if self._take(site):
+            sites.append(site)
+            if not claim(tx, site.target, self._mine):
+                self._busy.discard(sites.pop())
 
     def _take(self, site: Site) -> bool:
         """Take a site for this thread; false while another one is at work there."""
@@ -133,9 +143,11 @@ class AfterCommit:
             retire(self._owner)
         self._owner = None
 
-    def _work(self, sites: Sequence[Site]) -> None:
+    def _work(self, sites: list[Site]) -> None:
         """Carry steps out, as far as the allowance goes."""
         try:
+            if sites and sites[0].shard == MEMORY:
+                self._flush(sites)
             if sites:
                 self._merge_at(sites)
             if sites and self._gone >= GARBAGE_EVERY:
@@ -146,6 +158,20 @@ class AfterCommit:
             self.problem = None
         except ElasticScanError as error:
             self.problem = str(error)
+
+    def _flush(self, sites: list[Site]) -> None:
+        """Flush rows of a table; `sites` gets the shards where files are to be merged then."""
+        memory = sites.pop()
+        try:
+            flush(
+                self.context,
+                memory.table,
+                lambda tx, staged: self._claim_due(tx, memory.table, staged, sites),
+            )
+        finally:
+            self._busy.discard(memory)
+            with self.context.catalog.writing() as tx:
+                tx.end_step(memory.target, self._mine)
 
     def _take_over_moves(self) -> None:
         """Carry out moves whose owners are gone, as far as the allowance goes."""

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import (
     Apart,
@@ -203,16 +203,22 @@ def plan_merge(
         tx.indexes(table.id),
         taking_part,
         Bounds(floor, upto, since=horizon),
-        keep_for(taking_part, others, horizon, overwritten),
+        keep_for(taking_part, others, tx.memory(table.id), horizon, overwritten),
     )
 
 
 def keep_for(
-    fragments: Sequence[Fragment], others: Sequence[Fragment], horizon: int, overwritten: int
+    fragments: Sequence[Fragment],
+    others: Sequence[Fragment],
+    memory: Sequence[InlineCommit],
+    horizon: int,
+    overwritten: int,
 ) -> Keep:
-    """Return the versions to keep, and apart; given the fragments of the shard that take no part."""
-    overlapping = _overlapping(fragments, others)
+    """Return the versions to keep, and apart; given what takes no part: fragments, and rows in the log."""
+    overlapping, slots = _overlapping(fragments, others), _slots_of(fragments)
+    newest = max(fragment.max_commit for fragment in fragments)
     complete = all(other.superseded_at is not None for other in overlapping)
+    complete &= all(commit.number > newest or commit.slots.isdisjoint(slots) for commit in memory)
     until = max((other.superseded_at or 0 for other in overlapping), default=0)
     return Keep(horizon, complete and until <= horizon, Apart(overwritten, complete, until))
 
@@ -345,7 +351,7 @@ class Merging:
 
     def _still_served(self, tx: Tx) -> SlotSet:
         """Return the slots that all sources serve as they did when the merge was planned."""
-        slots = _slots_of(self.fragments) - _being_copied(tx)
+        slots = _slots_of(self.fragments) - being_copied(tx)
         for fragment in self.fragments:
             slots -= fragment.slots - self.served.get(fragment.id, SlotSet())
         return slots
@@ -380,7 +386,7 @@ def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
     return leased is None or leased >= horizon
 
 
-def _being_copied(tx: Tx) -> SlotSet:
+def being_copied(tx: Tx) -> SlotSet:
     """Return the slots of tablets that a mover has begun to copy.
 
     It copies commit by commit: were a deletion merged away between two of its rounds, the row that

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.base.limits import GC_GRACE_SECONDS
+from elasticscan.metadata import MEMORY
 from elasticscan.store.context import Context
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.upkeep.collector import collect_garbage
 from elasticscan.store.upkeep.compaction import Merged
+from elasticscan.store.upkeep.flushing import flush, has_much, has_old
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.steps import BALANCE, GARBAGE, Due, Site, carry_out, claim, look_at
 from elasticscan.topology import Move
@@ -49,6 +51,7 @@ class Kept:
     """The work of a round.
 
     Attributes:
+        flushes: how many tables had rows copied from the log to files.
         merges: how many, over `fragments_gone` fragments.
         bytes_read, bytes_written: by merges.
         splits, joins, moves: of tablets.
@@ -56,6 +59,7 @@ class Kept:
         problems: what could not be done, and why; all else was done.
     """
 
+    flushes: int = 0
     merges: int = 0
     fragments_gone: int = 0
     bytes_read: int = 0
@@ -69,7 +73,7 @@ class Kept:
     @property
     def steps(self) -> int:
         """Return how many steps were carried out."""
-        return self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
+        return self.flushes + self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
 
 
 class Keeper:
@@ -105,6 +109,7 @@ class Keeper:
         with _noting(kept, "taking over from keepers that are gone"):
             self._forget_dead()
         with owning() as owner, beating(self._context.catalog, owner):
+            self._flush(owner, kept)
             due = self._due(kept)
             for site in due.sites:
                 with _noting(kept, f"merging table {site.table} at shard {site.shard}"):
@@ -136,6 +141,21 @@ class Keeper:
             if mine:
                 with self._context.catalog.writing() as tx:
                     tx.end_step(target, owner)
+
+    # Flushes
+
+    def _flush(self, owner: str, kept: Kept) -> None:
+        """Flush the tables that have much in the log, or had it there for long."""
+        with self._context.catalog.reading() as tx:
+            due = [table for table in tx.tables() if has_much(tx, table.id) or has_old(tx, table.id)]
+        for table in due:
+            with (
+                _noting(kept, f"flushing table {table.name!r}"),
+                self._step(Site(table.id, MEMORY).target, owner) as mine,
+            ):
+                if mine:
+                    self._on_step(f"flush {table.name!r}")
+                    kept.flushes += flush(self._context, table.id)
 
     # Merges
 

@@ -11,7 +11,8 @@ What this room promises:
 - **Once is enough.** With an `IdempotencyKey` a write that was committed before is not done again.
 
 How a write goes: `stage` writes files that nothing refers to, with runs of every index; `publish` refers to
-them in one transaction, under a precondition if need be. Deletes are tombstones (`elasticscan.store.rows`);
+them in one transaction, under a precondition if need be. Few rows are staged in memory, and become part of
+the commit's record (`small_commits`). Deletes are tombstones (`elasticscan.store.rows`);
 updates, merges and overwrites read (`elasticscan.store.reading`), stage, and require that what they read
 still holds.
 
@@ -20,7 +21,8 @@ The modules, from the bottom up:
 definitions    tables: checked, reserved for a first write, entered with it
 indexing       indexes, built alongside writers and moves, and their runs for each fragment
 preconditions  what a write may require of its keys
-staging        rows become files that nothing refers to yet
+small_commits  rows for the log itself; no file is written for them
+staging        rows become files that nothing refers to yet, or wait in memory for the log
 publishing     they become a commit; again what moved meanwhile
 writer         the two of them, for rows and for keys that are deleted
 attempts       done again where others came before

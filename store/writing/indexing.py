@@ -182,6 +182,7 @@ def create_index(
                 index=definition.name,
             )
     try:
+        _check_rows_in_log(context, table, index)
         while (index := _look_for_missing(context, index)).phase is IndexPhase.BUILDING:
             _build(context, table, index, on_progress or (lambda _done, _total: None))
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
@@ -189,6 +190,15 @@ def create_index(
             tx.transition_index(index, IndexEvent.REFUSED)
         raise
     return index
+
+
+@retry_interrupted
+def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
+    """Check that rows in the log can be in an index: of those that come from now on each writer knows."""
+    with context.catalog.reading() as tx:
+        memory = context.memories.of(tx, tx.table_by_id(table.id) or table)
+    for fragment in memory.fragments:
+        memory.runs(fragment, index)
 
 
 @retry_interrupted

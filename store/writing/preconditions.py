@@ -29,6 +29,7 @@ from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, is_kept
 from elasticscan.store.context.lookups import check_kept
+from elasticscan.store.context.memory import TableMemory
 from elasticscan.topology import SlotSet
 
 SMALL_REST_ROWS = 20_000  # what may be compared while writers wait
@@ -43,6 +44,7 @@ class _Seen:
     newest: int
     table: TableInfo
     fragments: tuple[Fragment, ...]
+    memory: TableMemory
     overwrites: tuple[int, ...]
 
     def floor(self, snapshot: int) -> int:
@@ -138,7 +140,9 @@ class KeyCheck:
         table = tx.table_by_id(self._table.id)
         if table is None:
             return None
-        return _Seen(tx.versions()[1], table, tx.fragments(table=table.id), tx.overwrites(table.id))
+        memory = self._context.memories.of(tx, table)
+        fragments, overwrites = tx.fragments(table=table.id), tx.overwrites(table.id)
+        return _Seen(tx.versions()[1], table, fragments, memory, overwrites)
 
     def _is_small(self, seen: _Seen, staged: Sequence[StagedFragment]) -> bool:
         """Return True if writers may wait for what was not compared yet."""
@@ -146,8 +150,9 @@ class KeyCheck:
         if compared is None or any(number > compared for number in seen.overwrites):
             return False
         slots = SlotSet.of(piece for fragment in staged for piece in fragment.slots)
-        rest = (f.rows for f in seen.fragments if f.max_commit > compared and f.slots & slots)
-        return sum(rest) <= SMALL_REST_ROWS
+        rest = sum(f.rows for f in seen.fragments if f.max_commit > compared and f.slots & slots)
+        rest += sum(commit.rows for commit in seen.memory.commits if commit.number > compared)
+        return rest <= SMALL_REST_ROWS
 
     def _compare(self, seen: _Seen, staged: Sequence[StagedFragment]) -> None:
         begin, newest = self._checked_to, seen.newest
@@ -162,8 +167,9 @@ class KeyCheck:
             asked = [(Bounds(seen.floor(newest), newest, since=newest), True)]
         else:
             asked = [(Bounds(max(begin + 1, seen.floor(newest)), newest, since=newest), True)]
+        every = (*seen.fragments, *seen.memory.fragments)
         mine = staged_source(self._table, staged, self._context.disk_of)
-        theirs = PageSource(seen.table, View(seen.fragments), self._context.readers.opener(seen.table))
+        theirs = PageSource(seen.table, View(every), self._context.readers.opener(seen.table))
         for bounds, living in asked:
             keys = shared_keys(mine, theirs, bounds, living) if staged else None
             if keys is not None:

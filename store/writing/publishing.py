@@ -1,4 +1,8 @@
-"""Publishing: staged files become visible on all shards by one commit, or not at all."""
+"""Publishing: what was staged becomes visible on all shards by one commit, or not at all.
+
+Rows that were staged in memory become a commit in the log itself, if they are few in all. Otherwise they are
+staged in files, as the rows of other tasks may be already.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,13 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
-from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
+from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import Precondition
+from elasticscan.store.writing.small_commits import SmallCommit, small_commit
 from elasticscan.store.writing.staging import remove_staged
 from elasticscan.topology import Placement
 
@@ -132,6 +137,7 @@ class _Publication:
         self._staged = tuple(staged)
         self._fragments = list(staged)  # the commit is to refer to these
         self._all = list(staged)  # and to none of the others: these were on the way to them
+        self._small: SmallCommit | None = None  # in place of files
 
     def commit(self, claim: Claim) -> CommitNumber:
         context, txn, keep = self._context, self._request.txn, self._request.keep
@@ -150,7 +156,7 @@ class _Publication:
             with suppress(ElasticScanError):  # then they are garbage
                 remove_staged(context, [fragment for fragment in self._all if fragment.path not in paths])
             raise
-        context.note_newest_afar({fragment.shard for fragment in committed})
+        context.note_newest_afar({fragment.shard for fragment in committed} - {MEMORY})
         paths = {fragment.path for fragment in committed}
         discard([fragment for fragment in self._all if fragment.path not in paths], context.disk_of)
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.
@@ -166,12 +172,18 @@ class _Publication:
         context, table, versions = self._context, self._table, self._request.versions
         versions = versions or context.versions()
         try:
-            counts = Counter(fragment.shard for fragment in self._staged)
+            self._small = small_commit(self._staged)
+            if self._small is not None:
+                self._small.check_indexes(context.indexes(table.id, versions[0]))
+                return
+            if any(fragment.shard == MEMORY for fragment in self._staged):
+                self._settle(context.placement(versions[0]), ())
+            counts = Counter(fragment.shard for fragment in self._fragments)
             active = context.placement(versions[0]).shards
-            crowded = [f for f in self._staged if counts[f.shard] > 1 and f.shard in active]
+            crowded = [f for f in self._fragments if counts[f.shard] > 1 and f.shard in active]
             if crowded:
                 origin = context.origin(self._request.kind, versions=versions)
-                others = [fragment for fragment in self._staged if fragment not in crowded]
+                others = [fragment for fragment in self._fragments if fragment not in crowded]
                 self._take([*others, *gather(table, crowded, context.staging_disk, origin)])
             indexes = context.indexes(table.id, versions[0])
             self._take(with_runs(context, table, indexes, self._fragments, versions))
@@ -181,8 +193,14 @@ class _Publication:
             raise
 
     def _settle(self, placement: Placement, indexes: Sequence[IndexInfo]) -> None:
-        """Stage again what moved, and make the runs that are missing."""
-        context, origin = self._context, self._context.origin(self._request.kind)
+        """Stage again what moved, and make the runs that are missing.
+
+        Rows for the log wait for no place; where they cannot be kept there, they are staged in files.
+        """
+        context = self._context
+        if self._small is not None and self._small.check_indexes(indexes):
+            return
+        self._small, origin = None, context.origin(self._request.kind)
         self._take(reroute(self._table, self._fragments, placement, context.staging_disk, origin))
         self._take(with_runs(context, self._table, indexes, self._fragments))
 
@@ -195,16 +213,19 @@ class _Publication:
             if check is not None:
                 check.look(self._fragments)
                 context.checkpoint("keys compared")
-            with context.catalog.writing() as tx:
+            with context.catalog.writing(is_small=self._small is not None) as tx:
                 earlier = self._made_before(tx)
                 if earlier is not None:
                     return earlier
                 is_there = self._check_is_there(tx)
-                if at_last:  # nothing can change now, so this one is the last
-                    self._settle(tx.placement(), tx.indexes(table.id))
-                if self._is_settled(tx) and (check is None or check.holds(tx, self._fragments, at_last)):
+                for _ in range(2 * at_last):  # nothing can change now, so this attempt is the last
+                    if not self._is_settled(tx):
+                        self._settle(tx.placement(), tx.indexes(table.id))
+                is_settled = self._is_settled(tx)
+                if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
                     return self._enter(tx, claim, is_there), self._fragments
-            self._settle(context.placement(), context.indexes(table.id))
+            if not is_settled:
+                self._settle(context.placement(), context.indexes(table.id))
         raise AssertionError("unreachable")
 
     def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
@@ -229,16 +250,20 @@ class _Publication:
 
     def _is_settled(self, tx: Tx) -> bool:
         placement, indexes = self._context.placement_in(tx), self._context.indexes_in(tx, self._table.id)
+        if self._small is not None:
+            return self._small.fits(tx, self._table, indexes)
         return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
     def _enter(self, tx: Tx, claim: Claim, is_there: bool) -> int:
         """Make the commit."""
-        request, table, fragments = self._request, self._table, self._fragments
-        self._context.check_not_collected(tx, fragments, request.versions)
+        request, table, fragments, small = self._request, self._table, self._fragments, self._small
+        if small is None:
+            self._context.check_not_collected(tx, fragments, request.versions)
         if not is_there:
             tx.enter_reserved(table.id)
+        rows = None if small is None else small.rows
         kind = _kind_of(request.kind, fragments)
-        number = tx.add_commit(table.id, kind, fragments, request.txn, request.user_metadata)
+        number = tx.add_commit(table.id, kind, fragments, request.txn, request.user_metadata, rows)
         claim(tx, table.id, fragments)
         return number
 

@@ -22,6 +22,7 @@ from elasticscan.storage import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.writing.indexing import with_runs
+from elasticscan.store.writing.small_commits import memory_bytes
 
 
 def stage(
@@ -34,12 +35,15 @@ def stage(
 ) -> list[StagedFragment]:
     """Stage rows of the table's schema; nothing is visible yet. Cleans up after an error.
 
+    Few rows are staged in memory, as far as the log may keep them; more at the shards where they belong.
+
     Runs of indexes come with large fragments; those of small ones are built by `publish`. `versions` are
     those of the catalog at a look of just now: the transaction that commits rows decides where they belong.
     """
     versions = versions or context.versions()
     origin, placement = context.origin(kind, versions=versions), context.placement(versions[0])
-    ingest = Ingest(table, placement, context.staging_disk, origin, buffer_bytes)
+    most = memory_bytes(context, table)
+    ingest = Ingest(table, placement, context.staging_disk, origin, buffer_bytes, most)
     try:
         with context.noticing_collection():
             for batch in batches:

@@ -91,6 +91,7 @@ def test_a_repair_that_lost_something_ends_with_another_code(shell: Shell, uri: 
         assert (code, "is gone" in out + err) == (5, True)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_keeper_merges_and_then_nothing_is_due(shell: Shell, uri: str, rows: pa.Table) -> None:
     with Store.open(uri, upkeep="off") as store:
         for _ in range(10):

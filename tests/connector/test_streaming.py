@@ -721,6 +721,7 @@ def test_a_gap_is_passed_over_where_that_is_allowed(
     assert "no longer kept" in caplog.text
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_gap_without_commits_of_the_table_is_none(history: History) -> None:
     found = query(history)
     found.run_to_the_end()

@@ -102,6 +102,7 @@ def test_what_cannot_be_kept_with_a_commit_is_refused(store: Store, said: str) -
         writer(store, userMetadata=said)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_an_insert_refuses_keys_that_are_there(store: Store) -> None:
     write = writer(store, insertOnly="true")
     message = staged(write, rows(999, 1_001))
@@ -185,6 +186,7 @@ def test_a_condition_goes_with_overwrites_alone_and_has_to_be_one(store: Store) 
         writer(store, overwrite=True, replaceWhere="id <")
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_only_attempts_that_spark_names_are_committed(store: Store) -> None:
     write = writer(store)
     staged(write, rows(2_000, 2_100))  # an attempt whose executor was lost
@@ -211,6 +213,7 @@ def test_a_key_twice_in_one_task_is_refused_by_the_task(store: Store) -> None:
     assert files(store) == before
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_abort_removes_what_was_staged(store: Store) -> None:
     before = files(store)
     write = writer(store)

@@ -19,9 +19,11 @@ import tests.faults.planted_aggregates
 import tests.faults.planted_columns
 import tests.faults.planted_damage
 import tests.faults.planted_log
+import tests.faults.planted_memory
 import tests.faults.planted_overlays
 import tests.faults.planted_proofs
 import tests.faults.planted_roots  # noqa: F401 - enters its faults
+from elasticscan.base import limits
 from tests.catalog import (
     test_altered_logs,
     test_files_of_tables,
@@ -51,6 +53,8 @@ from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
 from tests.store.reading import test_aggregating, test_extremes
+from tests.store.upkeep import test_flushing
+from tests.store.writing import test_small_commits
 
 # Named schedules: tests that need a directory, patches and fixtures of their module, and nothing else.
 _MODULES = (
@@ -73,6 +77,8 @@ _MODULES = (
     test_opening,
     test_sqlite_files,
     test_tables_and_commits,
+    test_small_commits,
+    test_flushing,
 )
 Scenario = Callable[[Path], object]
 
@@ -89,6 +95,9 @@ def _run_test(test: Callable[..., object], given: Mapping[str, Any], directory: 
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         catalog = directory / "catalog.db"
+        asked = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "usefixtures"]
+        if ("rows_in_files",) in asked or getattr(sys.modules[test.__module__], "ROWS_IN_FILES", False):
+            patch.setattr(limits, "INLINE_BYTES", 0)
         known = {"tmp_path": directory, "monkeypatch": patch, "catalog_url": catalog, **given}
         test(**{name: _value(test, name, known, stack) for name in signature(test).parameters})
 

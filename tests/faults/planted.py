@@ -517,7 +517,7 @@ def compaction_drops_needed_tombstones(patch: Patch) -> None:
 
 @fault("programs", "compaction leaves alone what a mover is copying", style="compaction below movers")
 def compaction_below_a_mover(patch: Patch) -> None:
-    patch.setattr(compaction, "_being_copied", lambda tx: SlotSet())
+    patch.setattr(compaction, "being_copied", lambda tx: SlotSet())
 
 
 @fault("programs", "a compacted fragment serves no slot that left meanwhile", style="compaction below movers")

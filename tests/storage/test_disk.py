@@ -573,6 +573,7 @@ def values_in(store: Store) -> dict[int, str]:
 
 @pytest.mark.parametrize("shard", ["a", "b"])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_write_that_fills_a_disk_leaves_the_store_as_it_was(
     tmp_path: Path, shard: str, share: float
 ) -> None:
@@ -612,6 +613,7 @@ def test_a_write_that_fails_at_any_operation_of_a_disk_leaves_the_store_as_it_wa
         assert store.verify() == []
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_process_that_dies_before_the_rename_leaves_only_garbage(tmp_path: Path) -> None:
     with faulty_store(tmp_path) as (store, disks):
         before = values_in(store)
@@ -624,6 +626,7 @@ def test_a_process_that_dies_before_the_rename_leaves_only_garbage(tmp_path: Pat
             assert again.verify() == []
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_torn_file_is_found_when_it_is_read_and_by_verify(tmp_path: Path) -> None:
     with faulty_store(tmp_path) as (store, disks):
         disks["a"].tear_after = 200

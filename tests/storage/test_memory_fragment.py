@@ -12,10 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import StoreDamaged
+from elasticscan.metadata import Bounds, Fragment, TableInfo
+from elasticscan.storage.copying import Destination, Keep, copy_slots
 from elasticscan.storage.disk import MemoryDisk
-from elasticscan.storage.fragment import fragment_schema
-from elasticscan.storage.memory_fragment import CommittedRows, pack_rows, unpack_rows
-from elasticscan.storage.pages import read_page
+from elasticscan.storage.fragment import FragmentReader, fragment_schema
+from elasticscan.storage.memory_fragment import (
+    MEMORY_DISK,
+    CommittedRows,
+    pack_rows,
+    schema_in_log,
+    unpack_rows,
+)
+from elasticscan.storage.pages import PageSource, read_page
+from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.versions import (
@@ -46,17 +55,28 @@ def packed_commits(scenario: Scenario) -> dict[int, tuple[bytes, bool]]:
     return packed
 
 
+def unpacked(table: TableInfo, packed: bytes, tombstones: bool) -> pa.RecordBatch:
+    return unpack_rows(table.name, schema_in_log(table, tombstones), packed)
+
+
 def merged(scenario: Scenario, commits: Iterable[int]) -> CommittedRows:
     table, packed = scenario.shelf.table, packed_commits(scenario)
-    return CommittedRows.of(table, {number: unpack_rows(table, *packed[number]) for number in commits})
+    return CommittedRows.of(table, {number: unpacked(table, *packed[number]) for number in commits})
 
 
 def put(shelf: Shelf, rows: CommittedRows, slots: SlotSet, contents: list[Version]) -> None:
     """Write rows to a shelf as a fragment that serves some slots, if there are any."""
-    there = rows.within(slots)
-    if there.rows.num_rows:
-        added = there.write(shelf.disk, 1, slots, ORIGIN)
-        shelf.register(added.file, len(shelf.fragments) + 1, added.min_number, added.max_number, contents)
+
+    def opened(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
+        return FragmentReader(MEMORY_DISK, fragment.path, columns, fragment.seal, shelf.table)
+
+    there = [] if not rows.rows.num_rows else [rows.fragment(-1, slots)]
+    whole = PageSource(shelf.table, View(there), opened)
+    to = Destination(shelf.disk, 1, ORIGIN)
+    for copied in copy_slots(whole, slots, Bounds(0, 1 << 62), Keep(), to):
+        shelf.register(
+            copied.staged, len(shelf.fragments) + 1, copied.min_commit, copied.max_commit, contents
+        )
 
 
 def check(scenario: Scenario, shelf: Shelf) -> None:
@@ -103,4 +123,4 @@ def test_bytes_that_are_no_rows_of_the_definition_are_damage() -> None:
     table = scenario.shelf.table
     for packed in (b"", b"\xff" * 8, pack_rows(pa.record_batch({"a": ["x"]})), b"\0" * 4096):
         with pytest.raises(StoreDamaged, match="cannot be read"):
-            unpack_rows(table, packed, tombstones=False)
+            unpacked(table, packed, tombstones=False)

@@ -38,6 +38,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from elasticscan.base import limits
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.storage import copying, fragment, open_disk
 from elasticscan.storage.indexes import run as index_run
@@ -151,6 +152,8 @@ def _small_batches(seed: str) -> Iterator[None]:
         patch.setattr(fragment, "BATCH_ROWS", 300)
         patch.setattr(copying, "BATCH_ROWS", 300)
         patch.setattr(index_run, "BATCH_ROWS", 200)
+        in_files = seed.startswith("template") or random.Random(seed).random() < 0.7
+        patch.setattr(limits, "INLINE_BYTES", 0 if in_files else limits.INLINE_BYTES)
         yield
 
 

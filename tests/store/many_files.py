@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from elasticscan.base import limits
 from elasticscan.store import Scan, Store, Table
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import START, fast_store
@@ -57,6 +58,7 @@ def check(table: Table, numbers: Sequence[int]) -> None:
 
 
 def main(place: Path, commits: int, open_files: int) -> None:
+    limits.INLINE_BYTES = 0
     Store.create(place, ["s1", "s2"], tablets=4, slots=16).close()
     clock = ManualClock(START)
     with fast_store(place, clock) as store:

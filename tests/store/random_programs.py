@@ -34,6 +34,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan import storage
+from elasticscan.base import limits
 from elasticscan.base.errors import (
     AlreadyExists,
     InvalidOption,
@@ -54,11 +55,13 @@ from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, Table
+from elasticscan.store.context import memory
 from elasticscan.store.context.leases import FRESH_LEASE
 from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import machine, new_owner
 from elasticscan.store.upkeep.compaction import merge_fragments
+from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import indexing, preconditions
 from elasticscan.topology import Move, SlotSet, Tablet
 from tests.base.connections import prepare_connections
@@ -255,6 +258,8 @@ def _make_small(patch: pytest.MonkeyPatch, rng: random.Random) -> None:
     patch.setattr(fragment, "BATCH_ROWS", rows)
     patch.setattr(copying, "BATCH_ROWS", rows)
     patch.setattr(mover, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
+    patch.setattr(limits, "INLINE_BYTES", rng.choice([0, 0, 1_000, 1 << 16, 1 << 16]))
+    patch.setattr(memory, "_FEW_ROWS", rng.choice([0, 20, 256]))
     patch.setattr(index_run, "BATCH_ROWS", rng.choice([2, 5, 65_536]))
     patch.setattr(index_run, "RUN_ROWS", rng.choice([12, 40, 1 << 22]))
     patch.setattr(index_pages, "LEAST_ENTRIES", rng.choice([1, 20, 65_536]))
@@ -964,6 +969,11 @@ class Program:
         name = self.random.choice([None, *TABLES])
         self._pack_otherwise(name or "one")
         self._try(self.store.compact if name is None else lambda: self.store.table(name).compact())
+
+    def _flush(self) -> None:
+        """Let rows in the log become files; in between, others may change what is flushed."""
+        store, table = self.some_store, self.store.table(self.random.choice(list(TABLES))).definition.id
+        self._try(lambda: flush(store.context, table))
 
     def _merge(self) -> None:
         """Merge some fragments of a shard; in between, others may change these."""

@@ -102,6 +102,7 @@ WEIGHTS = {
     "expand": 1,
     "contract": 1,
     "compact": 4,
+    "flush": 5,
     "collect_garbage": 3,
     "wait": 1,
 }
@@ -113,7 +114,7 @@ STYLES: dict[str, dict[str, int]] = {
     "a third mixture": ALL_WEIGHTS,
     "mixture of rows": WEIGHTS,
     "another mixture of rows": WEIGHTS,
-    "compaction below movers": {"delete": 8, "suspended_move": 20, "compact": 8, "start_scan": 1},
+    "compaction below movers": {"delete": 8, "suspended_move": 20, "compact": 8, "flush": 8, "start_scan": 1},
     "leases": {
         "delete": 3,
         "start_scan": 10,
@@ -139,6 +140,7 @@ STYLES: dict[str, dict[str, int]] = {
         "suspended_move": 8,
         "move_and_return": 6,
         "compact": 2,
+        "flush": 4,
         "collect_garbage": 2,
     },
     "merged scans alongside movers": {
@@ -152,6 +154,7 @@ STYLES: dict[str, dict[str, int]] = {
         "move_and_return": 6,
         "suspended_move": 4,
         "compact": 4,
+        "flush": 4,
     },
     "indexes alongside writes": {
         "write": 14,

@@ -91,6 +91,7 @@ def rows_to_scan(table: Table, snapshot: int | None = None) -> dict[str, float]:
     return {each["access"]: each["rows_scanned"] for each in message["candidates"]}
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_rows_that_only_other_snapshots_have_are_not_priced(tmp_path: Path) -> None:
     made = Store.create(tmp_path / "s", ["a", "b"])
     table = made.create_table("t", SCHEMA, ["id"])
@@ -107,6 +108,7 @@ def test_rows_that_only_other_snapshots_have_are_not_priced(tmp_path: Path) -> N
     assert rows_to_scan(table, before) == {"direct": 3_000, "by_k": 3_000}
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_statistics_are_read_once_for_each_fragment_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from elasticscan.store.upkeep import after_commit
 from tests.base.manual_clock import ManualClock
 from tests.seeds import seeds
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 RETENTION = 1_000.0
 PROGRAMS, STEPS = 8, 50

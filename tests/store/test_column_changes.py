@@ -196,6 +196,7 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
     assert read(store) == MIXED
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_rows_staged_before_are_committed_as_they_are_now(store: Store, other: Store) -> None:
     definition, ids = other.table("t").definition, range(COUNT - 10, COUNT + 30)
     parts = [
@@ -286,6 +287,7 @@ def test_a_restore_over_changes_brings_the_rows_back_in_the_columns_of_now(
     assert store.verify() == []
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_backup_and_a_repair_have_the_columns_of_now(store: Store, table: Table, tmp_path: Path) -> None:
     change(table)
     write_new(table, NEW_IDS)

@@ -55,6 +55,7 @@ def wanted(end: int) -> dict[int, tuple[str, int]]:
     return {i: (f"city {i % 3}", i * 7) for i in range(end)}
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_files_of_several_forms_are_read_side_by_side(store: Store, table: Table) -> None:
     made = []
     for number, form in enumerate((None, "lz4", "zstd", "NONE")):
@@ -118,6 +119,7 @@ def test_a_fragment_that_went_before_compact_looked_at_it_is_no_damage(
     assert read(table) == wanted(200)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_tablets_that_move_are_written_in_the_new_form(store: Store, table: Table) -> None:
     table.upsert(rows(0, 200))
     table.set_compression("lz4")
@@ -127,6 +129,7 @@ def test_tablets_that_move_are_written_in_the_new_form(store: Store, table: Tabl
 
 
 @pytest.mark.parametrize("with_catalog", [True, False])
+@pytest.mark.usefixtures("rows_in_files")
 def test_repair_keeps_the_form_that_was_chosen_last(tmp_path: Path, with_catalog: bool) -> None:
     with Store.create(tmp_path / "old", ["a"], tablets=1, slots=4) as made:
         table = made.create_table("t", SCHEMA, ["id"], compression="lz4")

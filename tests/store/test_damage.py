@@ -28,6 +28,8 @@ from tests.seeds import ranges_of_seeds
 from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of, some_rows
 from tests.store.damage_programs import DamagePrograms
 
+ROWS_IN_FILES = True
+
 ROOT = Path(__file__).resolve().parents[2]
 FLIPS = os.environ.get("ELASTICSCAN_FLIPS", "100")
 

@@ -16,6 +16,8 @@ from elasticscan.store import Store
 from elasticscan.store.context.lookups import KnownTable
 from tests.seeds import seeds
 
+pytestmark = pytest.mark.usefixtures("rows_in_files")
+
 STEPS, KEYS = 25, 60
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("k", pa.int64())])
 

@@ -84,6 +84,7 @@ def test_a_scan_that_needs_a_lease_says_how_a_full_disk_is_read(tmp_path: Path, 
         check_goes_on(store, uri, done)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_catalog_on_a_full_disk_keeps_what_it_acknowledged(tmp_path: Path, disk: Path) -> None:
     uri = disk / "store"
     with Store.create(uri, {"a": str(tmp_path / "a")}, tablets=2, slots=8, upkeep="off") as store:

@@ -36,6 +36,7 @@ def table(store: Store) -> Table:
     return store.create_table("t", SCHEMA, ["id"])
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said(
     table: Table, clock: ManualClock
 ) -> None:
@@ -57,6 +58,7 @@ def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said
     assert made[2].created_at - made[1].created_at == pytest.approx(60, abs=0.001)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_the_bytes_of_a_commit_are_those_of_its_files(store: Store, table: Table) -> None:
     number = table.upsert(rows(*range(100)))
     with store.context.catalog.reading() as tx:

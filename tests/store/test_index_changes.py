@@ -20,6 +20,8 @@ from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.random_programs import START
 
+ROWS_IN_FILES = True
+
 pytestmark = pytest.mark.usefixtures("unflushed")
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])

@@ -33,6 +33,8 @@ from tests.base.s3 import SECRET, Fault, Request, S3Server
 from tests.store.random_programs import START, Programs
 from tests.store.random_tables import TABLES
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("text", pa.string())])
 ROWS = 60_000
 

@@ -215,8 +215,8 @@ def test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own(tm
     catalog = case.first.context.catalog
     look, replacements = catalog.before_writing, iter([tmp_path / "newest.db"])
 
-    def replacing() -> Callable[[Identity], None]:
-        check = look()
+    def replacing(is_small: bool) -> Callable[[Identity], None]:
+        check = look(is_small)
 
         def inside(identity: Identity) -> None:
             check(identity)
@@ -365,6 +365,7 @@ MADE_SINCE: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]
 
 
 @pytest.mark.parametrize("what", MADE_SINCE)
+@pytest.mark.usefixtures("rows_in_files")
 def test_an_older_catalog_does_not_say_that_what_was_made_since_is_not_there(
     tmp_path: Path, what: str
 ) -> None:
@@ -437,6 +438,7 @@ def test_a_catalog_of_before_a_copys_first_write_is_an_older_one(tmp_path: Path)
         assert values(original) == {1}
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_an_original_whose_shards_a_copy_took_over_is_still_read(tmp_path: Path) -> None:
     """Nothing is lost in it: its catalog lies elsewhere than the one that its shards know."""
     shards = {name: str(tmp_path / "disks" / name) for name in "ab"}

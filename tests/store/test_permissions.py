@@ -102,6 +102,7 @@ def test_directories_that_all_may_read_get_files_of_their_owner_alone(tmp_path: 
             assert modes(place)["files"] == {"0o600"}, place
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_backup_that_a_group_may_read_keeps_the_secrets_in_its_lists(tmp_path: Path, umask: int) -> None:
     (tmp_path / "backups").mkdir()
     (tmp_path / "backups").chmod(0o750)

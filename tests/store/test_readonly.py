@@ -18,6 +18,8 @@ from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
 
+ROWS_IN_FILES = True
+
 IDS = list(range(200))
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 

@@ -19,6 +19,8 @@ from elasticscan.store import Store, repair_store
 from elasticscan.store.repair.plan import FoundFile, plan_repair
 from elasticscan.topology import SlotSet
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string()), pa.field("n", pa.int64())]
 )

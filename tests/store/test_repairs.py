@@ -65,6 +65,7 @@ def store_fragments(store: Store) -> tuple[object, ...]:
         return tx.fragments()
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_write_that_was_routed_again_leaves_no_file_behind(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
         table = store.table("t").definition

@@ -32,6 +32,8 @@ from elasticscan.store import Action, Store, adoption, publish, repair_store, st
 from elasticscan.store.roots.markers import MARK, MARKER, read_mark
 from tests.base.manual_clock import ManualClock
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 ROWS = 400
 

@@ -21,6 +21,8 @@ from elasticscan.topology import SlotSet
 from elasticscan.upkeep import Policy, Written
 from tests.base.connections import prepare_connections
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int8()), ("b", pa.string())])
 
 

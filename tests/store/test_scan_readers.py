@@ -282,6 +282,7 @@ def open_files(directory: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells which files are open")
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_store_that_is_closed_has_no_file_open_and_still_reads(tmp_path: Path, store: Store) -> None:
     table = store.table("t")
     pages = iter(table.scan(page_rows=10))

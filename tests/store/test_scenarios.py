@@ -291,6 +291,7 @@ def test_a_lease_taken_while_a_compaction_runs_is_kept(store: Store, monkeypatch
     assert store.table("t").definition.oldest_snapshot <= first
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_compaction_that_fails_leaves_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.table("t").upsert(rows_of(range(COUNT), 1))
     before = sorted(Path(store.uri).rglob("*.arrow"))

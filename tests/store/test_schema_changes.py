@@ -141,6 +141,7 @@ def some_fragment(made: Store) -> tuple[Any, Any]:
     return made.context.disk_of(fragment.shard), fragment
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_file_only_lacks_columns_that_came_after_it_or_went_before(store: Store) -> None:
     disk, fragment = some_fragment(store)
     first = store.table("t").definition
@@ -165,6 +166,7 @@ def test_a_file_only_lacks_columns_that_came_after_it_or_went_before(store: Stor
         FragmentReader(disk, fragment.path, ["n"], fragment.seal, table)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_columns_that_a_file_has_are_not_copied_for_those_that_it_lacks(store: Store) -> None:
     disk, fragment = some_fragment(store)
     store.table("t").add_columns(NEW)

@@ -23,6 +23,8 @@ from elasticscan.topology import Event
 from tests.base.manual_clock import ManualClock
 from tests.store.test_root_scenarios import away
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 KEYS = range(200)
 LEAVING = 2  # shard c

@@ -13,6 +13,8 @@ from elasticscan.store import Store
 from elasticscan.store.context.leases import hold_for_stream
 from tests.base.manual_clock import ManualClock
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 pytestmark = pytest.mark.usefixtures("unflushed")

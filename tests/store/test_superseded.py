@@ -63,7 +63,7 @@ class Life:
         if not chosen:
             return
         others = [fragment for fragment in self.fragments if fragment not in chosen]
-        keep = keep_for(chosen, others, horizon, newest_of(overwrites, upto))
+        keep = keep_for(chosen, others, (), horizon, newest_of(overwrites, upto))
         bounds = Bounds(newest_of(overwrites, horizon), upto, since=horizon)
         slots = SlotSet.of(r for fragment in chosen for r in fragment.slots)
         self.oldest = horizon

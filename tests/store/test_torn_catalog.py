@@ -59,6 +59,7 @@ def test_a_log_that_the_system_takes_a_part_of_holds_what_was_acknowledged(tmp_p
         ("all but the head", "name <> 'head'"),
     ],
 )
+@pytest.mark.usefixtures("rows_in_files")
 def test_some_newer_pages_in_an_older_catalog_are_noticed(tmp_path: Path, torn: str, newer: str) -> None:
     """Each page is what was written once, whole; no log tells of the others any more."""
     place, moments = tmp_path / "store", list[bytes]()

@@ -18,6 +18,8 @@ from elasticscan.store import Store, repair_store
 from elasticscan.store.verifying import Finding
 from tests.base.manual_clock import ManualClock
 
+ROWS_IN_FILES = True
+
 START = 1_000_000.0
 ROWS = 300_000
 

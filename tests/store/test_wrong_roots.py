@@ -29,6 +29,8 @@ from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
 from tests.store.test_root_scenarios import away, count, made, older_catalog, root, rows, staged
 
+ROWS_IN_FILES = True
+
 
 @pytest.fixture
 def bound(tmp_path: Path) -> Iterator[tuple[Path, Path]]:

@@ -18,6 +18,8 @@ from elasticscan.store.context.marks import WITNESSES, RootMarks, next_in_turn, 
 from elasticscan.store.roots import Mark
 from elasticscan.store.roots.markers import read_mark
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
 

@@ -13,6 +13,8 @@ from elasticscan.storage import SMALL_FILE_BYTES
 from elasticscan.store import Store
 from elasticscan.store.context import lookups, readers
 
+ROWS_IN_FILES = True
+
 COMMITS = 12
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("text", pa.string())])
 

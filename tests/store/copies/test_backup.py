@@ -89,6 +89,7 @@ def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: S
     assert store.verify() == []
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_only_what_came_since_is_copied(store: Store, tmp_path: Path) -> None:
     first = store.backup(tmp_path / "b")
     before = everything(store)
@@ -104,6 +105,7 @@ def test_only_what_came_since_is_copied(store: Store, tmp_path: Path) -> None:
             assert other.verify() == []
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_older_backups_are_dropped_with_what_only_they_need(store: Store, tmp_path: Path) -> None:
     store.backup(tmp_path / "b")
     store.table("t").upsert(rows(range(50), "b"))
@@ -119,6 +121,7 @@ def test_older_backups_are_dropped_with_what_only_they_need(store: Store, tmp_pa
         assert other.verify() == []
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path: Path) -> None:
     steps = 0
 
@@ -141,6 +144,7 @@ def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path:
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
+@pytest.mark.usefixtures("rows_in_files")
 def test_two_backups_to_one_place_at_a_time_are_both_whole(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -178,6 +182,7 @@ def test_two_backups_to_one_place_at_a_time_are_both_whole(
 
 
 @pytest.mark.parametrize("damage", ["cut", "footer"])
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_copy_that_is_not_what_was_copied_is_made_again(store: Store, tmp_path: Path, damage: str) -> None:
     store.backup(tmp_path / "b")
     copy = next((tmp_path / "b").rglob("*.arrow"))
@@ -189,6 +194,7 @@ def test_a_copy_that_is_not_what_was_copied_is_made_again(store: Store, tmp_path
     Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_backup_that_was_interrupted_does_not_count_and_is_gone_on_with(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +224,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_damaged_store_gets_no_new_backup(store: Store, tmp_path: Path) -> None:
     fragment = next((tmp_path / "a.store").rglob("*.arrow"))
     flip(fragment, 100)
@@ -228,6 +235,7 @@ def test_a_damaged_store_gets_no_new_backup(store: Store, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("pattern", ["*.backup", "**/*.arrow"])
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_damaged_backup_makes_no_store(store: Store, tmp_path: Path, pattern: str) -> None:
     store.backup(tmp_path / "b")
     flip(sorted((tmp_path / "b").glob(pattern))[-1], 100)
@@ -266,6 +274,7 @@ def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp
         assert not (tmp_path / "x.store").exists()
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "b"
     first = store.backup(place).name
@@ -316,6 +325,7 @@ def test_no_store_and_no_shard_is_made_within_a_place_of_backups_a_store_or_a_sh
 
 
 @pytest.mark.parametrize("mounted", ["nothing", "another's"])
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_backup_says_which_disk_is_not_mounted(store: Store, tmp_path: Path, mounted: str) -> None:
     root = tmp_path / "a.store" / "shards" / "s1"
     root.rename(tmp_path / "away")

@@ -32,6 +32,8 @@ from elasticscan.store.copies import backup
 from elasticscan.store.repair.rebuild import repair_store
 from elasticscan.store.roots import markers
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 SHARDS = ["s1", "s2"]
 EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"})

@@ -23,6 +23,8 @@ from elasticscan.topology import Event, Move
 from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 START = 4_000_000_000.0
 

@@ -20,6 +20,8 @@ from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.store.random_programs import Programs
 
+ROWS_IN_FILES = True
+
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 

@@ -24,6 +24,8 @@ from elasticscan.upkeep import depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 from tests.store.keeper_kills import POLICY, SCHEMA, START, keep, make, opened
 
+ROWS_IN_FILES = True
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

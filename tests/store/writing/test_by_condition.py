@@ -140,6 +140,7 @@ def test_indexes_follow(table: Table) -> None:
         (lambda t: t.update({"n": "1 DIV n"}), FilterError, "by zero"),
     ],
 )
+@pytest.mark.usefixtures("rows_in_files")
 def test_wrong_calls_change_nothing(
     store: Store, table: Table, call: Callable[[Table], int], error: type[Exception], why: str
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_write_with_a_name_is_done_once(store: Store, table: Table) -> None:
 
 
 @pytest.mark.parametrize("point", ["rows staged", "keys compared"])
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_column_that_comes_meanwhile_loses_no_value(store: Store, table: Table, point: str) -> None:
     def widen(_: int) -> None:
         table.add_columns([pa.field("more", pa.int64())])

@@ -14,6 +14,8 @@ from elasticscan.storage import ingest
 from elasticscan.store import Store
 from elasticscan.store.writing import publishing, staging, writer
 
+pytestmark = pytest.mark.usefixtures("rows_in_files")
+
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64())])
 TASKS, ROWS = 40, 30
 

@@ -1,0 +1,184 @@
+"""The memory fragments of a store's tables: rows that lie in its log, as this process reads them.
+
+Of each table there are two at most for each definition by which rows were written: one of most commits, and
+one of the last few, which is made again when more come. When these have an eighth of the rows, all become
+one. So the work for a commit is small, and a read meets few fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Lock
+from typing import Final
+
+import pyarrow as pa
+
+from elasticscan.catalog import InlineCommit, Tx
+from elasticscan.metadata import (
+    FragmentStatistics,
+    IndexInfo,
+    IndexRun,
+    TableInfo,
+    unpack_statistics,
+)
+from elasticscan.storage import (
+    SLOT,
+    CommittedRows,
+    MemoryFile,
+    MemoryFragment,
+    memory_runs,
+    schema_in_log,
+    unpack_rows,
+)
+from elasticscan.topology import SlotSet
+
+_FEW_ROWS = 256  # of the last commits are made again with each one
+_IDS: Final = count(-1, -1)  # the ids of fragments in files are positive
+
+
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """Some commits in a row, as fragments."""
+
+    commits: tuple[InlineCommit, ...]
+    rows: Mapping[int, CommittedRows]  # by definition
+    fragments: tuple[MemoryFragment, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(rows.rows.num_rows for rows in self.rows.values())
+
+
+_NOTHING: Final = _Commits((), {}, ())
+
+
+@dataclass(slots=True)
+class TableMemory:
+    """The rows of a table in the log, as of a moment.
+
+    Attributes:
+        commits: whose rows they are.
+        table: as it was then.
+    """
+
+    table: TableInfo
+    commits: tuple[InlineCommit, ...] = ()
+    _old: _Commits = _NOTHING
+    _new: _Commits = _NOTHING
+    _runs: dict[tuple[int, int], tuple[list[IndexRun], list[MemoryFile]]] = field(default_factory=dict)
+
+    @property
+    def fragments(self) -> tuple[MemoryFragment, ...]:
+        return (*self._old.fragments, *self._new.fragments)
+
+    def statistics(self) -> dict[int, FragmentStatistics]:
+        """Return what is known of the values in the fragments, by their ids."""
+        return {fragment.id: unpack_statistics(fragment.statistics) for fragment in self.fragments}
+
+    def runs(self, fragment: MemoryFragment, index: IndexInfo) -> list[IndexRun]:
+        """Return a fragment's entries in an index, which are made when they are first asked for."""
+        known = self._runs.get((fragment.id, index.id))
+        if known is None:
+            known = self._runs[fragment.id, index.id] = memory_runs(self.table, index, fragment)
+        return known[0]
+
+
+class Memories:
+    """The memory of each table, as it was when it was last asked for; threads may share it."""
+
+    def __init__(self) -> None:
+        self._tables: dict[int, TableMemory] = {}
+        self._lock = Lock()
+
+    def of(self, tx: Tx, table: TableInfo) -> TableMemory:
+        """Return the rows of a table that lie in the log as a transaction sees it.
+
+        Raises:
+            Interrupted: they lie in files by now.
+            StoreDamaged: they are not what was written.
+        """
+        commits = tx.memory(table.id)
+        known = self._tables.get(table.id)
+        if known is not None and known.commits == commits and known.table.definition == table.definition:
+            return known
+        if not commits:
+            return TableMemory(table)
+        with self._lock:
+            made = self._made(tx, table, commits, self._tables.get(table.id))
+            self._tables[table.id] = made
+            return made
+
+    def forget(self) -> None:
+        """Read all again when it is next asked for."""
+        self._tables.clear()
+
+    def _made(
+        self,
+        tx: Tx,
+        table: TableInfo,
+        commits: tuple[InlineCommit, ...],
+        known: TableMemory | None,
+    ) -> TableMemory:
+        old, new = (_NOTHING, _NOTHING) if known is None else (known._old, known._new)
+        if (
+            known is None
+            or known.table.definition != table.definition
+            or commits[: len(old.commits)] != old.commits
+        ):
+            old = new = _NOTHING
+        rest = commits[len(old.commits) :]
+        if rest[: len(new.commits)] != new.commits:
+            new = _NOTHING
+        new = _with_more(tx, table, new, rest[len(new.commits) :])
+        if new.count > max(_FEW_ROWS, old.count // 8):
+            old, new = _joined(old, new), _NOTHING
+        runs = {} if known is None else known._runs
+        memory = TableMemory(table, commits, old, new)
+        ids = {fragment.id for fragment in memory.fragments}
+        memory._runs = {key: made for key, made in runs.items() if key[0] in ids}
+        return memory
+
+
+def _with_more(
+    tx: Tx,
+    table: TableInfo,
+    before: _Commits,
+    commits: Sequence[InlineCommit],
+) -> _Commits:
+    """Return a part with more commits, whose rows are read from the log."""
+    if not commits:
+        return before
+    packed = tx.rows_of(table.id, commits)
+    of_definitions: dict[int, dict[int, pa.RecordBatch]] = {}
+    schemas: dict[tuple[int, bool], pa.Schema] = {}
+    for commit in commits:
+        form = commit.definition, commit.tombstones > 0
+        schema = schemas.get(form) or schemas.setdefault(form, schema_in_log(table.at(form[0]), form[1]))
+        rows = unpack_rows(table.name, schema, packed[commit.number])
+        mask = commit.slots.mask(rows.column(SLOT).to_numpy())
+        rows = rows if mask.all() else rows.filter(pa.array(mask))
+        of_definitions.setdefault(commit.definition, {})[commit.number] = rows
+    more = {number: CommittedRows.of(table.at(number), of_one) for number, of_one in of_definitions.items()}
+    return _together((*before.commits, *commits), [before.rows, more])
+
+
+def _joined(old: _Commits, new: _Commits) -> _Commits:
+    return _together((*old.commits, *new.commits), [old.rows, new.rows]) if old.commits else new
+
+
+def _together(
+    commits: tuple[InlineCommit, ...],
+    parts: Sequence[Mapping[int, CommittedRows]],
+) -> _Commits:
+    """Return commits with their rows: those of the same definition in one order."""
+    rows, fragments = dict[int, CommittedRows](), list[MemoryFragment]()
+    for definition in sorted({definition for part in parts for definition in part}):
+        some = [part[definition] for part in parts if definition in part]
+        together = some[0] if len(some) == 1 else CommittedRows.merged(some[0].table, [s.rows for s in some])
+        rows[definition] = together
+        if together.rows.num_rows:
+            slots = SlotSet.union(commit.slots for commit in commits if commit.definition == definition)
+            fragments.append(together.fragment(next(_IDS), slots))
+    return _Commits(commits, rows, tuple(fragments))

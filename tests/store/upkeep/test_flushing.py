@@ -1,0 +1,219 @@
+"""Flushes: rows in the log become files where their slots live, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.catalog import checkpoints
+from elasticscan.store import Store
+from elasticscan.store.moves import mover
+from elasticscan.store.upkeep import compaction, flushing
+from elasticscan.store.upkeep.flushing import flush
+from tests.base.manual_clock import ManualClock
+from tests.store.writing.test_small_commits import SCHEMA, files_of, ids_of, in_log, rows
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(2_000_000_000.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
+    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=8, slots=64, clock=clock) as it:
+        it.create_table("t", SCHEMA, ["id"]).create_index("by_k", ["k"])
+        yield it
+
+
+def check(store: Store, count: int) -> None:
+    with Store.open(store.uri) as again:
+        for handle in (store.table("t"), again.table("t")):
+            assert ids_of(handle) == list(range(count))
+            assert ids_of(handle, filter="k >= 0", index="by_k") == list(range(count))
+    assert store.verify() == []
+
+
+def test_a_flush_changes_nothing_but_where_rows_lie(store: Store) -> None:
+    table = store.table("t")
+    commits = [table.upsert(rows(0, n, str(n))) for n in range(1, 6)]
+    feed = table.changes(0).to_table()
+    assert flush(store.context, table.definition.id)
+    assert in_log(store) == 0
+    assert len(files_of(store)) > 0
+    for number, commit in enumerate(commits, 1):
+        assert table.scan(snapshot=commit).to_table()["t"].to_pylist() == [str(number)] * number
+    order = [("_commit_version", "ascending"), ("id", "ascending"), ("_change_type", "ascending")]
+    assert table.changes(0).to_table().sort_by(order) == feed.sort_by(order)
+    check(store, 5)
+    assert not flush(store.context, table.definition.id)
+
+
+def meanwhile(store: Store, work: Callable[[], object]) -> None:
+    """Flush, and do something else between the copy of rows and its entry."""
+    honest, context = store.context.checkpoint, store.context
+
+    def let_in(point: str) -> None:
+        if point == "rows flushed":
+            context.checkpoint = honest
+            work()
+
+    context.checkpoint = let_in
+    flush(context, store.table("t").definition.id)
+    context.checkpoint = honest
+
+
+def test_a_tablet_that_moves_meanwhile_is_flushed_next_time(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+    tablet = store.context.placement().tablets[0]
+    target = "s2" if tablet.shard == 1 else "s1"
+    with Store.open(store.uri) as other:
+        meanwhile(store, lambda: other.move(tablet.id, target))
+    assert in_log(store) == 1
+    check(store, 40)
+    store.table("t").compact()
+    assert in_log(store) == 0
+    check(store, 40)
+
+
+def test_commits_that_come_meanwhile_stay_in_the_log(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+    with Store.open(store.uri) as writer:
+        meanwhile(store, lambda: writer.table("t").upsert(rows(30, 50, "b")))
+    assert in_log(store) == 1
+    check(store, 50)
+
+
+def test_of_two_flushes_one_is_first(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+    with Store.open(store.uri) as another:
+        meanwhile(store, lambda: flush(another.context, store.table("t").definition.id))
+    with store.context.catalog.reading() as tx:
+        assert len(tx.fragments()) == 2
+        assert len(files_of(store)) == 4  # no file of the second is left
+    check(store, 40)
+
+
+def test_a_table_that_is_dropped_meanwhile_leaves_no_file(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+    number = store.table("t").definition.id
+    with Store.open(store.uri) as another:
+        meanwhile(store, another.table("t").drop)
+    assert files_of(store) == set()
+    assert not flush(store.context, number)
+
+
+def test_an_index_that_is_made_meanwhile_has_the_flushed_rows(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+    with Store.open(store.uri) as another:
+        meanwhile(store, lambda: another.table("t").create_index("by_t", ["t"]))
+    assert ids_of(store.table("t"), filter="t = 'a'", index="by_t") == list(range(40))
+    assert in_log(store) == 0
+
+
+def test_what_a_mover_copies_is_not_flushed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the mover, which has looked at these commits, would leave the rows behind."""
+    store.table("t").upsert(rows(0, 40))
+    store.table("t").compact()
+    store.table("t").upsert(rows(0, 40, "b"))
+    tablet = store.context.placement().tablets[0]
+    number, left, honest = store.table("t").definition.id, list[int](), mover.Mover._rest_rows
+
+    def let_in(self: mover.Mover, progress: Any) -> int:
+        flush(store.context, number)
+        left.append(in_log(store))
+        return honest(self, progress)
+
+    monkeypatch.setattr(mover.Mover, "_rest_rows", let_in)
+    store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+    assert left == [1]
+    assert store.table("t").scan().to_table()["t"].to_pylist() == ["b"] * 40
+    check(store, 40)
+
+
+def test_a_tombstone_in_a_file_hides_an_older_row_in_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    table = store.table("t")
+    table.set_retention("1s")
+    table.upsert(rows(0, 40))
+    monkeypatch.setattr("elasticscan.base.limits.INLINE_BYTES", 0)
+    table.delete(list(range(20, 40)))
+    clock.advance(100)
+    compaction.compact(store.context, table.definition)  # of files alone, without a flush
+    tablet = store.context.placement().tablets[0]
+    store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
+    assert in_log(store) == 1
+    check(store, 20)
+
+
+def test_a_shard_that_is_away_keeps_its_rows_in_the_log(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+    root = Path(store.uri) / "shards" / "s1"
+    root.rename(root.with_name("away"))
+    assert flush(store.context, store.table("t").definition.id)
+    assert in_log(store) == 1
+    assert ids_of(store.table("t")) == list(range(40))
+    root.with_name("away").rename(root)
+    store.table("t").compact()
+    assert in_log(store) == 0
+    check(store, 40)
+
+
+def test_a_flush_that_fails_leaves_no_file(store: Store) -> None:
+    store.table("t").upsert(rows(0, 40))
+
+    def fail() -> None:
+        raise RuntimeError
+
+    with suppress(RuntimeError):
+        meanwhile(store, fail)
+    assert files_of(store) == set()
+    for shard in ("s1", "s2"):
+        root = Path(store.uri) / "shards" / shard
+        root.rename(root.with_name(f"{shard}.away"))
+    with pytest.raises(ElasticScanError):
+        flush(store.context, store.table("t").definition.id)
+    for shard in ("s1", "s2"):
+        root = Path(store.uri) / "shards" / shard
+        root.with_name(f"{shard}.away").rename(root)
+    check(store, 40)
+
+
+def test_writers_flush_what_is_much_and_keepers_what_is_old(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
+    for n in range(7):
+        store.table("t").upsert(rows(n, n + 1))
+    assert in_log(store) == 2
+    assert store.keep().flushes == 0
+    clock.advance(flushing.FLUSH_SECONDS + 1)
+    kept = store.keep()
+    assert (kept.flushes, kept.problems) == (1, [])
+    assert in_log(store) == 0
+    monkeypatch.setattr(flushing, "FLUSH_BYTES", 10)
+    store.table("t").upsert(rows(7, 8))
+    assert in_log(store) == 0
+    check(store, 8)
+
+
+def test_what_was_flushed_is_dropped_from_the_log_and_nothing_else(store: Store, clock: ManualClock) -> None:
+    store.table("t").upsert(rows(0, 40))
+    store.table("t").compact()
+    store.table("t").upsert(rows(40, 45))
+    catalog, log = store.context.catalog, store.context.catalog._log
+    for _ in range(checkpoints.KEPT):
+        assert log.write_checkpoint()
+        store.table("t").upsert(rows(45, 46))
+    with Store.open(store.uri) as sleeper:
+        sleeper.table("t")
+        clock.advance(10_000)
+        catalog.drop_values(1.0)
+        assert ids_of(sleeper.table("t")) == list(range(46))
+    check(store, 46)
