@@ -130,20 +130,20 @@ class FragmentTx(StateTx):
     # Rows in the log
 
     def memory(self, table: int) -> tuple[InlineCommit, ...]:
-        """Return the commits of a table whose rows, or those of some slots, lie in the log; oldest first."""
+        """Return the commits of which rows of at least one slot lie in the log alone; oldest first."""
         known = self.state.tables.get(table)
         return () if known is None else known.memory
 
     def memory_bytes(self, table: int) -> tuple[int, int]:
         """Return how many bytes the rows of a table, and of all tables, take in the log."""
-        size = {number: own.memory_bytes for number, own in self.state.tables.items()}
-        return size.get(table, 0), sum(size.values())
+        every, known = self.state.tables.values(), self.state.tables.get(table)
+        return 0 if known is None else known.memory_bytes, sum(own.memory_bytes for own in every)
 
     def rows_of(self, table: int, commits: Collection[InlineCommit]) -> dict[int, bytes]:
         """Return the rows of commits from `memory`, by number.
 
         Raises:
-            Interrupted: some lie in files by now, and were dropped.
+            Interrupted: a flush has moved some to files, and the log has dropped them.
             StoreDamaged: some are not there, or are not what was written.
         """
         found = self.log.rows_of(table, commits, self.execute)
@@ -158,7 +158,7 @@ class FragmentTx(StateTx):
     def flush(
         self, table: int, numbers: Iterable[int], slots: SlotSet, added: Iterable[Copy], operation: str
     ) -> None:
-        """Enter fragments in the place of rows of some slots that commits have in the log, as one record."""
+        """Replace the rows that some commits have in the log, of some slots, by fragments, as one record."""
         files = FileChanges(self._added(added), flushed=tuple(sorted(numbers)), flushed_slots=slots)
         self._replace(table, operation, files)
 

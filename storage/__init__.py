@@ -52,7 +52,6 @@ memory. The file format is in `docs/formats.md`.
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
-together     files that end side by side: one flush is waited for, not one after another
 spool        batches that wait to be read again, in a temporary file where they are many
 parts        the parts of a file that a scan of few columns reads
 objects      files in object storage; places: which disk a root asks for
@@ -138,7 +137,6 @@ from elasticscan.storage.sealed_file import (
 )
 from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.spool import Spool
-from elasticscan.storage.together import Together
 from elasticscan.storage.view import View
 
 __all__ = [
@@ -174,7 +172,6 @@ __all__ = [
     "RunReader",
     "Spool",
     "StagedInMemory",
-    "Together",
     "View",
     "batches_of",
     "build_runs",

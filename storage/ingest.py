@@ -33,7 +33,6 @@ from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
-from elasticscan.storage.together import Together
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
@@ -137,21 +136,13 @@ class Ingest:
         slots = ordered.column(SLOT).to_numpy()
         pieces = _by_shard(slots, self._placement)
 
-        def write(shard: int, disk: Disk) -> None:
+        def write(shard: int) -> None:
             touched, cuts = pieces[shard]
             slices = [ordered.slice(start, end - start) for start, end in cuts]
-            target = FragmentTarget(disk, shard, self._table, schema, self._origin)
+            target = FragmentTarget(self._disk_of(shard), shard, self._table, schema, self._origin)
             self._staged.setdefault(shard, []).append(write_fragment(target, SlotSet.of(touched), slices))
 
-        far = list[tuple[int, Disk]]()
-        with Together() as together:
-            for shard in sorted(pieces):
-                disk = self._disk_of(shard)
-                if disk.is_far:
-                    far.append((shard, disk))
-                else:
-                    write(shard, together.of(disk))
-        parallel(lambda place: write(*place), far, SHARDS_AT_ONCE)
+        parallel(write, sorted(pieces), SHARDS_AT_ONCE)  # most of the time a disk is waited for
 
     def _sorted(self) -> pa.RecordBatch:
         """Return the rows that were added since the last time, as fragments have them."""

@@ -1,16 +1,16 @@
 """Memory fragments: rows that lie in no file of a shard, in the form of such a file.
 
-The log keeps the rows of a small commit as one record batch, sorted as in a fragment. Whoever reads the table
-brings those of all its commits into one order, each row with the number of its commit, and writes them as a
-fragment into memory. So pages, lookups, counts, changes, index runs and copies read them by the one way to
-rows that there is. A flush copies them to the disk of a shard. What is staged for a small commit has that
-form, too, once it is read.
+The log keeps the rows of each small commit as one sorted record batch. A process that reads the table merges
+these batches, adds the number of its commit to each row, and writes the result as a fragment into its memory.
+So pages, lookups, counts, changes, index runs and copies read rows in the log by the code that reads files. A
+flush copies them to the disk of a shard. What is staged for a small commit becomes such a fragment when it is
+read.
 
-A memory fragment is at the shard `MEMORY`, whose disk is the memory of this process. Its file is there for as
-long as some fragment of it is.
+A memory fragment is at the shard `MEMORY`, whose disk is the memory of this process. Its file is freed when
+the last fragment or reader that refers to it is gone.
 
-A tombstone has one form, too. A batch has the columns of the definition by which it was written; commits of
-two definitions make two fragments.
+A batch has the columns of the definition by which it was written; commits of two definitions make two
+fragments. Value columns of a tombstone are null, as in files.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _FILES: Final = WeakValueDictionary[str, MemoryFile]()
 
 
 class _HeldFiles:
-    """The disk of memory fragments: files that somebody holds; `new` has those that were made here."""
+    """The disk of memory fragments: files that somebody holds. `new` holds those written through it."""
 
     is_far = False
 
@@ -116,7 +116,7 @@ class _HeldFiles:
 
 
 MEMORY_DISK: Final = _HeldFiles()
-_ORIGIN: Final = Origin("", 0, "", "memory", "", 0, 0.0, ())  # nobody asks it of a file in memory
+_ORIGIN: Final = Origin("", 0, "", "memory", "", 0, 0.0, ())  # of a file that no other process sees
 
 
 def _held(path: str, content: bytes) -> MemoryFile:
@@ -144,6 +144,8 @@ class StagedInMemory(StagedFragment):
     @classmethod
     def of(cls, table: TableInfo, rows: pa.RecordBatch, slots: SlotSet) -> StagedInMemory:
         """Stage sorted rows that have a `_slot` column, and perhaps tombstones among them."""
+        tombstones = rows.column(DELETED).true_count if DELETED in rows.schema.names else 0
+        rows = _completed(rows, schema_in_log(table, tombstones > 0))
         return cls(
             shard=MEMORY,
             path=new_path(table.id),
@@ -151,7 +153,7 @@ class StagedInMemory(StagedFragment):
             rows=rows.num_rows,
             bytes=rows.nbytes,
             unique=True,
-            tombstones=rows.column(DELETED).true_count if DELETED in rows.schema.names else 0,
+            tombstones=tombstones,
             versioned=False,
             tail=0,
             digest=0,
@@ -228,7 +230,7 @@ class CommittedRows:
         tombstones = any(DELETED in rows.schema.names for rows in parts)
         schema = fragment_schema(table.schema, versioned=True, tombstones=tombstones)
         whole = [_completed(rows, schema) for rows in parts]
-        rows = pa.concat_batches(whole) if whole else pa.RecordBatch.from_pylist([], schema=schema)
+        rows = pa.concat_batches(whole)
         order = _order(table, rows, (-rows.column(COMMIT).to_numpy(),))
         return cls(table, rows.take(pa.array(order)))
 
@@ -250,7 +252,7 @@ def _order(table: TableInfo, rows: pa.RecordBatch, then: tuple[Any, ...]) -> np.
 
 
 def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows with all columns of a schema, which may have tombstones where they have none."""
+    """Return rows in a schema's columns; `_deleted` is added as false, or left out, as the schema has it."""
     columns = {name: rows.column(name) for name in rows.schema.names}
     columns.setdefault(DELETED, pa.repeat(pa.scalar(False), rows.num_rows))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -27,8 +27,9 @@ def _size(
 ) -> dict[str, Any]:
     """Return the size of a table by the catalog alone: an upper bound of its rows, and whether it is exact.
 
-    There are two bounds: the rows in its files and in the log, which have several versions of a row, and rows
-    of slots that moved away; and the rows that its commits wrote since the last overwrite, `floor`.
+    The bound is the smaller one of two sums: of rows in its files and in the log, where a key may count
+    several times, as do rows that were flushed in part, and rows of slots that moved away; and of rows that
+    its commits wrote since the last overwrite, `floor`.
     """
     by_shard: dict[int, list[Fragment]] = {}
     for fragment in fragments:
@@ -39,8 +40,9 @@ def _size(
     live = [commit for commit in memory if commit.number >= floor]
     most += sum(commit.rows - commit.tombstones for commit in live)
     if live:  # the rows of one commit are of different keys; whether files have the same ones is unknown
-        alone = len(live) == 1 and not live[0].tombstones
-        exact &= alone and all(f.slots.isdisjoint(live[0].slots) for f in fragments if bounds.touch(f))
+        alone, number = len(live) == 1 and not live[0].tombstones, live[0].number
+        exact &= alone and not any(f.min_commit <= number <= f.max_commit for f in fragments)
+        exact &= all(f.slots.isdisjoint(live[0].slots) for f in fragments if bounds.touch(f))
     return {
         "rows": most if exact else min(most, wrote),
         "rows_exact": exact,

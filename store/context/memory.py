@@ -1,8 +1,8 @@
 """The memory fragments of a store's tables: rows that lie in its log, as this process reads them.
 
-Of each table there are two at most for each definition by which rows were written: one of most commits, and
-one of the last few, which is made again when more come. When these have an eighth of the rows, all become
-one. So the work for a commit is small, and a read meets few fragments.
+For each definition by which rows were written there are at most two fragments: a large one, and one of the
+newest commits that is made again with each commit. When the second has more than an eighth of the first's
+rows, both become one. So the work for a commit is small, and a read meets few fragments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from threading import Lock
 from typing import Final
 
 import pyarrow as pa
@@ -34,13 +33,13 @@ from elasticscan.storage import (
 )
 from elasticscan.topology import SlotSet
 
-_FEW_ROWS = 256  # of the last commits are made again with each one
+_FEW_ROWS = 256  # are made again with each commit
 _IDS: Final = count(-1, -1)  # the ids of fragments in files are positive
 
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """Some commits in a row, as fragments."""
+    """Consecutive commits, with their rows as fragments."""
 
     commits: tuple[InlineCommit, ...]
     rows: Mapping[int, CommittedRows]  # by definition
@@ -81,7 +80,9 @@ class TableMemory:
         """Return a fragment's entries in an index, which are made when they are first asked for."""
         known = self._runs.get((fragment.id, index.id))
         if known is None:
-            known = self._runs[fragment.id, index.id] = memory_runs(self.table, index, fragment)
+            # Another thread may have made them, too: its files are held, and these are not.
+            made = memory_runs(self.table, index, fragment)
+            known = self._runs.setdefault((fragment.id, index.id), made)
         return known[0]
 
 
@@ -90,13 +91,12 @@ class Memories:
 
     def __init__(self) -> None:
         self._tables: dict[int, TableMemory] = {}
-        self._lock = Lock()
 
     def of(self, tx: Tx, table: TableInfo) -> TableMemory:
         """Return the rows of a table that lie in the log as a transaction sees it.
 
         Raises:
-            Interrupted: they lie in files by now.
+            Interrupted: a flush has moved them to files meanwhile; look again.
             StoreDamaged: they are not what was written.
         """
         commits = tx.memory(table.id)
@@ -104,41 +104,31 @@ class Memories:
         if known is not None and known.commits == commits and known.table.definition == table.definition:
             return known
         if not commits:
+            self._tables.pop(table.id, None)
             return TableMemory(table)
-        with self._lock:
-            made = self._made(tx, table, commits, self._tables.get(table.id))
-            self._tables[table.id] = made
-            return made
+        # Threads may do this side by side. Which one's result stays does not matter: each has all it needs.
+        made = self._tables[table.id] = _made(tx, table, commits, known)
+        return made
 
-    def forget(self) -> None:
-        """Read all again when it is next asked for."""
-        self._tables.clear()
 
-    def _made(
-        self,
-        tx: Tx,
-        table: TableInfo,
-        commits: tuple[InlineCommit, ...],
-        known: TableMemory | None,
-    ) -> TableMemory:
-        old, new = (_NOTHING, _NOTHING) if known is None else (known._old, known._new)
-        if (
-            known is None
-            or known.table.definition != table.definition
-            or commits[: len(old.commits)] != old.commits
-        ):
-            old = new = _NOTHING
-        rest = commits[len(old.commits) :]
-        if rest[: len(new.commits)] != new.commits:
-            new = _NOTHING
-        new = _with_more(tx, table, new, rest[len(new.commits) :])
-        if new.count > max(_FEW_ROWS, old.count // 8):
-            old, new = _joined(old, new), _NOTHING
-        runs = {} if known is None else known._runs
-        memory = TableMemory(table, commits, old, new)
-        ids = {fragment.id for fragment in memory.fragments}
-        memory._runs = {key: made for key, made in runs.items() if key[0] in ids}
-        return memory
+def _made(
+    tx: Tx, table: TableInfo, commits: tuple[InlineCommit, ...], known: TableMemory | None
+) -> TableMemory:
+    """Return the memory of a table, made of one that was known as far as its commits are the same."""
+    if known is None or known.table.definition != table.definition:
+        known = TableMemory(table)
+    old, new = known._old, known._new
+    if commits[: len(old.commits)] != old.commits:
+        old = new = _NOTHING
+    rest = commits[len(old.commits) :]
+    if rest[: len(new.commits)] != new.commits:
+        new = _NOTHING
+    new = _with_more(tx, table, new, rest[len(new.commits) :])
+    if new.count > max(_FEW_ROWS, old.count // 8):
+        old, new = _together((*old.commits, *new.commits), [old.rows, new.rows]), _NOTHING
+    ids = {fragment.id for part in (old, new) for fragment in part.fragments}
+    runs = {key: made for key, made in list(known._runs.items()) if key[0] in ids}
+    return TableMemory(table, commits, old, new, runs)
 
 
 def _with_more(
@@ -162,10 +152,6 @@ def _with_more(
         of_definitions.setdefault(commit.definition, {})[commit.number] = rows
     more = {number: CommittedRows.of(table.at(number), of_one) for number, of_one in of_definitions.items()}
     return _together((*before.commits, *commits), [before.rows, more])
-
-
-def _joined(old: _Commits, new: _Commits) -> _Commits:
-    return _together((*old.commits, *new.commits), [old.rows, new.rows]) if old.commits else new
 
 
 def _together(

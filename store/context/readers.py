@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from elasticscan.metadata import Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
+from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, StagedFragment, TableInfo
 from elasticscan.storage import SMALL_FILE_BYTES, BatchCache, Disk, FragmentReader, OpenFragment, RunReader
 from elasticscan.store.context.lookups import LruCache
 
@@ -62,6 +62,8 @@ class Readers:
             return FragmentReader(disk, path, columns, fragment.seal, table, self._batches, label)
 
         key = (fragment.shard, fragment.path, columns, table.definition, table.names_of)
+        if fragment.shard == MEMORY:  # its reader holds the file, whatever its size
+            return self._small.get(key, make, _weight(0, len(table.schema)) + fragment.bytes)
         if fragment.bytes > MOST_SMALL_BYTES:
             return self._large.get(key, make)
         return self._small.get(key, make, _weight(fragment.bytes, len(table.schema)))

@@ -26,7 +26,7 @@ from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.compaction import Merged, Merging, plan_merge
-from elasticscan.store.upkeep.flushing import flush, has_much
+from elasticscan.store.upkeep.flushing import due_after_commit, flush, has_much
 from elasticscan.store.upkeep.steps import MergePlan, Site, carry_out_together, claim, look_at, written_of
 from elasticscan.upkeep import Merge, Policy, Written, depth_of, tablet_bytes
 
@@ -105,12 +105,13 @@ class AfterCommit:
         size = sum(fragment.bytes for fragment in staged)
         self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * size)
         self._commits += 1
-        shards = {fragment.shard for fragment in staged}
-        if shards == {MEMORY}:
-            if has_much(tx, table):
-                self._claim(tx, Site(table, MEMORY), sites)
-            return
-        counts = tx.fragment_counts(table)
+        flushing = due_after_commit(tx, table)
+        if flushing is not None:
+            memory = Site(flushing, MEMORY)
+            if self._commits > self._patience.get(memory, (0, 0))[1]:
+                self._claim(tx, memory, sites)
+        shards = {fragment.shard for fragment in staged} - {MEMORY}
+        counts = tx.fragment_counts(table) if shards else {}
         for site in (Site(table, shard) for shard in sorted(shards)):
             count, most = counts.get(site.shard, 0), self.policy.slot_fragments
             limit, until = self._patience.get(site, (most, 0))
@@ -147,7 +148,7 @@ class AfterCommit:
         """Carry steps out, as far as the allowance goes."""
         try:
             if sites and sites[0].shard == MEMORY:
-                self._flush(sites)
+                self._flush(sites.pop(0), sites)
             if sites:
                 self._merge_at(sites)
             if sites and self._gone >= GARBAGE_EVERY:
@@ -159,19 +160,24 @@ class AfterCommit:
         except ElasticScanError as error:
             self.problem = str(error)
 
-    def _flush(self, sites: list[Site]) -> None:
-        """Flush rows of a table; `sites` gets the shards where files are to be merged then."""
-        memory = sites.pop()
+    def _flush(self, memory: Site, sites: list[Site]) -> None:
+        """Flush rows of a table; `sites` gets the shards where its files are to be merged then."""
+        before = list(sites)
+
+        def claim_due(tx: Tx, staged: Collection[StagedFragment]) -> None:
+            self._busy.difference_update(set(sites) - set(before))  # of a transaction that begins again
+            sites[:] = before
+            if not before or before[0].table == memory.table:  # merges are of one table at a time
+                self._claim_due(tx, memory.table, staged, sites)
+
         try:
-            flush(
-                self.context,
-                memory.table,
-                lambda tx, staged: self._claim_due(tx, memory.table, staged, sites),
-            )
+            flush(self.context, memory.table, claim_due)
         finally:
             self._busy.discard(memory)
             with self.context.catalog.writing() as tx:
                 tx.end_step(memory.target, self._mine)
+                if has_much(tx, memory.table):  # a tablet is being moved, or a shard is away
+                    self._patience[memory] = (0, self._commits + LOOK_EVERY)
 
     def _take_over_moves(self) -> None:
         """Carry out moves whose owners are gone, as far as the allowance goes."""

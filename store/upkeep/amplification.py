@@ -85,8 +85,9 @@ def steps_of(
         kind, *site = target.split("/")
         if not site:
             return kind
-        table, shard = (int(part) for part in site)
-        return f"{kind} {names.get(table, 'dropped')} at {shards.get(shard, 'removed')}"
+        table, *shard = (int(part) for part in site)
+        of = f"{kind} {names.get(table, 'dropped')}"
+        return f"{of} at {shards.get(shard[0], 'removed')}" if shard else of
 
     running = [asdict(step) for step in tx.steps() if not owner_is_gone(step, tx.times.expiry)]
     done = [asdict(step) for step in tx.done()]

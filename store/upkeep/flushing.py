@@ -1,9 +1,11 @@
 """Flushes: rows that lie in the log are copied to files at the shards where their slots live.
 
-One record puts the files in the place of the rows. A tablet that a mover has begun to copy stays as it is:
-the mover copies commit by commit, and would miss rows that come to files after it has looked at them. So does
-a tablet that was moved since the files were written, or whose shard cannot be written to. These rows stay in
-the log until the next flush, and everybody reads them there.
+One record puts the files in the place of the rows. Some rows stay in the log until a later flush:
+
+- of a tablet that a mover has begun to copy: it reads commit by commit, and would miss older rows that arrive
+  in new files;
+- of a tablet that was moved since the files were written;
+- of a shard that cannot be written to.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import OperatorNeeded
-from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS
+from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import Bounds, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
@@ -44,6 +46,15 @@ class _FlushPlan:
     slots: dict[int, SlotSet]
 
 
+def due_after_commit(tx: Tx, table_id: int) -> int | None:
+    """Return the table to flush after a commit to a table: this one, or one that fills the store's log."""
+    if has_much(tx, table_id):
+        return table_id
+    if tx.memory_bytes(table_id)[1] < MEMORY_STORE_BYTES - FLUSH_BYTES:
+        return None
+    return max((table.id for table in tx.tables()), key=lambda table: tx.memory_bytes(table)[0])
+
+
 def has_much(tx: Tx, table_id: int) -> bool:
     """Return whether a table has so many rows in the log, or commits with rows there, that a flush is due."""
     return len(tx.memory(table_id)) >= FLUSH_COMMITS or tx.memory_bytes(table_id)[0] >= FLUSH_BYTES
@@ -57,33 +68,31 @@ def has_old(tx: Tx, table_id: int) -> bool:
 
 @retry_interrupted
 def flush(context: Context, table_id: int, on_flushed: OnFlushed = lambda _tx, _staged: None) -> bool:
-    """Copy a table's rows from the log to files, as far as that is possible; returns whether any were.
+    """Copy a table's rows from the log to files; returns whether some left the log.
 
     Raises:
-        DiskFull, ShardUnavailable: no shard can be written to. Nothing has changed.
+        DiskFull, ShardUnavailable: a shard cannot be written to. Rows of the others were flushed.
     """
     with context.catalog.reading() as tx:
         plan = _plan(context, tx, table_id)
     if plan is None:
         return False
-    copies: dict[int, list[Copied]] = {}
+    copies, kept = dict[int, list[Copied]](), set[str]()
     try:
         with context.noticing_collection():
-            _copy(context, plan, copies)
+            problem = _copy(context, plan, copies)
             context.checkpoint("rows flushed")
             with context.catalog.writing() as tx:
-                entered = _enter(context, tx, plan, copies)
+                flushed, entered = _enter(context, tx, plan, copies)
                 on_flushed(tx, entered)
-                names = {staged.path for staged in entered}
-                # The record refers to these, or may do so.
-                copies = {
-                    shard: [copied for copied in here if copied.staged.path not in names]
-                    for shard, here in copies.items()
-                }
+                kept = {staged.path for staged in entered}  # the record has them, or may have them
     finally:
-        discard([copied.staged for here in copies.values() for copied in here], context.disk_of)
-    context.note_newest_afar(plan.slots)
-    return bool(entered)
+        every = (copied.staged for here in copies.values() for copied in here)
+        discard([staged for staged in every if staged.path not in kept], context.disk_of)
+    context.note_newest_afar({staged.shard for staged in entered})
+    if problem is not None:
+        raise problem
+    return flushed
 
 
 def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
@@ -102,8 +111,8 @@ def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
     )
 
 
-def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> None:
-    """Stage the rows of each shard that can be written to."""
+def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -> OperatorNeeded | None:
+    """Stage the rows of each shard that can be written to; returns the error of another one."""
     source = PageSource(plan.table, View(plan.memory.fragments), context.readers.opener(plan.table))
     problem: OperatorNeeded | None = None
     for shard, slots in plan.slots.items():
@@ -112,9 +121,11 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
             copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
             copies[shard] = _indexed(context, plan, copies[shard])
         except OperatorNeeded as error:
+            discard([copied.staged for copied in copies.pop(shard, ())], context.disk_of)
             problem = error
     if problem is not None and not copies:
         raise problem
+    return problem
 
 
 def _indexed(context: Context, plan: _FlushPlan, copies: list[Copied]) -> list[Copied]:
@@ -126,22 +137,24 @@ def _indexed(context: Context, plan: _FlushPlan, copies: list[Copied]) -> list[C
 
 def _enter(
     context: Context, tx: Tx, plan: _FlushPlan, copies: dict[int, list[Copied]]
-) -> list[StagedFragment]:
-    """Put the files in the place of the rows; returns those entered, none where others came first."""
-    left = {commit.number: commit for commit in tx.memory(plan.table.id)}
-    if any(left.get(commit.number) != commit for commit in plan.memory.commits):
-        return []
+) -> tuple[bool, list[StagedFragment]]:
+    """Put the files in the place of the rows; returns whether that was done, and the files.
+
+    Nothing is done where another flush has changed what is left of one of the commits.
+    """
     placement, copying = tx.placement(), being_copied(tx)
-    entered, flushed = list[tuple[StagedFragment, int, int]](), list[SlotSet]()
-    for shard, here in copies.items():
-        slots = (plan.slots[shard] & placement.at(shard)) - copying
-        flushed.append(slots)
-        for copied in _indexed(context, plan, here) if slots else ():
-            entered.append((copied.staged.serving(slots), copied.min_commit, copied.max_commit))
-    slots = SlotSet.union(flushed)
-    if not slots:
-        return []
-    context.check_not_collected(tx, (staged for staged, *_ in entered))
-    numbers = [commit.number for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
-    tx.flush(plan.table.id, numbers, slots, entered, FLUSH)
-    return [staged for staged, *_ in entered]
+    here = {shard: (plan.slots[shard] & placement.at(shard)) - copying for shard in copies}
+    slots = SlotSet.union(here.values())
+    flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
+    left = {commit.number: commit for commit in tx.memory(plan.table.id)}
+    if not flushed or any(left.get(commit.number) != commit for commit in flushed):
+        return False, []
+    entered = list[tuple[StagedFragment, int, int]]()
+    for shard, own in here.items():
+        copies[shard] = _indexed(context, plan, copies[shard]) if own else copies[shard]
+        for copied in copies[shard] if own else ():
+            entered.append((copied.staged.serving(own), copied.min_commit, copied.max_commit))
+    files = [staged for staged, *_ in entered]
+    context.check_not_collected(tx, files)
+    tx.flush(plan.table.id, [commit.number for commit in flushed], slots, entered, FLUSH)
+    return True, files

@@ -1,6 +1,7 @@
 """Steps of upkeep as the catalog knows them: each has a target, and one owner at a time.
 
 merge/<table>/<shard>   merges of a table's fragments at a shard
+flush/<table>           a flush of its rows in the log
 balance                 splits, joins and moves of tablets
 garbage                 a collection of garbage
 """
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from elasticscan.catalog import Tx
-from elasticscan.metadata import Fragment, IndexRun, TableInfo
+from elasticscan.metadata import MEMORY, Fragment, IndexRun, TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.upkeep.compaction import Merged, Merging, merge_fragments, merge_together
+from elasticscan.store.upkeep.flushing import FLUSH
 from elasticscan.topology import SlotSet
 from elasticscan.upkeep import Merge, Part, Policy, Written, parts_of, plan_history, plan_merges
 
@@ -28,14 +30,14 @@ Pace = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One table at one shard: what merges work at."""
+    """One table at one shard: what merges work at; at `MEMORY`, what a flush works at."""
 
     table: int
     shard: int
 
     @property
     def target(self) -> str:
-        return f"{_MERGE}/{self.table}/{self.shard}"
+        return f"{FLUSH}/{self.table}" if self.shard == MEMORY else f"{_MERGE}/{self.table}/{self.shard}"
 
 
 def site_of(target: str) -> Site | None:

@@ -38,7 +38,7 @@ from elasticscan.metadata import (
     StagedRun,
     TableInfo,
 )
-from elasticscan.storage import RUN_COLUMNS, Disk, Together, build_runs
+from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.reading.beginning import columns_of
@@ -78,8 +78,6 @@ def with_runs(
 
     def complete(fragment: StagedFragment) -> StagedFragment:
         disk = context.staging_disk(fragment.shard)
-        if is_near(fragment):
-            disk = together.of(disk)
         having = {run.index for run in fragment.runs}
         own: list[StagedRun] = []
         reader = context.readers.of_small(table, fragment)
@@ -90,15 +88,8 @@ def with_runs(
                 own += runs
         return replace(fragment, runs=(*fragment.runs, *own)) if own else fragment
 
-    def is_near(fragment: StagedFragment) -> bool:
-        return not context.disk_of(fragment.shard).is_far
-
     try:
-        with Together() as together:
-            made = {id(near): complete(near) for near in staged if is_near(near)}
-            far = [fragment for fragment in staged if id(fragment) not in made]
-            made |= zip(map(id, far), parallel(complete, far, SHARDS_AT_ONCE), strict=True)
-            return [made[id(fragment)] for fragment in staged]
+        return parallel(complete, staged, SHARDS_AT_ONCE)
     except BaseException:
         for disk, path in built:
             with suppress(OSError, ElasticScanError):

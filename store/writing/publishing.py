@@ -28,7 +28,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import Precondition
-from elasticscan.store.writing.small_commits import SmallCommit, small_commit
+from elasticscan.store.writing.small_commits import SmallCommit, joined_in_memory, small_commit
 from elasticscan.store.writing.staging import remove_staged
 from elasticscan.topology import Placement
 
@@ -172,11 +172,12 @@ class _Publication:
         context, table, versions = self._context, self._table, self._request.versions
         versions = versions or context.versions()
         try:
-            self._small = small_commit(self._staged)
+            self._take(joined_in_memory(self._staged))
+            self._small = small_commit(self._fragments)
             if self._small is not None:
                 self._small.check_indexes(context.indexes(table.id, versions[0]))
                 return
-            if any(fragment.shard == MEMORY for fragment in self._staged):
+            if any(fragment.shard == MEMORY for fragment in self._fragments):
                 self._settle(context.placement(versions[0]), ())
             counts = Counter(fragment.shard for fragment in self._fragments)
             active = context.placement(versions[0]).shards
@@ -193,9 +194,10 @@ class _Publication:
             raise
 
     def _settle(self, placement: Placement, indexes: Sequence[IndexInfo]) -> None:
-        """Stage again what moved, and make the runs that are missing.
+        """Make the next attempt possible.
 
-        Rows for the log wait for no place; where they cannot be kept there, they are staged in files.
+        Rows for the log are checked against new indexes. If there are none, the log cannot take them, and
+        they are staged in files. Of files, slots that moved are copied, and missing runs are built.
         """
         context = self._context
         if self._small is not None and self._small.check_indexes(indexes):
@@ -213,7 +215,7 @@ class _Publication:
             if check is not None:
                 check.look(self._fragments)
                 context.checkpoint("keys compared")
-            with context.catalog.writing(is_small=self._small is not None) as tx:
+            with context.catalog.writing(is_small=self._small is not None and not at_last) as tx:
                 earlier = self._made_before(tx)
                 if earlier is not None:
                     return earlier

@@ -27,23 +27,27 @@ class SmallCommit:
     _checked: set[int] = field(default_factory=set)  # indexes that can take the rows
 
     def check_indexes(self, indexes: Iterable[IndexInfo]) -> bool:
-        """Check that the rows can be in indexes, which a flush would find out too late.
+        """Check that indexes can take the rows: after the commit, a flush could not refuse them.
 
         Returns whether there were any that were not checked before.
 
         Raises:
             InvalidKey: a row's key is too long for an index.
         """
-        names = set(self.staged.table.schema.names)  # of another definition, they may be others
-        unchecked = [index for index in indexes if index.id not in self._checked]
-        unchecked = [index for index in unchecked if names.issuperset((*index.columns, *index.include))]
+        # One may name columns that this definition lacks; then `fits` sends the rows to files.
+        names = set(self.staged.table.schema.names)
+        unchecked = [
+            index
+            for index in indexes
+            if index.id not in self._checked and names.issuperset((*index.columns, *index.include))
+        ]
         for index in unchecked:
             check_entries(self.staged.table, index, self.staged.content)
             self._checked.add(index.id)
         return bool(unchecked)
 
     def fits(self, tx: Tx, table: TableInfo, indexes: Iterable[IndexInfo]) -> bool:
-        """Return whether the log can keep the rows, as the transaction sees it that commits them."""
+        """Return whether a transaction may put the rows into the log."""
         now = tx.table_by_id(table.id) or table
         if now.definition != self.staged.table.definition or not has_room(tx, table.id, len(self.rows)):
             return False
@@ -58,18 +62,24 @@ def has_room(tx: Tx, table: int, more: int) -> bool:
 
 @retry_interrupted
 def memory_bytes(context: Context, table: TableInfo) -> int:
-    """Return how many bytes of rows may be staged in memory, for a small commit."""
+    """Return how large a write may be to be staged in memory; 0 if the log has no room."""
     with context.catalog.reading() as tx:
         return limits.INLINE_BYTES if has_room(tx, table.id, 0) else 0
 
 
+def joined_in_memory(staged: Sequence[StagedFragment]) -> list[StagedFragment]:
+    """Return what was staged, with parts in memory that have the same columns as one."""
+    files = [part for part in staged if not isinstance(part, StagedInMemory)]
+    of_definitions: dict[int, list[StagedInMemory]] = {}
+    for part in staged:
+        if isinstance(part, StagedInMemory):
+            of_definitions.setdefault(part.table.definition, []).append(part)
+    return [*files, *(some[0] if len(some) == 1 else joined(some) for some in of_definitions.values())]
+
+
 def small_commit(staged: Sequence[StagedFragment]) -> SmallCommit | None:
     """Return what was staged as a small commit; None if it has to be written to files."""
-    parts = [part for part in staged if isinstance(part, StagedInMemory)]
-    if not parts or len(parts) < len(staged) or sum(part.bytes for part in parts) > limits.INLINE_BYTES:
-        return None
-    if any(part.table.definition != parts[0].table.definition for part in parts):
-        return None
-    one = parts[0] if len(parts) == 1 else joined(parts)
-    rows = pack_rows(one.content)
-    return SmallCommit(one, rows) if len(rows) <= limits.INLINE_BYTES else None
+    match staged:
+        case [StagedInMemory() as one] if len(rows := pack_rows(one.content)) <= limits.INLINE_BYTES:
+            return SmallCommit(one, rows)
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import pyarrow as pa
 import pytest
@@ -59,18 +59,20 @@ def unpacked(table: TableInfo, packed: bytes, tombstones: bool) -> pa.RecordBatc
     return unpack_rows(table.name, schema_in_log(table, tombstones), packed)
 
 
-def merged(scenario: Scenario, commits: Iterable[int]) -> CommittedRows:
+def merged(scenario: Scenario, commits: Collection[int]) -> CommittedRows | None:
     table, packed = scenario.shelf.table, packed_commits(scenario)
+    if not commits:
+        return None
     return CommittedRows.of(table, {number: unpacked(table, *packed[number]) for number in commits})
 
 
-def put(shelf: Shelf, rows: CommittedRows, slots: SlotSet, contents: list[Version]) -> None:
+def put(shelf: Shelf, rows: CommittedRows | None, slots: SlotSet, contents: list[Version]) -> None:
     """Write rows to a shelf as a fragment that serves some slots, if there are any."""
 
     def opened(fragment: Fragment, columns: tuple[str, ...]) -> FragmentReader:
         return FragmentReader(MEMORY_DISK, fragment.path, columns, fragment.seal, shelf.table)
 
-    there = [] if not rows.rows.num_rows else [rows.fragment(-1, slots)]
+    there = [] if rows is None else [rows.fragment(-1, slots)]
     whole = PageSource(shelf.table, View(there), opened)
     to = Destination(shelf.disk, 1, ORIGIN)
     for copied in copy_slots(whole, slots, Bounds(0, 1 << 62), Keep(), to):

@@ -40,9 +40,10 @@ import pytest
 
 from elasticscan.base import limits
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.storage import copying, fragment, open_disk
+from elasticscan.storage import copying, fragment, ingest, open_disk
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, repair_store
+from elasticscan.store.writing import indexing
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.conditions import always, order_of, some_condition
 from tests.store.damage_kinds import KINDS, Damage, Kind
@@ -65,6 +66,7 @@ from tests.store.damage_model import (
     rows_of,
     some_rows,
 )
+from tests.store.random_programs import all_in_turn
 
 VARIANTS = 4
 HANGS_AFTER_SECONDS = 120
@@ -152,6 +154,8 @@ def _small_batches(seed: str) -> Iterator[None]:
         patch.setattr(fragment, "BATCH_ROWS", 300)
         patch.setattr(copying, "BATCH_ROWS", 300)
         patch.setattr(index_run, "BATCH_ROWS", 200)
+        for module in (indexing, ingest):
+            patch.setattr(module, "parallel", all_in_turn)
         in_files = seed.startswith("template") or random.Random(seed).random() < 0.7
         patch.setattr(limits, "INLINE_BYTES", 0 if in_files else limits.INLINE_BYTES)
         yield

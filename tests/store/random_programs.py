@@ -50,7 +50,7 @@ from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import IndexInfo
 from elasticscan.optimizer import binding
-from elasticscan.storage import copying, fragment
+from elasticscan.storage import copying, fragment, ingest
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
@@ -183,6 +183,8 @@ class Programs:
             return runs
 
         self._patch.setattr(indexing, "completed", _completed_in_turn)
+        for module in (indexing, ingest):
+            self._patch.setattr(module, "parallel", all_in_turn)
         self._patch.setattr(indexing, "_build_some", as_builder)
         self._patch.setattr(indexing, "build_runs", before_entering)
 
@@ -233,6 +235,11 @@ class Programs:
 
 
 TEST_FILE = "tests/store/test_random_programs.py"
+
+
+def all_in_turn(work: Callable[[Any], Any], items: Sequence[Any], _threads: int) -> list[Any]:
+    """Run the work without threads, so that one seed gives one schedule."""
+    return [work(item) for item in items]
 
 
 @contextmanager

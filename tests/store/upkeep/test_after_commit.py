@@ -125,7 +125,7 @@ def test_merges_at_several_shards_become_visible_in_one_transaction(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written, writing = list[int](), Catalog.writing
-    monkeypatch.setattr(Catalog, "writing", lambda *asked: written.append(1) or writing(*asked))
+    monkeypatch.setattr(Catalog, "writing", lambda *asked, **how: written.append(1) or writing(*asked, **how))
     per_commit = []
     for number in range(9):
         written.clear()

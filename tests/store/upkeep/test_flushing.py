@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.errors import ElasticScanError, ShardUnavailable
 from elasticscan.catalog import checkpoints
 from elasticscan.store import Store
 from elasticscan.store.moves import mover
@@ -156,8 +156,10 @@ def test_a_shard_that_is_away_keeps_its_rows_in_the_log(store: Store) -> None:
     store.table("t").upsert(rows(0, 40))
     root = Path(store.uri) / "shards" / "s1"
     root.rename(root.with_name("away"))
-    assert flush(store.context, store.table("t").definition.id)
+    with pytest.raises(ShardUnavailable):
+        flush(store.context, store.table("t").definition.id)
     assert in_log(store) == 1
+    assert not store.status()["tables"][0]["rows_exact"]
     assert ids_of(store.table("t")) == list(range(40))
     root.with_name("away").rename(root)
     store.table("t").compact()
