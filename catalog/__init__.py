@@ -67,7 +67,7 @@ from elasticscan.catalog.retrying import is_writing, retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS
 from elasticscan.catalog.table_state import InlineCommit
 from elasticscan.catalog.topology_history import enter_foreign_topology
-from elasticscan.catalog.transaction import Identity, Reached, StoreInfo
+from elasticscan.catalog.transaction import Identity, StoreInfo
 from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 
 __all__ = [
@@ -85,7 +85,6 @@ __all__ = [
     "NewStore",
     "OwnedMove",
     "OwnedStep",
-    "Reached",
     "Report",
     "StepsDone",
     "StoreInfo",

@@ -30,7 +30,7 @@ from elasticscan.catalog.retrying import is_writing, noting_that_it_writes
 from elasticscan.catalog.secrets import KEYS, OFFSETS, SecretTx, new_secret
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import TopologyTx, first_topology
-from elasticscan.catalog.transaction import Identity, Reached, identity_of, reached
+from elasticscan.catalog.transaction import Identity, identity_of
 from elasticscan.catalog.upkeep import UpkeepTx
 from elasticscan.metadata import ShardDefined, StoreCreated
 from elasticscan.topology import Placement, Shard
@@ -234,10 +234,15 @@ class Catalog:
     # What was seen
 
     @property
-    def progress(self) -> Reached | None:
-        """The newest state that was seen, if states follow each other here."""
-        known = self._log.known
-        return reached(known) if self.follows_progress and known is not None else None
+    def known(self) -> StoreState | None:
+        """The newest state that was seen; of a thread that is in a writing transaction, as that began."""
+        return self._own.get(get_ident()) or self._log.known
+
+    def at(self, layout: int | None = None) -> Tx:
+        """Return a transaction that reads; with the layout of a look just made, it need not look again."""
+        known = self.known
+        state = known if known is not None and known.layout == layout else self._state()
+        return Tx(self._log, state, self.clock.now())
 
     def forget_progress(self) -> None:
         """Take the log as it is, also where it is older than it was: the user decided so."""

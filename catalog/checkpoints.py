@@ -64,7 +64,6 @@ class _TablePart:
 @dataclass(frozen=True, slots=True)
 class _StorePart:
     layout: int
-    stable_since: int
     commit: int
     commit_time: int
     time: int
@@ -90,7 +89,7 @@ class _StorePart:
 
 # The fields that a state and its part have in common.
 _AS_THEY_ARE = (
-    *("layout", "stable_since", "commit", "commit_time", "time", "belief", "store_id", "incarnation", "home"),
+    *("layout", "commit", "commit_time", "time", "belief", "store_id", "incarnation", "home"),
     *("hash", "retention_seconds", "created_at", "touched", "reserved", "dropped", "topology", "newest_ids"),
 )
 

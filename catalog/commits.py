@@ -136,11 +136,10 @@ class CommitTx(FragmentTx):
         self.append(TableDropped(self.table(name).id))
 
     def table(self, name: str) -> TableInfo:
-        every = self.tables()
-        for table in every:
-            if table.name == name:
-                return table
-        hint = suggest(name, [table.name for table in every]) or "; Store.tables() lists them"
+        for table in self.state.tables.values():
+            if table.info.name == name:
+                return table.info
+        hint = suggest(name, [table.name for table in self.tables()]) or "; Store.tables() lists them"
         raise NotFound(f"the store has no table {name!r}{hint}", table=name, kind="table")
 
     def table_by_id(self, table_id: int) -> TableInfo | None:

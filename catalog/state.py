@@ -35,7 +35,6 @@ from elasticscan.catalog.table_state import (
 )
 from elasticscan.metadata import (
     LAYOUT,
-    OF_FILES,
     FileChanges,
     FilesCondemned,
     FragmentsReplaced,
@@ -71,7 +70,6 @@ class StoreState:
     Attributes:
         digest: of the log up to the number; two states with the same pair are the same.
         layout: the newest number that changed anything but rows.
-        stable_since: the newest number that changed anything but rows and the files where they lie.
         commit: the number of the newest commit, which makes the newest snapshot; or of one that was lost.
         commit_time: when that was made; as `time`.
         time: of the newest record, in microseconds since the epoch, UTC.
@@ -88,7 +86,6 @@ class StoreState:
     number: int
     digest: bytes
     layout: int
-    stable_since: int
     commit: int
     commit_time: int
     time: int
@@ -124,7 +121,6 @@ def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
         number=entry.number,
         digest=entry.digest,
         layout=entry.number,
-        stable_since=entry.number,
         commit=0,
         commit_time=0,
         time=entry.time,
@@ -163,7 +159,6 @@ def apply(state: StoreState | None, entry: LogEntry, record: Record) -> StoreSta
         number=entry.number,
         digest=entry.digest,
         layout=entry.number if isinstance(record, LAYOUT) else state.layout,
-        stable_since=entry.number if _changes_more(record) else state.stable_since,
         commit=_newest_commit(state, entry, record),
         commit_time=entry.time if is_commit(record) else state.commit_time,
         time=entry.time,
@@ -192,10 +187,6 @@ def _is_next(state: StoreState, entry: LogEntry, record: Record) -> bool:
     if isinstance(record, StoreAdopted):  # the numbers in between were used in a log that was lost
         return entry.number > state.number
     return entry.number == state.number + 1
-
-
-def _changes_more(record: Record) -> bool:
-    return isinstance(record, LAYOUT) and not isinstance(record, OF_FILES)
 
 
 def _newest(before: Mapping[str, int], kind: str, things: Iterable[Any]) -> dict[str, int]:

@@ -217,7 +217,12 @@ def _unflushed(memory: tuple[InlineCommit, ...], files: FileChanges) -> tuple[In
     if not flushed <= there:
         raise misfit(f"commit {min(flushed - there)} is flushed, and its rows are not in the log")
     left = (
-        replace(commit, slots=commit.slots - files.flushed_slots) if commit.number in flushed else commit
+        _part_of(commit, commit.slots - files.flushed_slots) if commit.number in flushed else commit
         for commit in memory
     )
     return tuple(commit for commit in left if commit.slots)
+
+
+def _part_of(commit: InlineCommit, slots: SlotSet) -> InlineCommit:
+    """Return what is left of a commit in the log; its bytes, as if all slots had the same."""
+    return replace(commit, slots=slots, bytes=commit.bytes * len(slots) // len(commit.slots))

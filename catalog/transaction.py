@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.base.hashing import HASH
@@ -52,18 +52,6 @@ class Identity:
     last_commit: int
 
 
-class Reached(NamedTuple):
-    """The progress of one copy of a store: within an incarnation no number goes back.
-
-    Since the layout `stable_since` nothing has changed but commits, and the files where rows lie.
-    """
-
-    incarnation: str
-    layout: int
-    last_commit: int
-    stable_since: int
-
-
 class StateTx:
     """A transaction's look at the store, and its way of changing it.
 
@@ -80,7 +68,6 @@ class StateTx:
     ) -> None:
         self.log, self.now = log, now
         self.begun, self._writing = state, writing
-        self.looked = reached(state)
         self.files_at = frozenset[int]()  # the shards at which it has entered files of a table
 
     @property
@@ -117,10 +104,6 @@ class StateTx:
             raise damaged_log(f"{slots!r} is no number of slots, or {state.hash!r} no hash")
         return StoreInfo(state.store_id, slots, state.hash, state.retention_seconds, state.created_at)
 
-    @property
-    def progress(self) -> Reached:
-        return reached(self.state)
-
     def identity(self) -> Identity:
         return identity_of(self.state)
 
@@ -142,10 +125,6 @@ class StateTx:
         is_later = after.believed_at > before.believed_at + CLAIM_SECONDS
         if is_later or after.claimed_at != before.claimed_at:
             self.append(TimeObserved())
-
-
-def reached(state: StoreState) -> Reached:
-    return Reached(state.incarnation, state.layout, state.commit, state.stable_since)
 
 
 def identity_of(state: StoreState) -> Identity:

@@ -312,8 +312,6 @@ LAYOUT: Final = (
     FragmentsReplaced,
     FilesCondemned,
 )
-# Of these, the ones that leave all as it is but the files where rows lie.
-OF_FILES: Final = (FragmentsReplaced, FilesCondemned)
 
 FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {
     kind.__name__: (kind, 1) for kind in (*LAYOUT, RowsCommitted, TimeObserved, TopologyEntered)

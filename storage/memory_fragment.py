@@ -120,7 +120,8 @@ _ORIGIN: Final = Origin("", 0, "", "memory", "", 0, 0.0, ())  # of a file that n
 
 
 def _held(path: str, content: bytes) -> MemoryFile:
-    return _FILES.setdefault(path, MemoryFile(content))
+    file = _FILES[path] = MemoryFile(content)
+    return file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,6 +168,7 @@ class Store:
         here = self._opened.per_process.get_if_open()
         if here is not None:
             here.upkeep.close()
+            here.note_pending()
             here.catalog.close()
             here.readers.let_go()
 

@@ -2,8 +2,8 @@
 
 What this room promises:
 
-- **One look, one truth.** What was read of the catalog is kept for as long as its layout stays and no longer,
-  so two questions of one operation get answers of the same moment.
+- **One look, one truth.** A look at the catalog gives one state of it. A question that names the layout of a
+  look just made is answered from the same one.
 - **Nothing is written where it does not belong.** `Context.writable_disk` reads the marker of a root first,
   and the mark tells whether the catalog is an older copy (`elasticscan.store.roots`).
 - **What is read stays readable**: by retention, by a lease that ends, or by a tag that does not.
@@ -12,7 +12,7 @@ What this room promises:
 The words:
 
 context     the catalog, the clock, the disks and the caches of one open store
-look-up     something of the catalog that is kept while its layout stays
+look-up     a table with its fragments, kept while the layout of the catalog stays
 lease       a promise with an end that something stays readable; a tag is one by name, without an end
 checkpoint  a named point between two steps, where a test lets others come between
 
@@ -21,7 +21,7 @@ commit and nothing below has to know what follows.
 
 The modules, from the bottom up:
 
-lookups    placement, tables, fragments and statistics, each valid for one layout; readers: files that are
+lookups    tables with their fragments and statistics, each valid for one layout; readers: files that are
            kept open
 memory     rows that lie in the log, as fragments in memory
 marks      the roots of shards: whose they are, and how far they know the catalog

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, SnapshotExpired, TableChanged
-from elasticscan.catalog import Reached, Tx
+from elasticscan.catalog import Tx
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -58,34 +58,6 @@ class LruCache(Generic[Key, Value]):
                 _, (_, gone) = self._values.popitem(last=False)
                 self._weight -= gone
         return made
-
-
-class Lasting(Generic[Key, Value]):
-    """Values that were read at a layout, and hold at later ones that differ in nothing but fragments."""
-
-    def __init__(self) -> None:
-        self._read: dict[Key, tuple[int, Value]] = {}
-
-    def at(self, layout: int, key: Key) -> Value | None:
-        """Return the value at a layout, if that is known."""
-        read = self._read.get(key)
-        return None if read is None or read[0] != layout else read[1]
-
-    def put(self, layout: int, key: Key, value: Value) -> Value:
-        self._read[key] = layout, value
-        return value
-
-    def newest(self, key: Key) -> tuple[int, Value] | None:
-        """Return the newest layout of which the value is known, and the value."""
-        return self._read.get(key)
-
-    def carry_over(self, now: Reached) -> None:
-        lasting = {
-            key: (now.layout, value)
-            for key, (layout, value) in list(self._read.items())
-            if now.stable_since <= layout < now.layout
-        }
-        self._read.update(lasting)
 
 
 @dataclass(frozen=True, slots=True)

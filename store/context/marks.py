@@ -72,17 +72,21 @@ def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
 
 
 class Occasions:
-    """Times at which something is done for small commits: for others it is done each time."""
+    """Times at which something is done for small commits: for others it is done each time.
+
+    Attributes:
+        is_pending: it was left out for the last one.
+    """
 
     def __init__(self) -> None:
-        self._last = -MARK_SECONDS
+        self._last, self.is_pending = -MARK_SECONDS, False
 
     def is_due(self) -> bool:
         """Return whether it was not done for a while; then it counts as done now."""
         now = monotonic()
-        is_due = now - self._last >= MARK_SECONDS
-        self._last = now if is_due else self._last
-        return is_due
+        self.is_pending = now - self._last < MARK_SECONDS
+        self._last = self._last if self.is_pending else now
+        return not self.is_pending
 
 
 class RootMarks:

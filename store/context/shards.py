@@ -81,7 +81,7 @@ class CatalogPlacements:
         last = self._context.looked
         if last is not None and (looked is None or last[0] is looked):
             since = self._context.clock.now() - last[1]
-            if 0 <= since < LOOK_SECONDS and self._context.layout_of(last[0]) == self._context.seen[0]:
+            if 0 <= since < LOOK_SECONDS and self._context.layout_of(last[0]) is not None:
                 return last[0]
         return self.current()
 
@@ -92,7 +92,7 @@ class CatalogPlacements:
 def note_look(context: Context, tx: Tx) -> None:
     """Use the state of a transaction that has just begun as a placement check."""
     context.note_seen(tx.versions())
-    context.looked = context.placement_in(tx), context.clock.now()
+    context.looked = tx.placement(), context.clock.now()
 
 
 def local_cluster(context: Context) -> Cluster:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from elasticscan.base.clock import Clock
@@ -22,7 +21,6 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import (
     Catalog,
     Identity,
-    Reached,
     StoreInfo,
     Tx,
     retry_interrupted,
@@ -35,7 +33,6 @@ from elasticscan.store.context.lookups import (
     NO_STATISTICS,
     CurrentTable,
     KnownTable,
-    Lasting,
     LruCache,
     TableStatistics,
     check_kept,
@@ -58,7 +55,11 @@ Checkpoint = Callable[[str], None]
 
 
 class Context:
-    """Shared by the threads of one process; every cache is keyed by the layout at which it was last true."""
+    """Shared by the threads of one process.
+
+    Tables, indexes, shards and the placement are parts of the log's state. What is made of them is kept:
+    tables with their fragments, and statistics, by the layout at which they were last true.
+    """
 
     def __init__(
         self,
@@ -77,26 +78,23 @@ class Context:
         self.clock = clock
         with catalog.reading() as tx:
             self.info: StoreInfo = tx.info()
-            self._identity = tx.identity()
+            now = tx.identity()
+        self._incarnation = now.incarnation
         self._sealer = StoreSealer(catalog, clock, self.info.store_id)
         self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
-        self._active = Lasting[None, tuple[tuple[int, ...], tuple[int, ...]]]()  # at directories, and others
+        self._active: tuple[Mapping[int, Shard], tuple[int, ...], tuple[int, ...]] | None = None
         # The versions at the last check: enough for what a later transaction compares with its own.
-        self.seen = self._identity.layout, self._identity.last_commit
+        self.seen = now.layout, now.last_commit
         self._known_newest = False
-        self._placement = Lasting[None, Placement]()
         self.looked: tuple[Placement, float] | None = None  # last look, by any thread, and when it began
         self._tables: dict[int, KnownTable] = {}
         self.memories = Memories()
-        self._definitions = Lasting[int, TableInfo]()
         self.readers = Readers(self.disk_of)
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[KnownTable | None, TableStatistics]] = {}
-        self._by_name = Lasting[str, tuple[TableInfo, tuple[IndexInfo, ...]]]()
-        self._indexes = Lasting[int, tuple[IndexInfo, ...]]()
         self._topology: Topology | None = None
 
     def disk_of(self, shard: int) -> Disk:
@@ -127,13 +125,17 @@ class Context:
     @retry_interrupted
     def incarnation(self) -> str:
         """Return the id of this copy of the store; costs one small query unless something moved."""
-        if self.versions()[0] != self._identity.layout:
-            with self.catalog.reading() as tx:
-                now, before = tx.identity(), self._identity
-            self._identity = now
-            if now.incarnation != before.incarnation:
-                self._sealer.forget()
-        return self._identity.incarnation
+        now = self._look().state.incarnation
+        if now != self._incarnation:
+            self._incarnation = now
+            self._sealer.forget()
+        return now
+
+    def _look(self, layout: int | None = None) -> Tx:
+        """Return a transaction that reads, and note what it sees; `layout` as for `Catalog.at`."""
+        tx = self.catalog.at(layout)
+        self.note_seen(tx.versions())
+        return tx
 
     def writable_disk(self, shard: int) -> Disk:
         """Return the disk of a shard for whoever writes, moves or deletes there: its root proves what it is.
@@ -160,7 +162,7 @@ class Context:
         if disk.is_far or shard == MEMORY:
             return disk
         try:
-            return self._roots.check(shard, lambda: Mark(self._identity.incarnation, *self.seen))
+            return self._roots.check(shard, lambda: Mark(self._incarnation, *self.seen))
         except (ShardUnavailable, WrongRoot, CatalogOutdated):
             return disk if self.is_succeeded(shard) else self.check_root(shard)
 
@@ -204,30 +206,17 @@ class Context:
         if is_small and not self._roots.noting.is_due():
             return
         with suppress(ElasticScanError):
-            before, mark = self.local_shards(), mark_of(committed)
-            local, afar = self._active_shards(committed.layout)
-            self._roots.note_committed(local, files_at if local == before else local, mark)
+            before, mark = self._active, mark_of(committed)
+            _, local, afar = self._active_shards()
+            is_same = before is not None and before[1] == local
+            self._roots.note_committed(local, files_at if is_same else local, mark)
             if not files_at:
                 self._roots.note(afar, mark)
 
-    def _carry_over(self, now: Reached) -> None:
-        """Keep what was read at earlier layouts that differ from the one of now in nothing but fragments.
-
-        `now` is committed: a layout that a transaction has only begun may become another one.
-        """
-        if self._identity.incarnation != now.incarnation:
-            return
-        if now.stable_since <= self._identity.layout < now.layout:
-            self._identity = replace(self._identity, layout=now.layout)
-        for lasting in (self._active, self._placement, self._definitions, self._by_name, self._indexes):
-            lasting.carry_over(now)
-
-    def _layout_in(self, tx: Tx) -> int:
-        """Return the layout as a transaction sees it; what is still true at it is kept."""
-        layout = tx.versions()[0]
-        if tx.looked is not None and tx.looked.layout == layout:  # not one of its own making
-            self._carry_over(tx.looked)
-        return layout
+    def note_pending(self) -> None:
+        """Leave the mark that was left out for the last small commit; for who ends."""
+        if self._roots.noting.is_pending:
+            self.note_newest(self.local_shards())
 
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""
@@ -236,24 +225,17 @@ class Context:
             if afar:
                 self.note_newest(afar)
 
-    def local_shards(self, layout: int | None = None) -> tuple[int, ...]:
-        """Active shards whose roots are directories: to look at these costs no network.
+    def local_shards(self) -> tuple[int, ...]:
+        """Active shards whose roots are directories: to look at these costs no network."""
+        return self._active_shards()[1]
 
-        They are those of a layout; for None, the last seen.
-        """
-        return self._active_shards(layout)[0]
-
-    @retry_interrupted
-    def _active_shards(self, layout: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """As `local_shards`, and those whose roots are elsewhere."""
-        cached = self._active.newest(None)
-        if cached is not None and layout in (None, cached[0]):
-            return cached[1]
-        with self.catalog.reading() as tx:
-            layout, active = tx.versions()[0], tx.shards()
-        afar = tuple(shard.id for shard in active if "://" in self.location.root(shard.root))
-        local = tuple(shard.id for shard in active if shard.id not in afar)
-        return self._active.put(layout, None, (local, afar))
+    def _active_shards(self) -> tuple[Mapping[int, Shard], tuple[int, ...], tuple[int, ...]]:
+        """Return the active shards, those whose roots are directories, and the others."""
+        active = (self.catalog.known or self._look().state).shards
+        if self._active is None or self._active[0] is not active:
+            afar = {shard.id for shard in active.values() if "://" in self.location.root(shard.root)}
+            self._active = active, tuple(sorted(active.keys() - afar)), tuple(sorted(afar))
+        return self._active
 
     def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
         """As `look_at_marks`; before small commits once in a while."""
@@ -293,8 +275,7 @@ class Context:
         if self.catalog.follows_progress:
             check = self.look_at_marks(at_all=True)
             self.incarnation()
-            layout, newest = self.versions()
-            check(replace(self._identity, layout=layout, last_commit=newest))
+            check(self._look().identity())
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
@@ -307,8 +288,6 @@ class Context:
 
     def note_seen(self, versions: tuple[int, int]) -> tuple[int, int]:
         """Remember the result of a catalog check, and return it."""
-        if versions > self.seen and self.catalog.progress is not None:
-            self._carry_over(self.catalog.progress)
         self.seen = max(self.seen, versions)  # another thread may have looked since
         return versions
 
@@ -337,58 +316,29 @@ class Context:
 
     @retry_interrupted
     def placement(self, layout: int | None = None) -> Placement:
-        """Return where tablets are now; costs one small query unless something moved.
-
-        `layout` is that of a check just made, which need not be repeated.
-        """
-        cached = self._placement.at(self.versions()[0] if layout is None else layout, None)
-        if cached is not None:
-            return cached
-        with self.catalog.reading() as tx:
-            return self.placement_in(tx)
-
-    def placement_in(self, tx: Tx) -> Placement:
-        """Return where tablets are as a transaction sees it that has not changed anything."""
-        layout = self._layout_in(tx)
-        cached = self._placement.at(layout, None)
-        return self._placement.put(layout, None, tx.placement()) if cached is None else cached
+        """Return where tablets are now; `layout` as for `Catalog.at`."""
+        return self._look(layout).placement()
 
     def layout_of(self, placement: Placement) -> int | None:
-        """Return the layout at which a placement was read, if it is the one that was read last."""
-        cached = self._placement.newest(None)
-        return None if cached is None or cached[1] is not placement else cached[0]
+        """Return the newest known layout, if a placement is still that of it."""
+        known = self.catalog.known
+        return None if known is None or known.placement is not placement else known.layout
 
-    def note_placement(self, layout: int, placement: Placement, topology: Topology | None = None) -> None:
-        """Remember where tablets are, and the topology that says so, since a committed transaction."""
-        self._placement.put(layout, None, placement)
-        self._topology = topology or self._topology
+    def note_topology(self, topology: Topology) -> None:
+        """Remember the newest topology, once its transaction is committed."""
+        self._topology = topology
 
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """Return a table and its indexes, as a transaction sees them; raises `NotFound`."""
-        layout = self._layout_in(tx)
-        cached = self._by_name.at(layout, name)
-        if cached is None:
-            table = tx.table(name)
-            cached = self._by_name.put(layout, name, (table, self.indexes_in(tx, table.id)))
-        return cached
-
-    def is_entered(self, tx: Tx, table: TableInfo) -> bool:
-        """Return True for a table that everybody sees; false for one that is reserved, or was dropped."""
-        cached = self._by_name.at(self._layout_in(tx), table.name)
-        if cached is not None and cached[0].id == table.id:
-            return True  # to drop it is a change of the layout
-        return tx.table_by_id(table.id) is not None
+        table = tx.table(name)
+        return table, tx.indexes(table.id)
 
     @retry_interrupted
     def table_now(self, name: str) -> TableInfo:
-        """Return a table as it is now, in a transaction only if something changed; raises `NotFound`."""
-        cached = self._by_name.at(self.versions()[0], name)
-        if cached is not None:
-            return cached[0]
+        """Return a table as it is now; raises `NotFound`."""
         with self.catalog.reading() as tx:
             self.note_seen(tx.versions())
-            self.placement_in(tx)  # it is needed next, so both take one round trip
-            return self.table(tx, name)[0]
+            return tx.table(name)
 
     def fragments_in(self, tx: Tx, table: TableInfo) -> tuple[Fragment, ...]:
         """Return the fragments of a table as a transaction sees them, those in memory, too."""
@@ -419,19 +369,13 @@ class Context:
 
     @retry_interrupted
     def look(self, table_id: int) -> CurrentTable:
-        """One look at the catalog: a table and where slots are; costs one small query unless they changed.
-
-        Raises `TableChanged`.
-        """
-        layout, newest = self.versions()
-        state, placed = self._tables.get(table_id), self._placement.at(layout, None)
-        if state and placed and state.layout == layout and state.serves(newest):
-            return CurrentTable(layout, newest, state, placed)
-        with self.catalog.reading() as tx:
-            layout, newest = tx.versions()
-            return CurrentTable(
-                layout, newest, self._table_state_in(tx, table_id, newest), self.placement_in(tx)
-            )
+        """One look at the catalog: a table and where slots are. Raises `TableChanged`."""
+        tx = self._look()
+        layout, newest = tx.versions()
+        state = self._tables.get(table_id)
+        if state is None or state.layout != layout or not state.serves(newest):
+            state = self._table_state_in(tx, table_id, newest)
+        return CurrentTable(layout, newest, state, tx.placement())
 
     @retry_interrupted
     def table_state(
@@ -477,7 +421,7 @@ class Context:
         else:
             check_kept(table, after)
             check_reached(last_commit, snapshot)
-        indexes = self.indexes_in(tx, table_id)
+        indexes = tx.indexes(table_id)
         state = KnownTable(
             layout,
             last_commit,
@@ -487,7 +431,7 @@ class Context:
             indexes,
             tx.runs(table_id) if indexes else (),
             self.memories.of(tx, table),
-            self.placement_in(tx),
+            tx.placement(),
         )
         self._tables[table_id] = state
         return state
@@ -495,36 +439,13 @@ class Context:
     @retry_interrupted
     def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
         """Return a table as it is now, also one that is reserved; None when it was dropped."""
-        layout = self.versions()[0] if layout is None else layout
-        cached = self._definitions.at(layout, table_id)
-        if cached is not None:
-            return cached
-        with self.catalog.reading() as tx:
-            return self.definition_in(tx, table_id)
-
-    def definition_in(self, tx: Tx, table_id: int) -> TableInfo | None:
-        table = tx.table_by_id(table_id) or tx.reserved_table(table_id)
-        if table is not None:
-            self._definitions.put(tx.versions()[0], table_id, table)
-        return table
+        tx = self._look(layout)
+        return tx.table_by_id(table_id) or tx.reserved_table(table_id)
 
     @retry_interrupted
     def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
-        """Return a table's indexes as they are now, also those that are still being built.
-
-        Costs one small query unless the layout has changed; `layout` as for `placement`.
-        """
-        cached = self._indexes.at(self.versions()[0] if layout is None else layout, table_id)
-        if cached is not None:
-            return cached
-        with self.catalog.reading() as tx:
-            return self.indexes_in(tx, table_id)
-
-    def indexes_in(self, tx: Tx, table_id: int) -> tuple[IndexInfo, ...]:
-        """As `indexes`, as a transaction sees them that has not changed anything."""
-        layout = self._layout_in(tx)
-        cached = self._indexes.at(layout, table_id)
-        return self._indexes.put(layout, table_id, tx.indexes(table_id)) if cached is None else cached
+        """Return a table's indexes as they are now, also those that are still being built."""
+        return self._look(layout).indexes(table_id)
 
     @retry_interrupted
     def statistics(self, state: KnownTable) -> TableStatistics:

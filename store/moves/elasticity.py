@@ -133,11 +133,11 @@ class Elasticity:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
-            before = self._context.placement_in(tx)
+            before = tx.placement()
             left, right = tx.new_tablet_ids(2)
             after = split_tablet(before, tablet_id, at, (left, right))
             placed = self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
-        return self._noted(*placed)
+        return self._noted(placed)
 
     @retry_interrupted
     def join(self, left: int, right: int) -> Topology:
@@ -145,11 +145,11 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
-            before = self._context.placement_in(tx)
+            before = tx.placement()
             (joined,) = tx.new_tablet_ids(1)
             after = join_tablets(before, left, right, joined)
             placed = self._replace(tx, before, after, f"tablets {left} and {right} joined into {joined}")
-        return self._noted(*placed)
+        return self._noted(placed)
 
     @retry_interrupted
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -161,7 +161,7 @@ class Elasticity:
             for move in tx.moves():
                 self._forget_dead(tx, move.tablet)
             moving = {move.tablet for move in tx.moves()}
-            before = self._context.placement_in(tx)
+            before = tx.placement()
             there = {tablet.id: tablet for tablet in before.tablets if tablet.id not in moving}
             ids, changes = count(tx.new_tablet_ids(2 * len(splits) + len(joins))[0]), list[Change]()
             for tablet in splits:
@@ -175,7 +175,7 @@ class Elasticity:
                 return 0, 0
             reason = f"{cut} tablets split, {len(changes) - cut} pairs of neighbours joined"
             placed = self._replace(tx, before, change_tablets(before, changes), reason)
-        self._noted(*placed)
+        self._noted(placed)
         return cut, len(changes) - cut
 
     @retry_interrupted
@@ -308,20 +308,19 @@ class Elasticity:
     @retry_interrupted
     def _publish(self, reason: str) -> Topology:
         with self._context.catalog.writing() as tx:
-            last, placement = self._context.newest_topology(tx), self._context.placement_in(tx)
+            last, placement = self._context.newest_topology(tx), tx.placement()
             topology = tx.append_topology(reason, True, placement, last)
-            layout = tx.versions()[0]
-        return self._noted(topology, layout)
+        return self._noted(topology)
 
-    def _replace(self, tx: Tx, before: Placement, after: Placement, reason: str) -> tuple[Topology, int]:
-        """Replace the placement, and return its topology and layout."""
+    def _replace(self, tx: Tx, before: Placement, after: Placement, reason: str) -> Topology:
+        """Replace the placement, and return its topology."""
         last = self._context.newest_topology(tx)
         tx.replace_placement(before, after)
-        return tx.append_topology(reason, True, after, last), tx.versions()[0]
+        return tx.append_topology(reason, True, after, last)
 
-    def _noted(self, topology: Topology, layout: int) -> Topology:
+    def _noted(self, topology: Topology) -> Topology:
         """Return the committed topology and cache it."""
-        self._context.note_placement(layout, topology.placement, topology)
+        self._context.note_topology(topology)
         return topology
 
     def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:

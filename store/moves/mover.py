@@ -155,10 +155,7 @@ class Mover:
     def _due(self, progress: _Progress) -> tuple[list[_TabletRows], int]:
         with self._context.catalog.reading() as tx:
             upto = tx.versions()[1]
-            sources = _sources(self._context, tx, progress, upto)
-            for source in sources:  # the copies need them next, else each in a transaction of its own
-                self._context.indexes_in(tx, source.rows.table.id)
-            return sources, upto
+            return _sources(self._context, tx, progress, upto), upto
 
     def _destination(self, progress: _Progress) -> Destination:
         target = progress.move.target
@@ -216,9 +213,7 @@ class Mover:
             tx.append_topology(reason, False, placement, last)
             after = tx.transition(move, self.owner, Event.SWITCHED)
             assert after is not None
-            layout = tx.versions()[0]
         progress.move = after
-        self._context.note_placement(layout, placement)
         self._context.note_newest((move.source, move.target))
         self._checkpoint(str(after.phase))
 

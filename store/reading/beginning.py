@@ -46,7 +46,7 @@ def begin_scan(
     def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
         base, layout = context.newest_topology(tx), None
         if is_divided:
-            places = slot_places(tx, context.placement_in(tx), base)
+            places = slot_places(tx, tx.placement(), base)
             layout = ScanLayout(places, context.fragments_in(tx, table))
         return base, layout, find(tx)[0].definition
 

@@ -109,7 +109,7 @@ def look(
             now=tx.now,
             commits=() if after is None else _commits(tx, table, after, partial(is_enough, listed)),
             fragments=listed,
-            places=slot_places(tx, context.placement_in(tx), context.newest_topology(tx)),
+            places=slot_places(tx, tx.placement(), context.newest_topology(tx)),
         )
 
 

@@ -146,6 +146,7 @@ class AfterCommit:
 
     def _work(self, sites: list[Site]) -> None:
         """Carry steps out, as far as the allowance goes."""
+        is_due = bool(sites)
         try:
             if sites and sites[0].shard == MEMORY:
                 self._flush(sites.pop(0), sites)
@@ -156,7 +157,7 @@ class AfterCommit:
                 collect_dropped(self.context, sites[0].table, GARBAGE_FILES)
             if self._commits % LOOK_EVERY == 1:
                 self._take_over_moves()
-            self.problem = None
+            self.problem = None if is_due else self.problem
         except ElasticScanError as error:
             self.problem = str(error)
 

@@ -241,7 +241,7 @@ class _Publication:
 
     def _check_is_there(self, tx: Tx) -> bool:
         """Return False for a table reserved for its first write; raise `TableChanged` if it was dropped."""
-        is_there = self._context.is_entered(tx, self._table)
+        is_there = tx.table_by_id(self._table.id) is not None
         if not is_there and tx.reserved_table(self._table.id) is None:
             raise TableChanged(
                 f"table {self._table.name!r} was dropped while rows were written to it; nothing was "
@@ -251,7 +251,7 @@ class _Publication:
         return is_there
 
     def _is_settled(self, tx: Tx) -> bool:
-        placement, indexes = self._context.placement_in(tx), self._context.indexes_in(tx, self._table.id)
+        placement, indexes = tx.placement(), tx.indexes(self._table.id)
         if self._small is not None:
             return self._small.fits(tx, self._table, indexes)
         return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)

@@ -102,7 +102,7 @@ def replacing_in(
                 f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                 table=table.name,
             )
-        return now, context.indexes_in(tx, table.id)
+        return now, tx.indexes(table.id)
 
     return Selection(context, find, where, None, txn, user_metadata)
 
@@ -124,7 +124,7 @@ def publish_replacing(
 @retry_interrupted
 def _is_entered(context: Context, table: TableInfo) -> bool:
     with context.catalog.reading() as tx:
-        return context.is_entered(tx, table)
+        return tx.table_by_id(table.id) is not None
 
 
 def _attempt(selection: Selection, table: TableInfo, staged: Sequence[StagedFragment]) -> CommitNumber:

@@ -61,10 +61,12 @@ def has_room(tx: Tx, table: int, more: int) -> bool:
 
 
 @retry_interrupted
-def memory_bytes(context: Context, table: TableInfo) -> int:
-    """Return how large a write may be to be staged in memory; 0 if the log has no room."""
-    with context.catalog.reading() as tx:
-        return limits.INLINE_BYTES if has_room(tx, table.id, 0) else 0
+def memory_bytes(context: Context, table: TableInfo, layout: int) -> int:
+    """Return how large a write may be to be staged in memory; 0 if the log has no room.
+
+    `layout` is that of a look of just now: whoever commits decides.
+    """
+    return limits.INLINE_BYTES if has_room(context.catalog.at(layout), table.id, 0) else 0
 
 
 def joined_in_memory(staged: Sequence[StagedFragment]) -> list[StagedFragment]:

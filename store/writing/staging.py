@@ -42,7 +42,7 @@ def stage(
     """
     versions = versions or context.versions()
     origin, placement = context.origin(kind, versions=versions), context.placement(versions[0])
-    most = memory_bytes(context, table)
+    most = memory_bytes(context, table, versions[0])
     ingest = Ingest(table, placement, context.staging_disk, origin, buffer_bytes, most)
     try:
         with context.noticing_collection():

@@ -454,7 +454,7 @@ def _with_the_layout_before(patch: Patch, is_hidden: Callable[[Any], bool]) -> N
     def silently(before: Any, entry: Any, record: Any) -> Any:
         after = honest(before, entry, record)
         if is_hidden(record):
-            return replace(after, layout=before.layout, stable_since=before.stable_since)
+            return replace(after, layout=before.layout)
         return after
 
     for module in (appending, log):
@@ -662,21 +662,14 @@ def overwrite_hides_nothing(patch: Patch) -> None:
     patch.setattr(lookups.KnownTable, "floor", lambda self, snapshot: 0)
 
 
-@fault("programs", "a cached placement is used only while the layout is the same")
+@fault("programs", "a placement is used only while it is the newest one")
 def placement_is_cached_for_ever(patch: Patch) -> None:
-    placement = Context.placement
+    placement, first = Context.placement, dict[Context, Placement]()
 
     def stale(self: Context, layout: int | None = None) -> Placement:
-        known = self._placement.newest(None)
-        return known[1] if known is not None else placement(self, layout)
+        return first.setdefault(self, placement(self, layout))
 
     patch.setattr(Context, "placement", stale)
-    patch.setattr(Context, "note_placement", lambda self, *noted: None)
-
-
-@fault("programs", "cached tables and placement are read again when more than fragments changed")
-def every_change_is_one_of_fragments(patch: Patch) -> None:
-    patch.setattr(state, "_changes_more", lambda _: False)
 
 
 @fault("programs", "a cached list of fragments is used only while the layout is the same")

@@ -92,7 +92,7 @@ def marks_do_not_stop_the_catalog(patch: Patch) -> None:
     style="test_changes_of_the_catalog_alone_leave_marks_as_well",
 )
 def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
-    patch.setattr(Context, "_active_shards", lambda self, layout: ((), ()))
+    patch.setattr(Context, "_active_shards", lambda self: ({}, (), ()))
 
 
 @fault(

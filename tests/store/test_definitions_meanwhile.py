@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from elasticscan.store import Store
 from elasticscan.store.upkeep import compaction
@@ -32,6 +33,7 @@ def test_an_index_that_comes_while_keys_are_compared_has_the_rows_of_that_write(
         assert sorted(ids) == [i for i in range(40) if i % 5 == 3]
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_a_merge_that_began_before_a_column_copies_its_values(tmp_path: Path) -> None:
     with Store.create(tmp_path / "store", ["a"], tablets=2, slots=8) as store:
         table = store.create_table("t", SCHEMA, ["id"])

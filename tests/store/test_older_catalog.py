@@ -453,3 +453,17 @@ def test_an_original_whose_shards_a_copy_took_over_is_still_read(tmp_path: Path)
         assert values(original) == {1}
         with pytest.raises(WrongRoot):
             original.table("t").upsert(rows(2))
+
+
+def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16) as store:
+        store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+        copied(tmp_path / "store" / "catalog.db", tmp_path / "older.db")
+        for value in (2, 3):
+            store.table("t").upsert(rows(value))
+    over_the_bytes(tmp_path / "older.db", tmp_path / "store" / "catalog.db")
+    with Store.open(tmp_path / "store") as store:
+        with pytest.raises(CatalogOutdated):
+            store.table("t").upsert(rows(4))
+        with pytest.raises(CatalogOutdated):
+            store.table("t").scan()

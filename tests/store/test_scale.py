@@ -84,10 +84,11 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path) -> None:
         for name in store.tables()[1:]:
             name.overwrite(rows(0, 0))
         store.compact()
-        moved = count.of(lambda: store.move(1, next(places)))[0]
+        moved = min(count.of(lambda: store.move(1, next(places)))[0] for _ in range(3))
         for number in range(10):
             store.create_table(f"empty{number}", SCHEMA, ["id"])
-        assert count.of(lambda: store.move(1, next(places)))[0] <= moved + 5
+        again = min(count.of(lambda: store.move(1, next(places)))[0] for _ in range(3))
+        assert again <= moved + 5, "not each of them writes a checkpoint"
 
 
 def test_a_table_is_made_by_one_look_at_the_others(tmp_path: Path) -> None:
@@ -124,9 +125,9 @@ def test_a_keeper_joins_all_small_tablets_in_one_transaction(
 ) -> None:
     begun, writing = [0], Catalog.writing
 
-    def counted(catalog: Catalog) -> Any:
+    def counted(catalog: Catalog, **how: Any) -> Any:
         begun[0] += 1
-        return writing(catalog)
+        return writing(catalog, **how)
 
     monkeypatch.setattr(Catalog, "writing", counted)
     took = list[int]()
@@ -250,9 +251,9 @@ def test_an_index_of_many_fragments_is_entered_in_few_transactions(
             table.upsert(rows(number, 2))
         begun, writing = [0], Catalog.writing
 
-        def counted(catalog: Catalog) -> Any:
+        def counted(catalog: Catalog, **how: Any) -> Any:
             begun[0] += 1
-            return writing(catalog)
+            return writing(catalog, **how)
 
         monkeypatch.setattr(Catalog, "writing", counted)
         table.create_index("by_a", ["a"])

@@ -14,6 +14,7 @@ import pytest
 import elasticscan
 from elasticscan.base.errors import LimitExceeded, SchemaMismatch
 from elasticscan.catalog import Catalog
+from elasticscan.catalog.log import Log
 from elasticscan.store import Store, Table
 from elasticscan.store.reading import getting
 
@@ -164,8 +165,8 @@ def test_a_warm_read_looks_at_the_catalog_twice(
     place: Place, trips: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, transactions = list[int](), list[int]()
-    versions, reading = Catalog.versions, Catalog.reading
-    monkeypatch.setattr(Catalog, "versions", lambda self: looks.append(1) or versions(self))
+    follow, reading = Log.follow, Catalog.reading
+    monkeypatch.setattr(Log, "follow", lambda self: looks.append(1) or follow(self))
     monkeypatch.setattr(Catalog, "reading", lambda self: transactions.append(1) or reading(self))
     trips.get([1])
     for asked in ([5], [1000], range(100)):

@@ -156,6 +156,7 @@ def _with(**trusted: Any) -> Callable[[Fragment, Bounds], bool]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("rows_in_files")
 @pytest.mark.parametrize("trusted", ["tombstones", "moved"])
 def test_a_weaker_rule_counts_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
     monkeypatch.setattr(plain, "_is_plain", _with(**{trusted: True}))

@@ -134,33 +134,6 @@ def test_merges_at_several_shards_become_visible_in_one_transaction(
     assert per_commit == [(1, 0)] * 8 + [(2, 2)]
 
 
-def test_after_a_merge_only_fragments_are_looked_up_anew(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = store.context
-
-    def looked_up() -> tuple[Any, ...]:
-        table = context.newest_definition(1), context.table_now("t"), context.indexes(1)
-        return *table, context.placement(), context.local_shards(context.versions()[0]), context.incarnation()
-
-    for number in range(3):
-        write(store, range(20), number)
-    with monkeypatch.context() as patch:
-        before, layout = looked_up(), context.versions()[0]
-        store.table("t").compact()
-        assert context.versions()[0] > layout
-        patch.setattr(Catalog, "reading", lambda _: pytest.fail("everything is known"))
-        assert looked_up() == before
-    with Store.open(store.uri, upkeep="off") as other:  # somebody else may change more
-        other.table("t").create_index("by_id", ["id"])
-        other.move(context.placement().tablets[0].id, "s2")
-        assert looked_up()[2:4] == (other.context.indexes(1), other.context.placement())
-        write(store, range(20), 4)
-        store.table("t").compact()
-        assert looked_up()[2:4] == (other.context.indexes(1), other.context.placement())
-        assert len(context.indexes(1)) == 2
-
-
 def test_rows_that_were_read_for_an_index_are_not_read_again_by_a_merge(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

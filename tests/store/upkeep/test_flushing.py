@@ -219,3 +219,56 @@ def test_what_was_flushed_is_dropped_from_the_log_and_nothing_else(store: Store,
         catalog.drop_values(1.0)
         assert ids_of(sleeper.table("t")) == list(range(46))
     check(store, 46)
+
+
+def test_a_flush_that_leaves_rows_is_not_tried_after_each_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flushing, "FLUSH_COMMITS", 5)
+    root, flushed = Path(store.uri) / "shards" / "s1", list[int]()
+    honest = flushing._copy
+    monkeypatch.setattr(flushing, "_copy", lambda *asked: flushed.append(1) or honest(*asked))
+    root.rename(root.with_name("away"))
+    for n in range(20):
+        store.table("t").upsert(rows(n, n + 1))
+    assert 1 <= len(flushed) <= 4
+    assert "s1" in str(store.status()["upkeep"]["problem"])
+    root.with_name("away").rename(root)
+    for n in range(20, 40):
+        store.table("t").upsert(rows(n, n + 1))
+    assert in_log(store) < 20
+    assert store.status()["upkeep"]["problem"] is None
+    check(store, 40)
+
+
+def test_the_largest_table_is_flushed_where_the_store_has_much_in_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("large", "small"):
+        store.create_table(name, SCHEMA, ["id"]).upsert(rows(0, 300 if name == "large" else 1))
+    monkeypatch.setattr(flushing, "MEMORY_STORE_BYTES", flushing.FLUSH_BYTES + 5_000)
+    store.table("t").upsert(rows(0, 1))
+    with store.context.catalog.reading() as tx:
+        left = {table.name for table in tx.tables() if tx.memory(table.id)}
+    assert left == {"small", "t"}
+
+
+def test_an_error_while_files_are_entered_leaves_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.table("t").upsert(rows(0, 40))
+    number = store.table("t").definition.id
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    with Store.open(store.uri) as another, suppress(RuntimeError):
+        honest, context = store.context.checkpoint, store.context
+
+        def let_in(point: str) -> None:
+            if point == "rows flushed":
+                context.checkpoint = honest
+                another.table("t").create_index("by_t", ["t"])
+
+        context.checkpoint = let_in
+        flush(context, number, fail)
+    assert files_of(store) == set()
+    check(store, 40)
