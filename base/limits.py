@@ -17,9 +17,9 @@ DEFAULT_SLOTS: Final = 4_096
 MAX_SLOTS: Final = 65_536  # a slot fits two bytes
 DEFAULT_TABLETS: Final = 64
 
-# What one request for a page may return; whichever limit is met first ends the page. As many rows as a
-# record batch of a fragment has, so that a page is one batch as it stands.
-DEFAULT_PAGE_ROWS: Final = 131_072
+# What one request for a page may return; whichever limit is met first ends the page. A page is a record batch
+# of a fragment as it stands, also with the rows that later commits added to it: an eighth more, at most.
+DEFAULT_PAGE_ROWS: Final = 147_456
 DEFAULT_PAGE_BYTES: Final = 16 << 20
 MAX_PAGE_ROWS: Final = 1 << 24
 MAX_PAGE_BYTES: Final = 1 << 40
@@ -73,7 +73,7 @@ CLAIM_SECONDS: Final = 3_600
 CLOCK_SLACK_SECONDS: Final = 60  # a snapshot's time may be so far ahead: clocks differ
 
 # How data is written.
-BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment, and of one that Spark gets
+BATCH_ROWS: Final = 131_072  # rows of one Arrow batch in a fragment
 BATCH_BYTES: Final = 32 << 20
 FAR_BATCH_BYTES: Final = 512 << 10  # in object storage, where batches are read whole
 WRITE_BUFFER_BYTES: Final = 128 << 20

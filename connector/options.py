@@ -14,7 +14,7 @@ from typing import Any
 
 from elasticscan.backends import is_cluster
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.limits import BATCH_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
+from elasticscan.base.limits import DEFAULT_PAGE_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
 from elasticscan.base.showing import brief
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.option_values import (
@@ -159,7 +159,7 @@ class Options:
     timestamp: float | None = _option("timestampAsOf", moment, None, (READ,),
         "the newest snapshot at or before a time (UTC; refused if it is still to come); not together with "
         "`versionAsOf`")
-    batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), BATCH_ROWS, _READS,
+    batch_rows: int = _option("batchSize", whole(1, MAX_PAGE_ROWS), DEFAULT_PAGE_ROWS, _READS,
         "most rows of an Arrow batch")
     split_bytes: int = _option("splitSize", byte_count, DEFAULT_SPLIT_BYTES, _READS,
         "about how many bytes one task reads")
