@@ -134,10 +134,9 @@ class FragmentTx(StateTx):
         known = self.state.tables.get(table)
         return () if known is None else known.memory
 
-    def memory_bytes(self, table: int) -> tuple[int, int]:
-        """Return how many bytes the rows of a table, and of all tables, take in the log."""
-        every, known = self.state.tables.values(), self.state.tables.get(table)
-        return 0 if known is None else known.memory_bytes, sum(own.memory_bytes for own in every)
+    def memory_bytes(self) -> dict[int, int]:
+        """Return how many bytes the rows of each table take in the log."""
+        return {number: table.memory_bytes for number, table in self.state.tables.items()}
 
     def rows_of(self, table: int, commits: Collection[InlineCommit]) -> dict[int, bytes]:
         """Return the rows of commits from `memory`, by number.

@@ -71,22 +71,21 @@ def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
     return [others[(versions * _IN_TURN + n) % len(others)] for n in range(_IN_TURN) if others]
 
 
-class Occasions:
-    """Times at which something is done for small commits: for others it is done each time.
+class RateLimit:
+    """Limits what small commits do at the roots to once in `MARK_SECONDS`; other commits do it each time.
 
     Attributes:
-        is_pending: it was left out for the last one.
+        refused_last: the last time that it was asked, it did not allow it.
     """
 
     def __init__(self) -> None:
-        self._last, self.is_pending = -MARK_SECONDS, False
+        self._last, self.refused_last = -MARK_SECONDS, False
 
-    def is_due(self) -> bool:
-        """Return whether it was not done for a while; then it counts as done now."""
+    def allows(self) -> bool:
         now = monotonic()
-        self.is_pending = now - self._last < MARK_SECONDS
-        self._last = self._last if self.is_pending else now
-        return not self.is_pending
+        self.refused_last = now - self._last < MARK_SECONDS
+        self._last = self._last if self.refused_last else now
+        return not self.refused_last
 
 
 class RootMarks:
@@ -106,7 +105,7 @@ class RootMarks:
         self._disks: dict[int, tuple[Shard, Disk]] = {}
         # For shards in object storage: the incarnation that they are of, and the last mark.
         self._seen_afar: dict[int, tuple[str, Mark]] = {}
-        self.looking, self.noting = Occasions(), Occasions()
+        self.looking, self.noting = RateLimit(), RateLimit()
         self._place: str | None = None  # of the catalog; what is open is found again by its file
 
     @retry_interrupted

@@ -203,7 +203,7 @@ class Context:
         Where files were entered, only at directories: the writer knows which of the others it wrote to.
         """
         self.note_seen((committed.layout, committed.last_commit))
-        if is_small and not self._roots.noting.is_due():
+        if is_small and not self._roots.noting.allows():
             return
         with suppress(ElasticScanError):
             before, mark = self._active, mark_of(committed)
@@ -214,9 +214,10 @@ class Context:
                 self._roots.note(afar, mark)
 
     def note_pending(self) -> None:
-        """Leave the mark that was left out for the last small commit; for who ends."""
-        if self._roots.noting.is_pending:
-            self.note_newest(self.local_shards())
+        """Leave the mark that was left out for the last small commit, without asking the catalog."""
+        if self._roots.noting.refused_last:
+            with suppress(ElasticScanError):
+                self._roots.note(self.local_shards(), Mark(self._incarnation, *self.seen))
 
     def note_newest_afar(self, shards: Iterable[int]) -> None:
         """As `note_newest`; directories were noted by the transaction that changed something."""
@@ -239,7 +240,7 @@ class Context:
 
     def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
         """As `look_at_marks`; before small commits once in a while."""
-        is_due = not (is_small and self._known_newest) or self._roots.looking.is_due()
+        is_due = not (is_small and self._known_newest) or self._roots.looking.allows()
         return self.look_at_marks() if is_due else lambda _: None
 
     def look_at_marks(self, at_all: bool = False) -> Callable[[Identity], None]:

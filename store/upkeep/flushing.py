@@ -50,20 +50,23 @@ def due_after_commit(tx: Tx, table_id: int) -> int | None:
     """Return the table to flush after a commit to a table: this one, or one that fills the store's log."""
     if has_much(tx, table_id):
         return table_id
-    if tx.memory_bytes(table_id)[1] < MEMORY_STORE_BYTES - FLUSH_BYTES:
-        return None
-    return max((table.id for table in tx.tables()), key=lambda table: tx.memory_bytes(table)[0])
+    size = tx.memory_bytes()
+    return max(size, key=size.__getitem__) if sum(size.values()) >= MEMORY_STORE_BYTES - FLUSH_BYTES else None
+
+
+def due_tables(tx: Tx) -> list[TableInfo]:
+    """Return the tables that have much in the log, or had it there for long."""
+    old = tx.commit_before(tx.times.stamp - FLUSH_SECONDS)
+
+    def has_old(table: TableInfo) -> bool:
+        return any(commit.number <= old for commit in tx.memory(table.id)[:1])  # the oldest comes first
+
+    return [table for table in tx.tables() if has_much(tx, table.id) or has_old(table)]
 
 
 def has_much(tx: Tx, table_id: int) -> bool:
     """Return whether a table has so many rows in the log, or commits with rows there, that a flush is due."""
-    return len(tx.memory(table_id)) >= FLUSH_COMMITS or tx.memory_bytes(table_id)[0] >= FLUSH_BYTES
-
-
-def has_old(tx: Tx, table_id: int) -> bool:
-    """Return whether a table has rows in the log that have been there for long."""
-    commits = tx.memory(table_id)
-    return bool(commits) and tx.times.stamp - tx.made_at(commits[0].number) >= FLUSH_SECONDS
+    return len(tx.memory(table_id)) >= FLUSH_COMMITS or tx.memory_bytes().get(table_id, 0) >= FLUSH_BYTES
 
 
 @retry_interrupted

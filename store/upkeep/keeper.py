@@ -23,7 +23,7 @@ from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.upkeep.collector import collect_garbage
 from elasticscan.store.upkeep.compaction import Merged
-from elasticscan.store.upkeep.flushing import flush, has_much, has_old
+from elasticscan.store.upkeep.flushing import due_tables, flush
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.steps import BALANCE, GARBAGE, Due, Site, carry_out, claim, look_at
 from elasticscan.topology import Move
@@ -147,7 +147,7 @@ class Keeper:
     def _flush(self, owner: str, kept: Kept) -> None:
         """Flush the tables that have much in the log, or had it there for long."""
         with self._context.catalog.reading() as tx:
-            due = [table for table in tx.tables() if has_much(tx, table.id) or has_old(tx, table.id)]
+            due = due_tables(tx)
         for table in due:
             with (
                 _noting(kept, f"flushing table {table.name!r}"),

@@ -56,8 +56,9 @@ class SmallCommit:
 
 def has_room(tx: Tx, table: int, more: int) -> bool:
     """Return whether a table, and the store, may have so many more bytes of rows in the log."""
-    of_table, of_store = tx.memory_bytes(table)
-    return of_table + more <= MEMORY_TABLE_BYTES and of_store + more <= MEMORY_STORE_BYTES
+    size = tx.memory_bytes()
+    fits = size.get(table, 0) + more <= MEMORY_TABLE_BYTES
+    return fits and sum(size.values()) + more <= MEMORY_STORE_BYTES
 
 
 @retry_interrupted

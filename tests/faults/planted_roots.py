@@ -97,6 +97,15 @@ def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
 
 @fault(
     "scenarios",
+    "a store that is closed leaves the mark of its last small commit",
+    style="test_a_closed_store_has_told_its_shards_of_its_last_small_commits",
+)
+def closed_stores_leave_no_mark(patch: Patch) -> None:
+    patch.setattr(Context, "note_pending", lambda self: None)
+
+
+@fault(
+    "scenarios",
     "a commit is noted at witnesses, not only where its rows were written",
     style="test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before",
 )

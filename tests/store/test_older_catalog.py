@@ -23,8 +23,11 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import Identity
+from elasticscan.catalog.log import Log
+from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context.marks import RootMarks
+from elasticscan.store.roots.markers import read_mark
 from elasticscan.store.writing.definitions import reserve_table
 from tests.base.connections import gate_statements
 
@@ -467,3 +470,19 @@ def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: 
             store.table("t").upsert(rows(4))
         with pytest.raises(CatalogOutdated):
             store.table("t").scan()
+
+
+def test_a_store_is_closed_without_asking_its_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server may be away, which would be waited for."""
+    store = Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16)
+    store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+    newest = store.table("t").upsert(rows(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "follow", lambda _: pytest.fail("the catalog is asked"))
+        store.close()
+    for shard in ("a", "b"):
+        mark = read_mark(LocalDisk(tmp_path / "store" / "shards" / shard))
+        assert mark is not None
+        assert mark.commit == newest
