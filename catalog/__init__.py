@@ -54,6 +54,7 @@ is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `ela
 decisions (which tablet goes where is planned in `elasticscan.topology`; `elasticscan.store` carries it out).
 """
 
+from elasticscan.catalog.appending import Append
 from elasticscan.catalog.catalog import Catalog, NewStore, Tx
 from elasticscan.catalog.commits import Commit, IdempotencyKey
 from elasticscan.catalog.copying import Dump
@@ -73,6 +74,7 @@ from elasticscan.catalog.upkeep import OwnedStep, StepsDone
 __all__ = [
     "KEYS",
     "OFFSETS",
+    "Append",
     "Catalog",
     "Commit",
     "DroppedFile",

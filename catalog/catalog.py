@@ -19,6 +19,7 @@ from elasticscan.base.errors import (
     TableChanged,
     WrongRoot,
 )
+from elasticscan.catalog.appending import Append
 from elasticscan.catalog.copying import Dump, dump
 from elasticscan.catalog.holds import HoldTx
 from elasticscan.catalog.home import Interrupted, LogHome, micros
@@ -199,6 +200,37 @@ class Catalog:
         after = tx.identity()
         if after != before:
             self.after_writing(after, tx.files_at, is_small)
+        self._checkpoint_if_long()
+
+    def append_at_once(self, commit: Callable[[Tx], Append | None]) -> int | None:
+        """Append a small commit that has read nothing by one statement, if the log is at a server.
+
+        `commit` returns it as of the state that is known, or None if it needs a transaction.
+
+        Returns its number. None, and nothing was done, if it needs a transaction, or the layout has changed.
+
+        Raises:
+            CommitUnknown: the answer was lost, and the server cannot be asked.
+        """
+        state = self.known
+        if state is None or not self.is_far or self.read_only is not None or is_writing():
+            return None
+        what = commit(Tx(self._log, state, self.clock.now()))
+        if what is None:
+            return None
+        check, identity = self.before_writing(True), identity_of(state)
+        try:
+            check(identity)
+        except CatalogOutdated:  # others may have gone beyond what is known here
+            check(identity_of(self._state()))
+        appended = self._log.append_at_once(what, state)
+        if appended is None:
+            return None
+        self.after_writing(replace(identity, last_commit=appended.number), frozenset(), True)
+        self._checkpoint_if_long()
+        return appended.number
+
+    def _checkpoint_if_long(self) -> None:
         with suppress(ElasticScanError):  # what was committed stays so
             self._log.checkpoint_if_long()
 

@@ -22,6 +22,7 @@ from elasticscan.base.limits import CLOCK_SLACK_SECONDS
 from elasticscan.base.showing import utc
 from elasticscan.base.suggestions import suggest
 from elasticscan.catalog import tables
+from elasticscan.catalog.appending import Append
 from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.entries import LogEntry, damaged_log, linked_entry
 from elasticscan.catalog.fragments import FragmentTx
@@ -166,6 +167,19 @@ class CommitTx(FragmentTx):
 
         With `rows`, these are kept in the log, and `staged` says of which slots they are, and how many.
         """
+        commit = self.commit_to_append(table, kind, staged, txn, user_metadata, rows)
+        return self.writing.append(commit).number
+
+    def commit_to_append(
+        self,
+        table: int,
+        kind: str,
+        staged: Sequence[StagedFragment],
+        txn: IdempotencyKey | None,
+        user_metadata: Mapping[str, str] | None,
+        rows: bytes | None,
+    ) -> Append:
+        """Return the commit that `add_commit` makes."""
         size = sum(fragment.bytes + sum(run.bytes for run in fragment.runs) for fragment in staged)
         record = RowsCommitted(
             table,
@@ -182,7 +196,7 @@ class CommitTx(FragmentTx):
             record = replace(record, slots=SlotSet.union(fragment.slots for fragment in staged))
         said = {"content": None if txn is None else txn.content, "user": dict(user_metadata or {})}
         metadata = json.dumps(said, sort_keys=True) if any(said.values()) else None
-        return self.append(record, None if txn is None else txn[:2], metadata, rows=rows).number
+        return Append(record, rows, None if txn is None else txn[:2], metadata)
 
     def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
         """Return the commit that was made under an idempotency key, if there is one.

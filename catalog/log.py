@@ -289,50 +289,55 @@ class Log:
         with self.home.writing() as sql:
             return transaction.is_there(sql)
 
-    def append(self, what: Append, check_also: Callable[[StoreState], None] | None = None) -> Appended:
+    def append(self, what: Append) -> Appended:
         """Append a record, once the state as of the head allows it.
-
-        Args:
-            what: the record with its parts.
-            check_also: is called with that state, under the log's lock; raises to refuse.
 
         Raises:
             CommitUnknown: the answer was lost, and the log cannot be asked.
             TableChanged, WriteConflict, …: it was refused; see `checks`.
         """
         draft = Draft.of(what)
-        base, was_lost = -1 if self._state is None else self._state.number, False
+        inline = None if self._state is None else self._appended_at_once(draft, self._state)
+        if inline is not None:
+            return inline
 
         def attempt() -> Appended:
-            nonlocal was_lost
-            found = self._found(draft, base) if was_lost else None
-            if found is not None:
-                return found
-            if check_also is None:
-                try:
-                    inline = self._append_inline(draft)
-                except CommitUnknown:
-                    was_lost = True
-                    raise
-                if inline is not None:
-                    return inline
             with self.writing() as transaction:
-                earlier = transaction.earlier(what)
-                if earlier is not None:
-                    return earlier
-                if check_also is not None:
-                    check_also(transaction.state)
-                return transaction.append_draft(draft)
+                return transaction.earlier(what) or transaction.append_draft(draft)
 
         return retry(self.home, attempt)
 
-    def _append_inline(self, draft: Draft) -> Appended | None:
+    def append_at_once(self, what: Append, state: StoreState) -> Appended | None:
+        """As `append`, by one statement, if the layout is that of a state.
+
+        Otherwise, or where the database has no such statement, it returns None, and nothing is done: not
+        later, either, by an attempt whose answer was lost, since layouts only grow.
+        """
+        return self._appended_at_once(Draft.of(what), state)
+
+    def _appended_at_once(self, draft: Draft, state: StoreState) -> Appended | None:
+        was_lost = False
+
+        def attempt() -> Appended | None:
+            nonlocal was_lost
+            found = self._found(draft, state.number) if was_lost else None
+            if found is not None:
+                return found
+            try:
+                return self._append_inline(draft, state)
+            except CommitUnknown:
+                was_lost = True
+                raise
+
+        return retry(self.home, attempt)
+
+    def _append_inline(self, draft: Draft, state: StoreState) -> Appended | None:
         """Append a small commit that has read nothing, by one statement; None if that cannot be done."""
-        what, state = draft.what, self._state
+        what = draft.what
         record = what.record
         if not isinstance(record, RowsCommitted) or what.rows is None or what.app is not None:
             return None
-        if state is None or record.based_on:
+        if record.based_on:
             return None
         try:
             check(state, record)  # all that it depends on is the layout

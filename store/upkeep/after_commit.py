@@ -88,6 +88,7 @@ class AfterCommit:
     def follow(self) -> Iterator[Claim]:
         """See `Upkeep`."""
         sites: list[Site] = []
+        self._commits += 1
 
         def claim_due(tx: Tx, table: int, staged: Collection[StagedFragment]) -> None:
             self._busy.difference_update(sites)  # of a transaction that was interrupted, and begins again
@@ -104,7 +105,6 @@ class AfterCommit:
         """Enter the steps that are due at the shards that a commit wrote to; `sites` gets where."""
         size = sum(fragment.bytes for fragment in staged)
         self._allowance = min(MOST_BYTES, self._allowance + COMMIT_BYTES + COMMIT_SHARE * size)
-        self._commits += 1
         flushing = due_after_commit(tx, table)
         if flushing is not None:
             memory = Site(flushing, MEMORY)

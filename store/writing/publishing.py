@@ -21,7 +21,7 @@ from elasticscan.base.errors import (
     SnapshotExpired,
     TableChanged,
 )
-from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
+from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
@@ -35,6 +35,8 @@ from elasticscan.topology import Placement
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
 # while the catalog's write lock is held, so a write cannot starve alongside endless moves.
 ATTEMPTS_WITHOUT_LOCK = 5
+# Of the small commits at a server one in so many is a transaction.
+TRANSACTION_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,9 @@ class _Publication:
     def _commit(self, claim: Claim) -> tuple[int, list[StagedFragment]]:
         """Return the commit's number, and those of the fragments that it refers to."""
         context, table, check = self._context, self._table, self._request.check
+        at_once = context.catalog.append_at_once(self._small_commit)
+        if at_once is not None:
+            return at_once, self._fragments
         for attempt in count():
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None:
@@ -229,6 +234,22 @@ class _Publication:
             if not is_settled:
                 self._settle(context.placement(), context.indexes(table.id))
         raise AssertionError("unreachable")
+
+    def _small_commit(self, tx: Tx) -> Append | None:
+        """Return the commit if it can be appended without a transaction: it has read nothing.
+
+        Now and then it needs one all the same, which finds the maintenance that is due.
+        """
+        request, table, small = self._request, self._table, self._small
+        if small is None or request.check is not None or request.txn is not None:
+            return None
+        if tx.table_by_id(table.id) is None or not small.fits(tx, table, tx.indexes(table.id)):
+            return None
+        if len(tx.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
+            return None
+        kind = _kind_of(request.kind, self._fragments)
+        metadata = request.user_metadata
+        return tx.commit_to_append(table.id, kind, self._fragments, None, metadata, small.rows)
 
     def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
         """Return the commit made under the same `txn`, to which these very files may have been handed in."""

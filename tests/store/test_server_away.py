@@ -6,13 +6,16 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
+from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, InvalidKey
+from elasticscan.base.limits import MAX_KEY_BYTES
+from elasticscan.catalog import postgres as postgres_home
 from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.store import Store
@@ -97,6 +100,36 @@ def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
     store.context.catalog.check_whole()
     assert keys(store) == list(range(40 if operation is write else 30))
     assert store.status()["moves"] == []
+
+
+def test_a_small_commit_waits_for_two_answers(store: Store, line: SeveredLine) -> None:
+    table = store.table("t")
+    table.upsert(rows(20, 40))
+    line.cut_at()
+    table.upsert(rows(0, 3))
+    assert line.trips == 2, "of the look at the table's definition, and of the append"
+    with Store.open(store.uri) as other:
+        assert keys(other) == list(range(40))
+
+
+@pytest.mark.parametrize("is_checked", [True, False], ids=["", "planted: whatever the layout is"])
+def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(
+    store: Store, is_checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_checked:
+        any_layout = postgres_home._APPEND.replace("layout = :layout", ":layout > 0")
+        monkeypatch.setattr(postgres_home, "_APPEND", any_layout)
+    table = store.create_table("texts", SCHEMA.append(pa.field("s", pa.string())), ["k"])
+    too_long = [{"k": 1, "v": 1, "s": "x" * (MAX_KEY_BYTES + 1)}]
+
+    def make_index(point: str) -> None:
+        monkeypatch.setattr(store.context, "checkpoint", lambda point: None)
+        with Store.open(store.uri) as other:
+            other.table("texts").create_index("by_s", ["s"])
+
+    monkeypatch.setattr(store.context, "checkpoint", make_index)
+    with pytest.raises(InvalidKey) if is_checked else nullcontext():
+        table.upsert(too_long)
 
 
 def set_retention(store: Store) -> Callable[[], None]:
