@@ -68,8 +68,8 @@ from elasticscan.store.rows.text import guess_type
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
+from elasticscan.store.upkeep.executor import Kept
 from elasticscan.store.upkeep.garbage import Action, Decision
-from elasticscan.store.upkeep.keeper import Kept
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.loading import Loaded

@@ -14,12 +14,13 @@ from elasticscan.catalog import InlineCommit, OwnedMove, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
+from elasticscan.store.moves.balancing import tablet_bytes, tablet_depths
 from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
+from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import Placement, Shard
-from elasticscan.upkeep import Policy, tablet_bytes, tablet_depths
 
 
 def _size(

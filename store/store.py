@@ -44,8 +44,9 @@ from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected, collect_garbage
+from elasticscan.store.upkeep.executor import Kept
 from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.keeper import Keeper, Kept
+from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
 from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
 from elasticscan.store.writing.writer import write
@@ -167,7 +168,6 @@ class Store:
         """Close database connections and open files."""
         here = self._opened.per_process.get_if_open()
         if here is not None:
-            here.upkeep.close()
             here.note_pending()
             here.catalog.close()
             here.readers.let_go()

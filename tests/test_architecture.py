@@ -67,12 +67,14 @@ PURE = (
     "metadata/*.py",
     "protocol/*.py",
     "optimizer/*.py",
-    "upkeep/*.py",
     "reader/*.py",
     "backends/redis/cluster_map.py",
     "backends/redis/names.py",
     "store/repair/plan.py",
+    "store/moves/balancing.py",
     "store/upkeep/garbage.py",
+    "store/upkeep/planning.py",
+    "store/upkeep/policy.py",
 )
 NOT_PURE = ("protocol/keys.py",)  # every sealed key takes a random nonce
 

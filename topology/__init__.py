@@ -48,8 +48,8 @@ planner   plans for tablets, and the placement after each change
 slot_map  the picture
 
 Left out: who may change what (the catalog serializes), copying (the store), and bytes: a plan made here
-counts tablets. What moves, splits and joins them by their bytes is upkeep (`elasticscan.upkeep`), which takes
-a plan of counts where bytes allow it. Nothing balances by load.
+counts tablets. What moves, splits and joins them by their bytes is `elasticscan.store.moves.balancing`, which
+takes a plan of counts where bytes allow it. Nothing balances by load.
 
 The design follows Oracle NoSQL Database's for queries during elasticity: base topology, topology
 history, virtual scans. Theirs ends a query when a partition migrates more than once in its

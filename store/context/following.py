@@ -27,9 +27,6 @@ class Upkeep(Protocol):
     def follow(self) -> AbstractContextManager[Claim]:
         """Around a commit: what is claimed in its transaction is done at the end of the block."""
 
-    def close(self) -> None:
-        """End all of it: what is left undone is anybody's."""
-
 
 class NoUpkeep:
     """Nothing follows a commit: keepers do all of it."""
@@ -40,6 +37,3 @@ class NoUpkeep:
     @contextmanager
     def follow(self) -> Iterator[Claim]:
         yield lambda _tx, _table, _staged: None
-
-    def close(self) -> None:
-        """Nothing to end."""

@@ -16,9 +16,11 @@ for the transaction that switches.
 The words: a *plan* is the moves that an expansion, a contraction or a rebalance needs; an *owner* is one
 operation of one process; *undoing* a move leaves its tablet at the source.
 
+balancing   splits, joins and moves by bytes, planned as pure functions
 owners      operations that own moves and steps of upkeep, and the signs that they live
 mover       one move: copy, catch up, switch
 elasticity  plans carried out: expand, contract, move, split, join, resume
 
-It leaves out: which tablet should go where (`elasticscan.topology`, and by bytes `elasticscan.upkeep`).
+It leaves out: plans by the number of tablets (`elasticscan.topology`), and when tablets are split, joined and
+moved without being asked to (`elasticscan.store.upkeep`).
 """

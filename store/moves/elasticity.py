@@ -12,6 +12,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, Not
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.store.context import Context
+from elasticscan.store.moves.balancing import Balance, plan_even, tablet_bytes
 from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.roots import Claims
@@ -27,7 +28,6 @@ from elasticscan.topology import (
     split_tablet,
     whole,
 )
-from elasticscan.upkeep import Policy, plan_even, tablet_bytes
 
 EXPAND_ROUNDS = 3
 _POLL_SECONDS = 0.02
@@ -272,7 +272,7 @@ class Elasticity:
         moving = {move.tablet: move.target for move in tx.moves()}
         after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
         active = [shard.id for shard in tx.shards() if not shard.draining]
-        even = plan_even(after, tablet_bytes(after, tx.fragments()), active, Policy())
+        even = plan_even(after, tablet_bytes(after, tx.fragments()), active, Balance())
         plans = [p for p in even if p.tablet not in moving and only_from in (None, p.source)]
         tx.plan_moves(plans, owner)
         return adopted + plans

@@ -1,30 +1,31 @@
-"""Upkeep, carried out: merges, splits and moves that are due, and garbage that is proven to be some.
+"""Upkeep: what keeps a store fast that is written in small pieces for years.
 
-What this room promises:
+Pure plans say which steps are pending: a flush, merges, splits, joins and moves, a collection of garbage. One
+executor owns steps and carries them out: for writers bounded work after a commit, for keepers all that is
+pending. What this room promises:
 
-- **The store stays fast automatically.** Writers do bounded work after a commit; keepers do all of it,
-  any number of them in parallel.
+- **The store stays fast automatically**, by writers alone or with any number of keepers in parallel.
 - **A step is done or it is not.** It becomes visible in one transaction, has one owner in the catalog, and
   one whose owner is gone is taken over.
+- **No plan undoes another**, and plans settle when nothing is written.
 - **Nothing is deleted without proof.** That the catalog does not know a file proves nothing: such a file goes
-  to the trash first, and may come back. `garbage` decides, as a pure function, and everything else only does
-  it.
+  to the trash first, and may come back.
 - **A keeper gives way**: while others commit, it rests for as long as it works.
 
-The words: a *step* is one merge, one round of balancing or one collection; *amplification* is what reads,
-writes and space cost beyond their rows; a file is *dropped* when the catalog let it go, *condemned* when no
-commit can take it any more, and in the *trash* until it is old enough.
+The words: a *step* is one merge, one flush, one round of balancing or one collection; *amplification* is what
+reads, writes and space cost beyond their rows; a file is *dropped* when the catalog let it go, *condemned*
+when no commit can take it any more, and in the *trash* until it is old enough.
 
 The modules, from the bottom up:
 
+policy         the bounds, as numbers, and when garbage is collected
+planning       merges, as a pure function; tablets: `elasticscan.store.moves.balancing`
 compaction     fragments merged: some of a shard's, or all of them
 flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
-steps          steps as the catalog knows them, with their owners
-amplification  what is due, what runs, what was done
+executor       steps with their owners; amplification: what is pending, what runs, what was done
 after_commit   upkeep by writers
 keeper         all of it, by a process that does nothing else
 
-It leaves out: what is due (`elasticscan.upkeep`, which plans in pure code), and files that are damaged, which
-`verify` tells and `elasticscan.store.repair` replaces.
+It leaves out files that are damaged, which `verify` tells and `elasticscan.store.repair` replaces.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Fragment, IndexRun, TableInfo
 from elasticscan.store.moves.owners import owner_is_gone
-from elasticscan.store.upkeep.steps import merged_by_table
-from elasticscan.upkeep import Part, Policy, Written, debt_of, parts_of
+from elasticscan.store.upkeep.executor import Site
+from elasticscan.store.upkeep.planning import (
+    Merge,
+    Part,
+    depth_of,
+    is_current,
+    mean_depth,
+    parts_of,
+    plan_merges,
+)
+from elasticscan.store.upkeep.policy import Policy
 
 
 def upkeep_of(
@@ -36,43 +46,57 @@ def upkeep_of(
     `written` and `floors` are what the transaction tells of commits. No table costs a question of its own.
     """
     described, dropped = {}, tx.dropped_bytes()
-    merged, of_table = merged_by_table(tx), dict[int, list[Fragment]]()
+    merged, of_table = _merged_by_table(tx), dict[int, list[Fragment]]()
     for fragment in fragments:
         of_table.setdefault(fragment.table, []).append(fragment)
     runs_of: dict[int, list[IndexRun]] = {}
     for run in runs:
         runs_of.setdefault(run.fragment, []).append(run)
     for table in tables:
-        own = of_table.get(table.id, [])
-        with_runs = [(fragment, runs_of.get(fragment.id, [])) for fragment in own]
-        by_shard, current = dict[int, list[Part]](), dict[int, list[Part]]()
-        floor, old = floors.get(table.id, (0, 0))[0], 0
-        for fragment, own_runs in with_runs:
+        by_shard, old, files = dict[int, list[Part]](), 0, dropped[table.id]
+        floor = floors.get(table.id, (0, 0))[0]
+        for fragment in of_table.get(table.id, []):
+            own_runs = runs_of.get(fragment.id, [])
             (part,) = parts_of([fragment], own_runs)
-            if fragment.superseded_at is None:  # merges take overwritten ones along
-                current.setdefault(fragment.shard, []).append(part)
-            if fragment.superseded_at is None and fragment.max_commit >= floor:
+            files += fragment.bytes + sum(run.bytes for run in own_runs)
+            if is_current(fragment, floor):
                 by_shard.setdefault(fragment.shard, []).append(part)
             else:  # it costs space alone
                 old += part.bytes
-        debt = debt_of(current.values(), policy)
-        depth = debt if by_shard == current else debt_of(by_shard.values(), policy)
-        wrote = Written(written.get(table.id, (0, 0))[1], merged[table.id])
-        read = sum(part.bytes for here in by_shard.values() for part in here)
-        serving = sum(fragment.bytes + sum(run.bytes for run in some) for fragment, some in with_runs)
-        files = serving + dropped[table.id]
-        described[table.name] = {
-            "bytes": {"live": read, "old": old, "garbage": max(files - read - old, 0)},
-            "merges_due": debt.merges,
-            "bytes_due": debt.bytes,
-            "slot_fragments": depth.slot_fragments,
-            "amplification": {
-                "reads": round(depth.reads, 2),
-                "writes": round(wrote.amplification, 2),
-                "space": round(files / read, 2) if read else 1.0,
-            },
-        }
+        committed = written.get(table.id, (0, 0))[1]
+        writes = (committed + merged[table.id]) / committed if committed else 1.0
+        described[table.name] = _described(list(by_shard.values()), old, files, writes, policy)
     return described
+
+
+def _merged_by_table(tx: Tx) -> Counter[int]:
+    """Return the bytes that the merges of each table wrote."""
+    size = Counter[int]()
+    for done in tx.done():
+        if (site := Site.of(done.target)) is not None:
+            size[site.table] += done.bytes_written
+    return size
+
+
+def _described(
+    by_shard: Sequence[Sequence[Part]], old: int, files: int, writes: float, policy: Policy
+) -> dict[str, Any]:
+    """Describe a table by the parts that its newest rows are read from, the bytes of history and of files."""
+    merges: list[Merge] = [merge for parts in by_shard for merge in plan_merges(parts, policy)]
+    read = sum(part.bytes for parts in by_shard for part in parts)
+    count = sum(map(len, by_shard))
+    reads = sum(len(parts) * mean_depth(parts) for parts in by_shard) / count if count else 1.0
+    return {
+        "bytes": {"live": read, "old": old, "garbage": max(files - read - old, 0)},
+        "merges_due": len(merges),
+        "bytes_due": sum(merge.bytes for merge in merges),
+        "slot_fragments": max((depth_of(parts, policy) for parts in by_shard), default=0),
+        "amplification": {
+            "reads": round(reads, 2),
+            "writes": round(writes, 2),
+            "space": round(files / read, 2) if read else 1.0,
+        },
+    }
 
 
 def steps_of(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
@@ -32,6 +31,7 @@ from elasticscan.storage import (
     discard,
 )
 from elasticscan.store.context import Context
+from elasticscan.store.upkeep.planning import is_current
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Phase, SlotSet
 
@@ -39,6 +39,10 @@ COMPACT = "compact"
 MOST_AT_ONCE = 32
 MOST_BATCH_BYTES = 8 * BATCH_BYTES  # a merge holds a batch of each fragment
 MOST_COMPRESSED = 8  # so many times the bytes of a compressed file, about, its batches take in memory
+
+# Called with the number of bytes just merged, again and again. It may sleep, and it may raise to give the
+# merge up; then nothing has changed, and no file remains.
+Pace = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +74,9 @@ def compact(context: Context, table: TableInfo) -> int:
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
         again = _is_alone_and_otherwise(context, table, here)
-        note = partial(_note, f"{COMPACT}/{table.id}/{shard}")
-        merged = merge_fragments(context, table, shard, [f.id for f in here], note=note, again=again)
+        merged = merge_fragments(context, table, shard, [f.id for f in here], again=again)
         gone += len(merged.gone) - merged.added
     return gone
-
-
-def _note(target: str, tx: Tx, merged: Merged) -> None:
-    """Record a manual compaction; it does not count against the automatic budget."""
-    tx.add_done(target, len(merged.gone), merged.bytes_read, merged.bytes_written)
 
 
 def _is_alone_and_otherwise(context: Context, table: TableInfo, fragments: Sequence[Fragment]) -> bool:
@@ -96,23 +94,18 @@ def merge_fragments(
     table: TableInfo,
     shard: int,
     fragments: Collection[int],
-    pace: Callable[[int], None] | None = None,
     slots: SlotSet | None = None,
-    note: Callable[[Tx, Merged], None] | None = None,
     again: bool = False,
 ) -> Merged:
-    """Merge some of the fragments that a shard serves.
+    """Merge some of the fragments that a shard serves, because somebody asks for it.
 
     Args:
         context: the store.
-        table: as it was when the fragments were chosen; it is looked up again with them.
+        table: it is looked up again with the fragments.
         shard: where the fragments are.
         fragments: their ids. Missing ones, and ones at another shard, are left out; nothing is done
             where what is left is a single fragment that would stay as it is.
-        pace: called with the number of bytes just merged, again and again. It may sleep, and it may raise to
-            give the merge up; then nothing has changed, and no file remains.
         slots: what is merged of them, all by default; fragments go on to serve their others.
-        note: called in the transaction that makes the merge visible, if there is something to make visible.
         again: write a single fragment, too, which would stay as it is.
 
     Returns:
@@ -123,21 +116,23 @@ def merge_fragments(
         WriteConflict: garbage was collected with a grace shorter than the merge took. Nothing has changed.
     """
     with context.catalog.reading() as tx:
-        work = plan_merge(context, tx, table, shard, fragments, slots, again)
-    if work is None:
+        merging = plan_merge(context, tx, table.id, shard, fragments, slots, again)
+    if merging is None:
         return Merged()
 
-    def note_one(tx: Tx, merged: Sequence[Merged]) -> None:
-        if note is not None and merged[0] != Merged():
-            note(tx, merged[0])
+    def note(tx: Tx, merged: Sequence[Merged]) -> None:
+        """Record it apart from the steps of upkeep, whose share of the bytes written `status` reports."""
+        (of,) = merged
+        if of != Merged():
+            tx.add_done(f"{COMPACT}/{table.id}/{shard}", len(of.gone), of.bytes_read, of.bytes_written)
 
-    return merge_together(context, [work], pace, note_one)[0]
+    return merge_together(context, [merging], None, note)[0]
 
 
 def merge_together(
     context: Context,
     mergings: Sequence[Merging],
-    pace: Callable[[int], None] | None,
+    pace: Pace | None,
     note: Callable[[Tx, Sequence[Merged]], None],
 ) -> list[Merged]:
     """Carry out some planned merges, each at a site of its own, and make them visible in one transaction.
@@ -153,7 +148,7 @@ def merge_together(
             for merging in mergings:
                 merging.index()
             with context.catalog.writing() as tx:
-                merged = _enter(tx, mergings)
+                merged = [merging.enter(tx) for merging in mergings]
                 note(tx, merged)
                 for merging, result in zip(mergings, merged, strict=True):
                     if result.added:
@@ -164,17 +159,10 @@ def merge_together(
     return merged
 
 
-def _enter(tx: Tx, mergings: Sequence[Merging]) -> list[Merged]:
-    """Make merges visible: all is looked at before anything is changed."""
-    for merging in mergings:
-        merging.look(tx)
-    return [merging.enter(tx) for merging in mergings]
-
-
 def plan_merge(
     context: Context,
     tx: Tx,
-    table: TableInfo,
+    table_id: int,
     shard: int,
     fragments: Collection[int],
     slots: SlotSet | None = None,
@@ -182,27 +170,30 @@ def plan_merge(
 ) -> Merging | None:
     """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
     # The table as of the list of fragments, which may have values in a column that was just added.
-    table = tx.table_by_id(table.id) or table
+    table = tx.table_by_id(table_id)
+    if table is None:
+        return None
     horizon = tx.horizon(table.id, context.retention_of(table))
-    table = table.with_dropped(horizon)
-    floor = floor_at(tx.overwrites(table.id), horizon)
+    overwrites, upto = tx.overwrites(table.id), tx.versions()[1]
+    bounds, overwritten = (
+        Bounds(floor_at(overwrites, horizon), upto, since=horizon),
+        floor_at(overwrites, upto),
+    )
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
     chosen = frozenset(fragments)
     asked = tuple(part for part in parts if part.id in chosen)
-    taking_part = asked if again else worth_merging(asked, horizon)
+    taking_part = asked if again else worth_merging(asked, bounds, overwritten)
     if not taking_part:
         return None
     others = [part for part in parts if part not in taking_part]
-    upto = tx.versions()[1]
-    overwritten = floor_at(tx.overwrites(table.id), upto)
     return Merging(
         context,
-        table,
+        table.with_dropped(horizon),
         shard,
         tx.indexes(table.id),
         taking_part,
-        Bounds(floor, upto, since=horizon),
+        bounds,
         keep_for(taking_part, others, tx.memory(table.id), horizon, overwritten),
     )
 
@@ -217,19 +208,23 @@ def keep_for(
     """Return the versions to keep, and apart; given what takes no part: fragments, and rows in the log."""
     overlapping, slots = _overlapping(fragments, others), _slots_of(fragments)
     newest = max(fragment.max_commit for fragment in fragments)
-    complete = all(other.superseded_at is not None for other in overlapping)
+    history = [other for other in overlapping if not is_current(other, overwritten)]
+    complete = len(history) == len(overlapping)
     complete &= all(commit.number > newest or commit.slots.isdisjoint(slots) for commit in memory)
-    until = max((other.superseded_at or 0 for other in overlapping), default=0)
+    until = max((other.superseded_at or overwritten for other in history), default=0)
     return Keep(horizon, complete and until <= horizon, Apart(overwritten, complete, until))
 
 
-def worth_merging(fragments: Sequence[Fragment], horizon: int) -> tuple[Fragment, ...]:
-    """Return the fragments that are worth a merge; a single one of newest rows stays as it is."""
-    current = [f for f in fragments if f.superseded_at is None]
-    if len(current) > 1 or any(f.tombstones or not f.unique for f in current):
+def worth_merging(fragments: Sequence[Fragment], bounds: Bounds, overwritten: int) -> tuple[Fragment, ...]:
+    """Return the fragments that are worth a merge; a single one of newest rows stays as it is.
+
+    `bounds` are those of all snapshots that are kept, `overwritten` is the newest overwrite.
+    """
+    current = [fragment for fragment in fragments if is_current(fragment, overwritten)]
+    if len(current) > 1 or any(fragment.tombstones or not fragment.unique for fragment in current):
         return tuple(fragments)
-    history = tuple(f for f in fragments if f.superseded_at is not None)
-    return history if len(history) > 1 or any(not f.is_needed_at(horizon) for f in history) else ()
+    history = tuple(fragment for fragment in fragments if fragment not in current)
+    return history if len(history) > 1 or not all(map(bounds.touch, history)) else ()
 
 
 def _overlapping(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
@@ -249,9 +244,7 @@ class Merging:
 
     Attributes:
         copies: files that are staged, and not entered yet.
-        served, slots: by fragments of the shard, and the ones that all sources still serve unchanged, in the
-            transaction that enters them.
-        moves_horizon: true if older snapshots of the table are no longer kept after it.
+        served: slots by fragments of the shard, in the transaction that enters them.
     """
 
     context: Context
@@ -265,10 +258,8 @@ class Merging:
     bytes_read: int = 0
     bytes_written: int = 0
     served: dict[int, SlotSet] = field(default_factory=dict)
-    slots: SlotSet = field(default_factory=SlotSet)
-    moves_horizon: bool = False
 
-    def copy(self, pace: Callable[[int], None] | None) -> None:
+    def copy(self, pace: Pace | None) -> None:
         """Stage the merged fragments; none where the shard leaves the store meanwhile."""
         with self.context.unless_left(self.shard):
             self.copies = self._merge(pace)
@@ -278,30 +269,24 @@ class Merging:
         with self.context.unless_left(self.shard):
             self.copies = self._index(self.indexes, self.copies)
 
-    def look(self, tx: Tx) -> None:
-        """Look at what they may take the place of, in the transaction that is to enter them."""
-        self.slots, self.moves_horizon = SlotSet(), False
+    def enter(self, tx: Tx) -> Merged:
+        """Make them visible, in place of what all sources still serve; nothing where others came first."""
         now = tx.table_by_id(self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
         if now is None or not _still_allowed(tx, self.table, self.keep.horizon):
-            return
-        self.moves_horizon = self.keep.horizon > now.oldest_snapshot
-        there = tx.fragments(self.table.id, self.shard)
-        self.served = {fragment.id: fragment.slots for fragment in there}
-        self.slots = self._still_served(tx)
-        if self.slots:  # else the shard need not be there any more
+            return Merged()
+        self.served = {fragment.id: fragment.slots for fragment in tx.fragments(self.table.id, self.shard)}
+        slots = self._still_served(tx)
+        if slots:  # else the shard need not be there any more
             self.copies = self._index(tx.indexes(self.table.id), self.copies)
             self.context.check_not_collected(tx, (copied.staged for copied in self.copies))
-
-    def enter(self, tx: Tx) -> Merged:
-        """Make them visible; nothing is done where others came first."""
-        if self.moves_horizon:
+        if self.keep.horizon > now.oldest_snapshot:
             tx.set_oldest_snapshot(self.table.id, self.keep.horizon)
-        return self._swap(tx, self.copies, self.slots)
+        return self._swap(tx, self.copies, slots)
 
     # ------------------------------------------------------------------ files
 
-    def _merge(self, pace: Callable[[int], None] | None) -> list[Copied]:
+    def _merge(self, pace: Pace | None) -> list[Copied]:
         left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
         in_part = replace(self.keep, drop_tombstones=False, apart=replace(self._apart, complete=False))
         try:
@@ -325,7 +310,7 @@ class Merging:
         sources: Sequence[Fragment],
         replaced: Sequence[Fragment],
         keep: Keep,
-        pace: Callable[[int], None] | None,
+        pace: Pace | None,
     ) -> list[Copied]:
         """Merge a few fragments into files which say whose place they take."""
         context = self.context
@@ -335,7 +320,7 @@ class Merging:
             self.table, View(sources), context.readers.opener(self.table), expect=context.readers.expect
         )
         copies = copy_slots(source, _slots_of(sources), self.bounds, keep, to)
-        self.bytes_read += sum(fragment.serving_bytes for fragment in sources)
+        self.bytes_read += sum(f.serving_bytes for f in sources if self.bounds.touch(f))
         self.bytes_written += sum(copied.staged.bytes for copied in copies)
         return copies
 

@@ -46,7 +46,7 @@ class _FlushPlan:
     slots: dict[int, SlotSet]
 
 
-def due_after_commit(tx: Tx, table_id: int) -> int | None:
+def pending_after_commit(tx: Tx, table_id: int) -> int | None:
     """Return the table to flush after a commit to a table: this one, or one that fills the store's log."""
     if has_much(tx, table_id):
         return table_id
@@ -54,7 +54,7 @@ def due_after_commit(tx: Tx, table_id: int) -> int | None:
     return max(size, key=size.__getitem__) if sum(size.values()) >= MEMORY_STORE_BYTES - FLUSH_BYTES else None
 
 
-def due_tables(tx: Tx) -> list[TableInfo]:
+def pending_tables(tx: Tx) -> list[TableInfo]:
     """Return the tables that have much in the log, or had it there for long."""
     old = tx.commit_before(tx.times.stamp - FLUSH_SECONDS)
 
@@ -65,7 +65,7 @@ def due_tables(tx: Tx) -> list[TableInfo]:
 
 
 def has_much(tx: Tx, table_id: int) -> bool:
-    """Return whether a table has so many rows in the log, or commits with rows there, that a flush is due."""
+    """Return whether a table has so many rows, or commits with rows, in the log that it is to be flushed."""
     return len(tx.memory(table_id)) >= FLUSH_COMMITS or tx.memory_bytes().get(table_id, 0) >= FLUSH_BYTES
 
 

@@ -1,79 +1,52 @@
 """A keeper: a process that keeps a store fast which others write to.
 
-A round looks at everything once: merges at every table's every shard until nothing is due, splits, joins and
-moves, then garbage. Any number of keepers may be at work, alongside writers that do upkeep themselves: each
-step has one owner in the catalog, and a step of an owner that is gone is taken over. What a step changes
-becomes visible in one transaction, so a keeper that is killed leaves the store as it was before the step, or
-after it, and files that garbage collection removes; a move is undone and planned again.
+A round looks at everything once: flushes, merges at every table's every shard until nothing is pending,
+splits, joins and moves, then garbage. Any number of keepers may be at work, alongside writers that do upkeep
+themselves; `executor` says why no two do the same. A move that was interrupted is undone and planned again.
 
 A keeper gives way: while others commit, it rests for as long as it works.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.base.limits import GC_GRACE_SECONDS
+from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY
 from elasticscan.store.context import Context
-from elasticscan.store.moves.elasticity import Elasticity
-from elasticscan.store.moves.owners import beating, owner_is_gone, owning
-from elasticscan.store.upkeep.collector import collect_garbage
-from elasticscan.store.upkeep.compaction import Merged
-from elasticscan.store.upkeep.flushing import due_tables, flush
-from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.steps import BALANCE, GARBAGE, Due, Site, carry_out, claim, look_at
-from elasticscan.topology import Move
-from elasticscan.upkeep import (
+from elasticscan.store.moves.balancing import (
     Join,
-    Policy,
     Split,
-    is_collection_due,
     plan_joins,
     plan_moves,
     plan_splits,
     tablet_bytes,
 )
+from elasticscan.store.moves.elasticity import Elasticity
+from elasticscan.store.moves.owners import beating, owner_is_gone, owning
+from elasticscan.store.upkeep.collector import collect_garbage
+from elasticscan.store.upkeep.executor import (
+    BALANCE,
+    GARBAGE,
+    Executor,
+    Kept,
+    OnStep,
+    Site,
+    claim,
+    plan_at,
+)
+from elasticscan.store.upkeep.flushing import pending_tables
+from elasticscan.store.upkeep.garbage import GarbageRules
+from elasticscan.store.upkeep.policy import Policy
+from elasticscan.topology import Move
 
-MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is due
+MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
 MOST_MOVES = 8  # in one round: the next one plans with what has become of the store meanwhile
 MOST_CHANGES = 1_024  # likewise of splits, and of joins; writers wait during all of them
 MOST_REST_SECONDS = 1.0
-
-OnStep = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Kept:
-    """The work of a round.
-
-    Attributes:
-        flushes: how many tables had rows copied from the log to files.
-        merges: how many, over `fragments_gone` fragments.
-        bytes_read, bytes_written: by merges.
-        splits, joins, moves: of tablets.
-        files_removed: garbage.
-        problems: what could not be done, and why; all else was done.
-    """
-
-    flushes: int = 0
-    merges: int = 0
-    fragments_gone: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    splits: int = 0
-    joins: int = 0
-    moves: int = 0
-    files_removed: int = 0
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps were carried out."""
-        return self.flushes + self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
 
 
 class Keeper:
@@ -97,7 +70,7 @@ class Keeper:
         self._bytes_per_second, self._on_step = bytes_per_second, on_step
 
     def keep(self) -> Kept:
-        """Do all that is due now; returns what was done.
+        """Do all that is pending now; returns what was done.
 
         What fails is noted and does not keep the rest from being done.
 
@@ -109,118 +82,92 @@ class Keeper:
         with _noting(kept, "taking over from keepers that are gone"):
             self._forget_dead()
         with owning() as owner, beating(self._context.catalog, owner):
-            self._flush(owner, kept)
-            due = self._due(kept)
-            for site in due.sites:
+            pace = _Pace(self._context, self._bytes_per_second)
+            executor = Executor(self._context, owner, kept, pace, self._on_step)
+            self._flush(executor)
+            for site in self._sites(kept):
                 with _noting(kept, f"merging table {site.table} at shard {site.shard}"):
-                    self._merge_at(site, due, owner, kept)
+                    self._merge_at(site, executor)
             with _noting(kept, "balancing"):
-                self._balance(owner, kept)
+                self._balance(executor)
             with _noting(kept, "collecting garbage"):
-                self._collect(owner, kept)
+                self._collect(executor)
         return kept
 
     def _forget_dead(self) -> None:
-        """End the steps of owners that are gone: what they left undone is due, and found again."""
+        """End the steps of owners that are gone: what they left undone is pending, and found again."""
         with self._context.catalog.reading() as tx:
-            steps, now = tx.steps(), tx.times.expiry
-        dead = [step for step in steps if owner_is_gone(step, now)]
+            dead = [step for step in tx.steps() if owner_is_gone(step, tx.times.expiry)]
         if dead:
             with self._context.catalog.writing() as tx:
-                for step in dead:
-                    tx.end_step(step.target, step.owner)
+                tx.end_steps({step.target: step.owner for step in dead})
 
-    @contextmanager
-    def _step(self, target: str, owner: str) -> Iterator[bool]:
-        """Own a step for the length of a block; false when another keeper is at it."""
-        with self._context.catalog.writing() as tx:
-            mine = claim(tx, target, owner)
-        try:
-            yield mine
-        finally:
-            if mine:
-                with self._context.catalog.writing() as tx:
-                    tx.end_step(target, owner)
-
-    # Flushes
-
-    def _flush(self, owner: str, kept: Kept) -> None:
+    def _flush(self, executor: Executor) -> None:
         """Flush the tables that have much in the log, or had it there for long."""
         with self._context.catalog.reading() as tx:
-            due = due_tables(tx)
-        for table in due:
+            pending = pending_tables(tx)
+        for table in pending:
             with (
-                _noting(kept, f"flushing table {table.name!r}"),
-                self._step(Site(table.id, MEMORY).target, owner) as mine,
+                _noting(executor.kept, f"flushing table {table.name!r}"),
+                executor.step(Site(table.id, MEMORY).target) as mine,
             ):
                 if mine:
-                    self._on_step(f"flush {table.name!r}")
-                    kept.flushes += flush(self._context, table.id)
+                    executor.on_step(f"flush {table.name!r}")
+                    executor.flush(table.id)
 
     # Merges
 
-    def _due(self, kept: Kept) -> Due:
-        """One look for all tables at all shards: few of them have anything to merge."""
+    def _sites(self, kept: Kept) -> list[Site]:
+        """Return the sites where something is to be merged, by one look for all tables at all shards."""
+        found = list[Site]()
         with self._context.catalog.reading() as tx:
-            due = Due(self._context, tx, tx.fragments())
-            for table in due.tables:
-                with _noting(kept, f"looking for merges of table {table}"):
-                    due.add(table, self._policy)
-        return due
+            for table in tx.tables():
+                with _noting(kept, f"looking for merges of table {table.id}"):
+                    shards = sorted({fragment.shard for fragment in tx.fragments(table.id)})
+                    sites = [Site(table.id, shard) for shard in shards]
+                    found += [site for site in sites if plan_at(self._context, tx, site, self._policy, True)]
+        return found
 
-    def _merge_at(self, site: Site, due: Due, owner: str, kept: Kept) -> None:
+    def _merge_at(self, site: Site, executor: Executor) -> None:
         for _ in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
-                look = look_at(self._context, tx, site, self._policy, True, due.written[site.table])
-            if look.table is None or not look.merges:
+                merges = plan_at(self._context, tx, site, self._policy, tidy=True)
+            if not merges:
                 return
-            with self._step(site.target, owner) as mine:
-                if not mine:
-                    return
-                for merge in look.merges:
-                    self._on_step(f"merge {len(merge.fragments)} fragments of {look.table.name!r}")
-                    pace = _Pace(self._context, self._bytes_per_second)
-                    merged = carry_out(self._context, look.table, site, merge, pace)
-                    if merged == Merged():
-                        return  # another process was first, or a mover is at these slots
-                    kept.merges += 1
-                    kept.fragments_gone += len(merged.gone) - merged.added
-                    kept.bytes_read += merged.bytes_read
-                    kept.bytes_written += merged.bytes_written
-                    wrote = due.written[site.table]
-                    due.written[site.table] = replace(wrote, merged=wrote.merged + merged.bytes_written)
+            with self._context.catalog.writing() as tx:
+                mine = claim(tx, site.target, executor.owner)
+            if not mine or not executor.merge({site: merges}):
+                return
 
     # Tablets
 
-    def _balance(self, owner: str, kept: Kept) -> None:
+    def _balance(self, executor: Executor) -> None:
         with self._context.catalog.reading() as tx:
             moves, now, placement = tx.moves(), tx.times.expiry, tx.placement()
             shards, sizes = tx.shards(), tablet_bytes(placement, tx.fragments())
-        dead = any(owner_is_gone(move, now) for move in moves)
+        dead, bounds = any(owner_is_gone(move, now) for move in moves), self._policy.balance
         if moves and not dead:
             return  # another process is changing the placement
-        splits = plan_splits(placement, sizes, self._policy)[:MOST_CHANGES]
-        joins = plan_joins(placement, sizes, self._policy)[:MOST_CHANGES]
+        splits = plan_splits(placement, sizes, bounds)[:MOST_CHANGES]
+        joins = plan_joins(placement, sizes, bounds)[:MOST_CHANGES]
         # A shard that is still to be emptied, while nothing moves: its process died, or gave up.
         interrupted = dead or any(shard.draining for shard in shards)
         active = [shard.id for shard in shards if not shard.draining]
         # Tablets move as they are after a split.
-        unbalanced = (
-            not splits and not joins and bool(plan_moves(placement, sizes, active, self._policy, most=1))
-        )
+        unbalanced = not splits and not joins and bool(plan_moves(placement, sizes, active, bounds, most=1))
         if not (interrupted or splits or joins or unbalanced):
             return
-        with self._step(BALANCE, owner) as mine:
+        with executor.step(BALANCE) as mine:
             if not mine:
                 return
+            kept = executor.kept
             if interrupted:
                 self._on_step("resume moves that were interrupted")
                 with _noting(kept, "resuming moves that were interrupted"):
                     kept.moves += Elasticity(self._context, self._bytes_per_second).resume()
-                    return  # what is due now depends on where tablets are since
+                    return  # what is pending now depends on where tablets are since
             there = self._reachable(active, kept) if unbalanced else ()
-            away = plan_moves(placement, sizes, there, self._policy, MOST_MOVES)
-            self._carry_out(splits, joins, away, kept)
+            self._change(splits, joins, plan_moves(placement, sizes, there, bounds, MOST_MOVES), kept)
 
     def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
         """Return the shards whose storage is available; others must not stop moves between these."""
@@ -231,7 +178,7 @@ class Keeper:
                 there.append(shard)
         return there
 
-    def _carry_out(
+    def _change(
         self, splits: Sequence[Split], joins: Sequence[Join], moves: Sequence[Move], kept: Kept
     ) -> None:
         """Change tablets. A change that others have made impossible meanwhile is left out."""
@@ -258,14 +205,12 @@ class Keeper:
 
     # Garbage
 
-    def _collect(self, owner: str, kept: Kept) -> None:
+    def _collect(self, executor: Executor) -> None:
         with self._context.catalog.reading() as tx:
-            due = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.dropped_files())
-            last = max((done.newest_at for done in tx.done() if done.target == GARBAGE), default=None)
-            since = float("inf") if last is None else tx.times.expiry - last
-        if not is_collection_due(due, since, self._policy):
-            return
-        with self._step(GARBAGE, owner) as mine:
+            if not self._is_collection_pending(tx):
+                return
+        kept = executor.kept
+        with executor.step(GARBAGE) as mine:
             if mine:
                 self._on_step("collect garbage")
                 collected = collect_garbage(self._context, GarbageRules())
@@ -275,6 +220,12 @@ class Keeper:
                 ]
                 with self._context.catalog.writing() as tx:
                     tx.add_done(GARBAGE, kept.files_removed)
+
+    def _is_collection_pending(self, tx: Tx) -> bool:
+        dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.dropped_files())
+        last = max((done.newest_at for done in tx.done([GARBAGE])), default=None)
+        since = float("inf") if last is None else tx.times.expiry - last
+        return self._policy.is_collection_pending(dropped, since)
 
 
 @contextmanager
@@ -287,7 +238,7 @@ def _noting(kept: Kept, work: str) -> Iterator[None]:
 
 
 class _Pace:
-    """Throttle of a copy, which gives way to commits."""
+    """Throttle of a round's merges, which gives way to commits."""
 
     def __init__(self, context: Context, bytes_per_second: float | None) -> None:
         self._context, self._most = context, bytes_per_second

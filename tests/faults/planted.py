@@ -63,7 +63,7 @@ from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.reading import getting, paging
-from elasticscan.store.upkeep import compaction, keeper, steps
+from elasticscan.store.upkeep import compaction, executor, keeper
 from elasticscan.store.writing import by_condition, indexing, preconditions, publishing
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
@@ -617,7 +617,7 @@ def tagged_versions_are_merged_away(patch: Patch) -> None:
 
 @fault("programs", "the steps of keepers that died are taken over", style="keepers")
 def dead_keepers_keep_their_steps(patch: Patch) -> None:
-    for module in (steps, keeper):
+    for module in (executor, keeper):
         patch.setattr(
             module,
             "owner_is_gone",

@@ -23,7 +23,7 @@ from elasticscan.base import limits
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.upkeep import Policy
+from elasticscan.store.upkeep.policy import Policy
 
 KEYS = 3_000
 

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.store import Store
+from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.upkeep import Policy
+from elasticscan.store.upkeep.policy import Policy
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
 
@@ -27,12 +28,8 @@ POLICY = Policy(
     slot_fragments=3,
     small_bytes=2_000,
     step_bytes=30_000,
-    split_bytes=9_000,
-    join_bytes=4_000,
-    fewest_tablets=4,
-    balance_share=0.1,
-    balance_bytes=1_000,
     garbage_files=1,
+    balance=Balance(split_bytes=9_000, join_bytes=4_000, fewest_tablets=4, share=0.1, bytes=1_000),
 )
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 

@@ -13,7 +13,7 @@ import random
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +27,15 @@ from elasticscan.base.limits import LEASE_SECONDS, SILENT_SECONDS
 from elasticscan.metadata import Fragment
 from elasticscan.store import Store
 from elasticscan.store.copies.backup import BackedUp
+from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import owning
 from elasticscan.store.upkeep import compaction, keeper
 from elasticscan.store.upkeep.after_commit import AfterCommit
+from elasticscan.store.upkeep.executor import Executor, claim
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.steps import claim
-from elasticscan.upkeep import Policy, depth_of, parts_of
+from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
+from elasticscan.store.upkeep.policy import Policy
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import DEAD_OWNER, Program, comparable, rows_of
 from tests.store.random_tables import TABLES, WIDER
@@ -63,13 +65,15 @@ def some_policy(chance: random.Random) -> Policy:
         small_tier_bytes=chance.choice([1, 20_000]),
         step_bytes=chance.choice([3_000, 30_000, 1 << 20]),
         most_pieces=chance.choice([3, 64]),
-        write_amplification=chance.choice([2.0, 50.0]),
-        split_bytes=chance.choice([9_000, 40_000]),
-        join_bytes=chance.choice([500, 4_000]),
-        fewest_tablets=chance.choice([2, 6]),
-        balance_share=0.25,
-        balance_bytes=chance.choice([8_000, 50_000]),
+        tidy_share=chance.choice([0.1, 3.0]),
         garbage_files=1,
+        balance=Balance(
+            split_bytes=chance.choice([9_000, 40_000]),
+            join_bytes=chance.choice([500, 4_000]),
+            fewest_tablets=chance.choice([2, 6]),
+            share=0.25,
+            bytes=chance.choice([8_000, 50_000]),
+        ),
     )
 
 
@@ -93,7 +97,7 @@ class KeptProgram(Program):
     def run(self) -> None:
         """Run it while what dies in it leaves everything as it is."""
         discard, undo = compaction.discard, Mover._undo
-        work, step = AfterCommit._work, Keeper._step
+        work, end = AfterCommit._work, Executor.end
 
         def leave_or_discard(*args: Any) -> None:
             if not _is_dying():
@@ -102,27 +106,24 @@ class KeptProgram(Program):
         def leave_or_undo(mover: Mover, progress: Any) -> bool:
             return not _is_dying() and undo(mover, progress)
 
-        @contextmanager
-        def step_of_mortal(kept: Keeper, target: str, owner: str) -> Iterator[bool]:
-            try:
-                with step(kept, target, owner) as mine:
-                    yield mine
-            except KeeperKilled:
-                with self.store.context.catalog.writing() as tx:  # it would have been left there
-                    claim(tx, target, DEAD_OWNER)
-                raise
+        def leave_or_end(executor: Executor, targets: Collection[str]) -> None:
+            end(executor, targets)
+            if _is_dying():  # they would have been left there
+                with self.store.context.catalog.writing() as tx:
+                    for target in targets:
+                        claim(tx, target, DEAD_OWNER)
 
-        def work_alone(after: AfterCommit, sites: Any) -> None:
+        def work_alone(after: AfterCommit, claims: Any) -> None:
             """The commit is not written down yet, so nobody else may commit."""
             with self._alone():
-                work(after, sites)
+                work(after, claims)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compaction, "discard", leave_or_discard)
             patch.setattr(compaction, "MOST_AT_ONCE", self.at_once)
             patch.setattr(Mover, "_undo", leave_or_undo)
             patch.setattr(AfterCommit, "_work", work_alone)
-            patch.setattr(Keeper, "_step", step_of_mortal)
+            patch.setattr(Executor, "end", leave_or_end)
             try:
                 super().run()
             finally:
@@ -351,7 +352,8 @@ class KeptProgram(Program):
             for fragment in tx.fragments():
                 sites.setdefault((fragment.table, fragment.shard), []).append(fragment)
             for (table, _), fragments in sites.items():
-                newest = [one for one in fragments if one.superseded_at is None]
+                floor = tx.floors().get(table, (0, 0))[0]
+                newest = [one for one in fragments if is_current(one, floor)]
                 history = [one for one in fragments if one.superseded_at is not None]
                 assert depth_of(parts_of(newest, tx.runs(table)), self.policy) <= self.policy.slot_fragments
                 most = self.policy.history_fragments

@@ -16,9 +16,8 @@ from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.steps import written_of
+from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import SlotSet
-from elasticscan.upkeep import Policy, Written
 from tests.base.connections import prepare_connections
 
 ROWS_IN_FILES = True
@@ -137,7 +136,7 @@ def test_a_keeper_joins_all_small_tablets_in_one_transaction(
             before, begun[0] = len(store.topology_history()), 0
             kept = Keeper(store.context).keep()
             took.append(begun[0])
-            assert kept.joins == min(tablets // 2, tablets - Policy().fewest_tablets)
+            assert kept.joins == min(tablets // 2, tablets - Policy().balance.fewest_tablets)
             assert len(store.topology.placement.tablets) == tablets - kept.joins
             assert len(store.topology_history()) == before + 1
             assert store.table("t").scan().count() == 60
@@ -261,26 +260,6 @@ def test_an_index_of_many_fragments_is_entered_in_few_transactions(
             begun[0] <= 3 + 8
         )  # to begin, to look twice whether all have their runs, and those of four each
         assert table.scan(filter="a = 1", index="by_a").count() == 33
-
-
-def test_a_merge_reads_nothing_of_what_was_merged_elsewhere(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        table.upsert(rows(0, 20))
-        count, read = Count(store), list[int]()
-        for others in (0, 50):
-            with store.context.catalog.writing() as tx:
-                tx.add_done("merge/1/1", 1, 2, 3)
-                for other in range(others):
-                    tx.add_done(f"merge/1{other}/1", 1, 2, 3)
-
-            def look() -> None:
-                with store.context.catalog.reading() as tx:
-                    written = written_of(tx, 1)
-                    assert written == Written(tx.committed_bytes(1), 3 * (1 + len(read)))
-
-            read.append(count.of(look)[1])
-        assert read[0] == read[1]
 
 
 def test_what_is_kept_of_a_narrow_scan_is_its_columns_and_no_reader(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ class Life:
     def merge(self, upto: int, overwrites: Sequence[int]) -> None:
         horizon = self.rng.choice((self.oldest, self.rng.randint(self.oldest, upto)))
         chosen = self.rng.sample(self.fragments, self.rng.randint(0, len(self.fragments)))
-        chosen = list(worth_merging(chosen, horizon))
+        bounds = Bounds(newest_of(overwrites, horizon), upto, since=horizon)
+        chosen = list(worth_merging(chosen, bounds, newest_of(overwrites, upto)))
         if not chosen:
             return
         others = [fragment for fragment in self.fragments if fragment not in chosen]
         keep = keep_for(chosen, others, (), horizon, newest_of(overwrites, upto))
-        bounds = Bounds(newest_of(overwrites, horizon), upto, since=horizon)
         slots = SlotSet.of(r for fragment in chosen for r in fragment.slots)
         self.oldest = horizon
         self.fragments = others

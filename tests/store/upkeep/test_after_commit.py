@@ -18,9 +18,10 @@ from elasticscan.store import Store
 from elasticscan.store.context import lookups, readers
 from elasticscan.store.moves.owners import machine
 from elasticscan.store.upkeep import after_commit
-from elasticscan.store.upkeep.steps import MergePlan, look_at
+from elasticscan.store.upkeep.executor import plan_at
+from elasticscan.store.upkeep.planning import Merge, depth_of, parts_of
+from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import Event, Move
-from elasticscan.upkeep import Policy, depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 
 ROWS_IN_FILES = True
@@ -108,11 +109,11 @@ def test_a_site_is_looked_at_only_when_something_may_be_due_however_much_history
 ) -> None:
     looks = list[int]()
 
-    def counted(*given: Any, **named: Any) -> MergePlan:
+    def counted(*given: Any) -> tuple[Merge, ...]:
         looks.append(1)
-        return look_at(*given, **named)
+        return plan_at(*given)
 
-    monkeypatch.setattr(after_commit, "look_at", counted)
+    monkeypatch.setattr(after_commit, "plan_at", counted)
     for number in range(60):
         write(store, range(100), number)
     assert depth(store) <= Policy().slot_fragments
@@ -210,9 +211,28 @@ def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points) 
     assert commits == sorted(set(commits))
     assert "no room" in str(store.status()["upkeep"]["problem"])
     points.act = lambda _point: None
-    write(store, range(100), 10)
+    for number in range(after_commit.RETRY_EVERY):
+        write(store, range(100), number)
     assert store.status()["upkeep"]["problem"] is None
     assert depth(store) <= Policy().slot_fragments
+
+
+def test_what_an_overwrite_replaced_is_merged_with_nothing_and_goes_with_its_last_snapshot(
+    store: Store, clock: ManualClock
+) -> None:
+    write(store, range(100), 0)
+    for number in range(12):
+        store.table("t").overwrite(pa.table({"id": range(20), "v": [number] * 20}, schema=SCHEMA))
+    assert merges(store) == 0
+    clock.advance(61)
+    for number in range(after_commit.RETRY_EVERY):
+        write(store, range(20), number)
+    with store.context.catalog.reading() as tx:
+        done, left = tx.done(), tx.fragments(table=1)
+    assert sum(step.pieces for step in done) == 2 * 12
+    assert sum(step.bytes_read for step in done) == 0
+    assert len(left) == 2 * (1 + after_commit.RETRY_EVERY)
+    assert store.verify() == []
 
 
 @pytest.mark.parametrize("lost", ["with the claim", "after the claim"])
@@ -246,7 +266,7 @@ def test_work_beyond_the_allowance_is_left_until_it_is_overdue(
     for number in range(16):
         write(store, range(100), number)
     assert depth(store) == 16
-    for number in range(after_commit.PATIENCE + 1):
+    for number in range(after_commit.RETRY_EVERY + 1):
         write(store, range(100), number)
     assert depth(store) <= Policy().slot_fragments
 

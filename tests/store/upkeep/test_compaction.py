@@ -138,8 +138,11 @@ def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pyte
             raise _EnoughError
 
     ids = [fragment.id for fragment in before]
+    with store.context.catalog.reading() as tx:
+        merging = compaction.plan_merge(store.context, tx, before[0].table, before[0].shard, ids)
+    assert merging is not None
     with pytest.raises(_EnoughError):
-        merge_fragments(store.context, store.table("t").definition, before[0].shard, ids, pace)
+        compaction.merge_together(store.context, [merging], pace, lambda _tx, _merged: None)
     assert fragments_of(store) == before
     assert set(store.context.disk_of(1).list()) == files
     assert all(size > 0 for size in paces)
@@ -213,16 +216,13 @@ def test_history_that_lies_beside_rows_of_longer_lives_does_not_come_back(tmp_pa
 def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
     for value in range(3):
         store.table("t").upsert(rows_of(range(100), value))
-    before, notes = fragments_of(store), list[Merged]()
-    merged = merge_fragments(
-        store.context,
-        store.table("t").definition,
-        before[0].shard,
-        [fragment.id for fragment in before],
-        slots=SlotSet.span(0, 5),
-        note=lambda tx, merged: notes.append(merged),
-    )
-    assert (merged.gone, merged.added, notes) == (frozenset(), 1, [merged])
+    table, ids = store.table("t").definition, [fragment.id for fragment in fragments_of(store)]
+    merged = merge_fragments(store.context, table, 1, ids, slots=SlotSet.span(0, 5))
+    assert (merged.gone, merged.added) == (frozenset(), 1)
+    with store.context.catalog.reading() as tx:
+        assert [(done.target, done.bytes_written) for done in tx.done()] == [
+            ("compact/1/1", merged.bytes_written)
+        ]
     assert sorted(str(fragment.slots) for fragment in fragments_of(store)) == ["0-5", *["5-16"] * 3]
     assert read(store) == dict.fromkeys(range(100), 2)
 

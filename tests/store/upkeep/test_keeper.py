@@ -17,10 +17,10 @@ from elasticscan.catalog import Tx
 from elasticscan.store import Store
 from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.owners import owning
-from elasticscan.store.upkeep.keeper import Keeper, Kept, _Pace
-from elasticscan.store.upkeep.steps import Site, claim
+from elasticscan.store.upkeep.executor import Executor, Kept, Site, claim
+from elasticscan.store.upkeep.keeper import Keeper, _Pace
+from elasticscan.store.upkeep.planning import depth_of, parts_of
 from elasticscan.topology import Move
-from elasticscan.upkeep import depth_of, parts_of
 from tests.base.manual_clock import ManualClock
 from tests.store.keeper_kills import POLICY, SCHEMA, START, keep, make, opened
 
@@ -93,7 +93,7 @@ def test_a_keeper_merges_splits_joins_moves_and_collects_until_nothing_is_due(
 def test_a_rebalancing_undoes_nothing_that_a_keeper_did(
     template: tuple[Path, dict[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elasticity, "Policy", lambda: POLICY)
+    monkeypatch.setattr(elasticity, "Balance", lambda: POLICY.balance)
     with opened(make_copy(template[0], tmp_path), 2) as store:
         keep(store)
         store.rebalance()
@@ -212,7 +212,7 @@ def test_steps_of_the_dead_that_cannot_be_ended_keep_nobody_from_the_rest(
         with owning() as dead, store.context.catalog.writing() as tx:
             assert claim(tx, target, dead)
         with monkeypatch.context() as patch:
-            patch.setattr(Tx, "end_step", fail)
+            patch.setattr(Tx, "end_steps", fail)
             kept = Keeper(store.context, POLICY).keep()
         assert "no room in the catalog" in kept.problems[0]
         keep(store)
@@ -228,7 +228,7 @@ def test_a_shard_that_is_away_stops_no_moves_between_the_others(tmp_path: Path) 
         (tmp_path / "s" / "shards" / "b").rename(tmp_path / "away")
         moves = [Move(first.id, names["a"], names["b"]), Move(second.id, names["a"], names["c"])]
         kept = Kept()
-        Keeper(store.context, POLICY)._carry_out((), (), moves, kept)
+        Keeper(store.context, POLICY)._change((), (), moves, kept)
         assert kept.moves == 1
         assert len(kept.problems) == 1
         assert f"moving tablet {first.id}" in kept.problems[0]
@@ -314,7 +314,7 @@ def test_a_keeper_tells_which_shards_it_could_not_collect_at(
         (place / "shards" / "s2").rename(tmp_path / "away")
         kept = Kept()
         with owning() as owner:
-            Keeper(store.context, POLICY)._collect(owner, kept)
+            Keeper(store.context, POLICY)._collect(Executor(store.context, owner, kept))
         assert kept.files_removed > 0
         assert ["collecting garbage at shard 's2'" in problem for problem in kept.problems] == [True]
 

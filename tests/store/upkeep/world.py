@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticscan.metadata import Fragment
+from elasticscan.store.upkeep.planning import Merge, Part, plan_merges
+from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import SlotSet
-from elasticscan.upkeep import Merge, Part, Policy, Written, plan_merges
 
 FILE_BYTES, ROW_BYTES = 3_500, 48  # as measured: a fragment with one index run, and each of its rows
 
@@ -30,14 +31,14 @@ class World:
         self._ids = 0
 
     @property
-    def written(self) -> Written:
-        return Written(self.committed, self.merged)
+    def amplification(self) -> float:
+        return (self.committed + self.merged) / self.committed
 
     def commit(self, rows: int, slots: SlotSet | None = None) -> None:
         self.committed += self._enter(FILE_BYTES + ROW_BYTES * rows, slots or self.every_slot)
 
     def plan(self, tidy: bool = False) -> tuple[Merge, ...]:
-        return plan_merges(tuple(self.parts.values()), self.policy, self.written.credit(self.policy), tidy)
+        return plan_merges(tuple(self.parts.values()), self.policy, tidy)
 
     def carry_out(self, merge: Merge) -> None:
         size = FILE_BYTES

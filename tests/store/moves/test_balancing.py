@@ -11,6 +11,17 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticscan.store.moves.balancing import (
+    Balance,
+    Join,
+    Split,
+    plan_even,
+    plan_joins,
+    plan_moves,
+    plan_splits,
+    tablet_bytes,
+    tablet_depths,
+)
 from elasticscan.topology import (
     Move,
     Placement,
@@ -21,23 +32,10 @@ from elasticscan.topology import (
     plan_balance,
     split_tablet,
 )
-from elasticscan.upkeep import (
-    Join,
-    Policy,
-    Split,
-    plan_even,
-    plan_joins,
-    plan_moves,
-    plan_splits,
-    tablet_bytes,
-    tablet_depths,
-)
 from tests.base.examples import examples
-from tests.upkeep.world import fragment
+from tests.store.upkeep.world import fragment
 
-POLICY = replace(
-    Policy(), split_bytes=1_000, join_bytes=300, fewest_tablets=4, balance_share=0.25, balance_bytes=50
-)
+BOUNDS = Balance(split_bytes=1_000, join_bytes=300, fewest_tablets=4, share=0.25, bytes=50)
 SLOTS = 64
 
 
@@ -71,7 +69,7 @@ def test_splits_and_joins_settle_and_none_undoes_another(
     twins, joined = set[frozenset[int]](), set[int]()
     for _ in range(12):
         sizes = sizes_of(placement, slots)
-        steps = (*plan_splits(placement, sizes, POLICY), *plan_joins(placement, sizes, POLICY))
+        steps = (*plan_splits(placement, sizes, BOUNDS), *plan_joins(placement, sizes, BOUNDS))
         if not steps:
             break
         for step in steps:
@@ -88,7 +86,7 @@ def test_splits_and_joins_settle_and_none_undoes_another(
         raise AssertionError("plans do not settle")
     sizes = sizes_of(placement, slots)
     for tablet in placement.tablets:
-        assert sizes[tablet.id] <= POLICY.split_bytes or tablet.end - tablet.start == 1
+        assert sizes[tablet.id] <= BOUNDS.split_bytes or tablet.end - tablet.start == 1
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -101,7 +99,7 @@ def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int
         held = Counter(dict.fromkeys(shards, 0.0))
         for tablet in placement.tablets:
             held[tablet.shard] += sizes[tablet.id]
-        moves = plan_moves(placement, sizes, shards, POLICY)
+        moves = plan_moves(placement, sizes, shards, BOUNDS)
         if not moves:
             break
         for move in moves:
@@ -127,7 +125,7 @@ def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
     plans = [partial(plan_even, shards=active), partial(plan_moves, shards=active)]
     done = list[str]()
     for turn in range(24):
-        moves = plans[turn % 2](placement, sizes, policy=POLICY)
+        moves = plans[turn % 2](placement, sizes, bounds=BOUNDS)
         for move in moves:
             assert move.target in active
             tablet = placement.tablet(move.tablet)
@@ -144,41 +142,41 @@ def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
 def test_bytes_come_first_and_tablets_break_the_tie() -> None:
     placement = initial_placement(16, 8, [1, 2])
     equal = dict.fromkeys(range(1, 9), 100.0)
-    assert plan_even(placement, equal, [1, 2, 3], POLICY) == plan_balance(placement, [1, 2, 3])
+    assert plan_even(placement, equal, [1, 2, 3], BOUNDS) == plan_balance(placement, [1, 2, 3])
     skewed = equal | {1: 800.0}  # shard 1 has 1,100 bytes, shard 2 has 400
-    assert plan_even(placement, skewed, [1, 2], POLICY) == (Move(2, 1, 2), Move(3, 1, 2), Move(4, 1, 2))
+    assert plan_even(placement, skewed, [1, 2], BOUNDS) == (Move(2, 1, 2), Move(3, 1, 2), Move(4, 1, 2))
     after = initial_placement(16, 8, [1, 2])
-    for move in plan_even(after, skewed, [1, 2], POLICY):
+    for move in plan_even(after, skewed, [1, 2], BOUNDS):
         after = move_tablet(after, move.tablet, move.target, 1)
     assert plan_balance(after, [1, 2]), "by their number they are not even"
-    assert plan_even(after, skewed, [1, 2], POLICY) == ()
-    assert plan_moves(after, skewed, [1, 2], POLICY) == ()
+    assert plan_even(after, skewed, [1, 2], BOUNDS) == ()
+    assert plan_moves(after, skewed, [1, 2], BOUNDS) == ()
 
 
 def test_a_shard_that_leaves_gives_its_large_tablets_to_the_emptiest() -> None:
     placement = initial_placement(16, 8, [1, 2, 3, 4])
     sizes = dict.fromkeys(range(1, 9), 0.0) | {1: 200.0, 2: 200.0, 7: 500.0, 8: 300.0}
-    assert plan_even(placement, sizes, [1, 2, 3], POLICY) == (Move(7, 4, 2), Move(8, 4, 3))
+    assert plan_even(placement, sizes, [1, 2, 3], BOUNDS) == (Move(7, 4, 2), Move(8, 4, 3))
 
 
 def test_a_tablet_that_grew_is_split_and_one_slot_is_not() -> None:
     placement = initial_placement(8, 4, [1])
-    assert plan_splits(placement, {1: 999, 2: 1_001, 3: 0, 4: 0}, POLICY) == (Split(2),)
-    assert plan_splits(initial_placement(4, 4, [1]), dict.fromkeys(range(1, 5), 5_000.0), POLICY) == ()
+    assert plan_splits(placement, {1: 999, 2: 1_001, 3: 0, 4: 0}, BOUNDS) == (Split(2),)
+    assert plan_splits(initial_placement(4, 4, [1]), dict.fromkeys(range(1, 5), 5_000.0), BOUNDS) == ()
 
 
 def test_small_neighbours_at_one_shard_are_joined_while_enough_tablets_are_left() -> None:
     placement = initial_placement(16, 8, [1, 2])
     small = dict.fromkeys(range(1, 9), 10.0)
-    assert plan_joins(placement, small, POLICY) == (Join(1, 2), Join(3, 4), Join(5, 6), Join(7, 8))
-    assert plan_joins(placement, small, replace(POLICY, fewest_tablets=7)) == (Join(1, 2),)
-    assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), POLICY) == ()
+    assert plan_joins(placement, small, BOUNDS) == (Join(1, 2), Join(3, 4), Join(5, 6), Join(7, 8))
+    assert plan_joins(placement, small, replace(BOUNDS, fewest_tablets=7)) == (Join(1, 2),)
+    assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), BOUNDS) == ()
 
 
 def plain_moves(placement: Placement, sizes: dict[int, float], shards: list[int]) -> list[Move]:
     """As `plan_moves`, looking at all tablets for each move."""
     held = {shard: sum(sizes[t.id] for t in placement.tablets if t.shard == shard) for shard in shards}
-    margin = max(POLICY.balance_share * sum(held.values()) / len(held), POLICY.balance_bytes)
+    margin = max(BOUNDS.share * sum(held.values()) / len(held), BOUNDS.bytes)
     moves, movable = list[Move](), {t.id: t for t in placement.tablets if t.shard in held}
     while True:
         fullest = max(held, key=lambda shard: (held[shard], -shard))
@@ -207,9 +205,9 @@ def test_moves_are_those_of_a_look_at_all_tablets_for_each() -> None:
         }
         for tablet in placement.tablets:
             sizes[tablet.id] *= 3 if tablet.shard == 1 else 1
-        moves = plan_moves(placement, sizes, shards, POLICY)
+        moves = plan_moves(placement, sizes, shards, BOUNDS)
         assert list(moves) == plain_moves(placement, sizes, shards)
-        assert plan_moves(placement, sizes, shards, POLICY, most=2) == moves[:2]
+        assert plan_moves(placement, sizes, shards, BOUNDS, most=2) == moves[:2]
         planned += len(moves)
     assert planned > 100
 
@@ -225,7 +223,7 @@ def test_a_plan_of_many_moves_does_not_look_at_all_tablets_for_each() -> None:
             steps[-1] += 1
 
         sys.setprofile(count)
-        moves = plan_moves(placement, sizes, [1, 2], replace(POLICY, balance_share=0.001, balance_bytes=1))
+        moves = plan_moves(placement, sizes, [1, 2], replace(BOUNDS, share=0.001, bytes=1))
         sys.setprofile(None)
         assert len(moves) > tablets // 5
     assert steps[1] < 6 * steps[0]
@@ -234,16 +232,16 @@ def test_a_plan_of_many_moves_does_not_look_at_all_tablets_for_each() -> None:
 def test_shards_that_are_about_equal_stay_as_they_are() -> None:
     placement = initial_placement(16, 8, [1, 2])
     sizes = {n: 100.0 if n < 5 else 90.0 for n in range(1, 9)}
-    assert plan_moves(placement, sizes, [1, 2], POLICY) == ()
-    assert plan_moves(placement, sizes, [1], POLICY) == ()
+    assert plan_moves(placement, sizes, [1, 2], BOUNDS) == ()
+    assert plan_moves(placement, sizes, [1], BOUNDS) == ()
 
 
 def test_a_shard_that_is_being_emptied_is_neither_source_nor_target() -> None:
     placement = initial_placement(16, 8, [1, 2, 3])
     sizes = {t.id: 500.0 if t.shard == 1 else 10.0 for t in placement.tablets}
-    moves = plan_moves(placement, sizes, [2, 3], POLICY)
+    moves = plan_moves(placement, sizes, [2, 3], BOUNDS)
     assert moves == ()
-    assert {move.target for move in plan_moves(placement, sizes, [1, 2], POLICY)} == {2}
+    assert {move.target for move in plan_moves(placement, sizes, [1, 2], BOUNDS)} == {2}
 
 
 def test_bytes_of_tablets_follow_the_slots_of_fragments() -> None:

@@ -1,8 +1,10 @@
-"""The bounds that upkeep keeps, as numbers, in one place."""
+"""The bounds that upkeep keeps, as numbers; those of tablets are in `store/moves/balancing.py`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+
+from elasticscan.store.moves.balancing import Balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +22,11 @@ class Policy:
         step_bytes: most bytes that one step reads; a larger merge is cut by slots.
         most_pieces: into how many steps a merge is cut at most; beyond that, steps grow.
         tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
-            wholly, so that scans meet rows that need not be compared ...
-        write_amplification: ... if bytes written stay below so many times the bytes that were committed.
-        split_bytes: a tablet with more is cut in two, if it has two slots.
-        join_bytes: neighbours at one shard with less together are joined, ...
-        fewest_tablets: ... while there are more tablets than this.
-        balance_share: tablets move when the fullest shard has more than the emptiest by this share of
-            what a shard has on average, ...
-        balance_bytes: ... and by at least so many bytes.
+            wholly, so that scans meet rows that need not be compared.
         garbage_files: garbage is collected when so many files wait for it, ...
         garbage_seconds: ... or any, and the last collection was so long ago; ...
         orphan_seconds: ... or none that the catalog knows of, and it was so long ago.
+        balance: of tablets.
     """
 
     slot_fragments: int = 8
@@ -41,38 +37,27 @@ class Policy:
     small_bytes: int = 1 << 20
     step_bytes: int = 64 << 20
     most_pieces: int = 256
-    tidy_share: float = 1 / 16
-    write_amplification: float = 5.0
-    split_bytes: int = 8 << 30
-    join_bytes: int = 1 << 30
-    fewest_tablets: int = 64
-    balance_share: float = 0.25
-    balance_bytes: int = 256 << 20
+    tidy_share: float = 1 / 3
     garbage_files: int = 1_000
     garbage_seconds: float = 600
     orphan_seconds: float = 86_400
+    balance: Balance = field(default_factory=Balance)
 
     def __post_init__(self) -> None:
-        assert all(getattr(self, bound.name) > 0 for bound in fields(self)), self
         # A merge in pieces and the next commit each leave one alongside the large one.
         assert min(self.slot_fragments, self.history_fragments) >= 3, self
         assert min(self.tier_ratio, self.small_tier_ratio) >= 1, "no two equal fragments are merged"
-        assert self.write_amplification >= 2, "merges write, too"
-        assert 2 * self.join_bytes <= self.split_bytes, "what was joined would be split again"
+        assert min(self.step_bytes, self.small_bytes, self.tidy_share) > 0, self
 
+    def is_collection_pending(self, dropped_files: int, since_last_seconds: float) -> bool:
+        """Return True if garbage should be collected now.
 
-def is_collection_due(dropped_files: int, since_last_seconds: float, policy: Policy) -> bool:
-    """Return True if garbage should be collected now.
+        Files that the catalog dropped are a reason as soon as they are many, or have waited for a while;
+        files that died writers left are in no catalog, so all roots are looked at now and then.
 
-    Files that the catalog dropped are a reason as soon as they are many, or have waited for a while; files
-    that died writers left are in no catalog, so all roots are looked at now and then.
-
-    Args:
-        dropped_files: how many were dropped before the grace period.
-        since_last_seconds: how long ago the last collection ended; infinite if there never was one.
-        policy: the bounds.
-    """
-    if dropped_files >= policy.garbage_files:
-        return True
-    waited = policy.garbage_seconds if dropped_files else policy.orphan_seconds
-    return since_last_seconds >= waited
+        Args:
+            dropped_files: how many were dropped before the grace period.
+            since_last_seconds: how long ago the last collection ended; infinite if there never was one.
+        """
+        waited = self.garbage_seconds if dropped_files else self.orphan_seconds
+        return dropped_files >= self.garbage_files or since_last_seconds >= waited

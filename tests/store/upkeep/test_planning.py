@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticscan.store.upkeep.planning import Merge, Part, depth_of, parts_of, plan_merges, plan_site
+from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import SlotSet
-from elasticscan.upkeep import Merge, Part, Policy, depth_of, parts_of, plan_merges
 from tests.base.examples import examples
-from tests.upkeep.world import World, fragment
+from tests.store.upkeep.world import World, fragment
 
 POLICY = Policy()
 SLOTS = 64
@@ -83,7 +84,7 @@ def test_write_amplification_grows_with_the_logarithm(seed: int, count: int, spr
     for _ in range(count):
         world.commit(int(100 * chance.lognormvariate(0, spread)) + 1)
         world.settle()
-    assert world.written.amplification <= 3 + math.log2(count)
+    assert world.amplification <= 3 + math.log2(count)
 
 
 def test_ten_thousand_small_commits_beside_a_large_fragment() -> None:
@@ -95,7 +96,7 @@ def test_ten_thousand_small_commits_beside_a_large_fragment() -> None:
         world.settle()
         deepest = max(deepest, len(world.parts))
     assert deepest <= POLICY.slot_fragments
-    assert world.written.amplification <= 6.5
+    assert world.amplification <= 6.5
     assert world.steps < 2_000
 
 
@@ -117,29 +118,29 @@ def test_a_merge_that_is_cut_goes_on_where_it_was_interrupted(
 def test_the_large_one_is_not_rewritten_for_a_small_one() -> None:
     every = SlotSet.span(0, SLOTS)
     parts = [Part(1, every, 1 << 30), *(Part(n, every, 3_000) for n in range(2, 10))]
-    (merge,) = plan_merges(parts, POLICY, credit_bytes=1 << 40, tidy=True)
+    (merge,) = plan_merges(parts, POLICY, tidy=True)
     assert merge.fragments == tuple(range(2, 10))
 
 
-def test_newer_rows_worth_it_are_merged_into_all_others_while_there_is_credit() -> None:
+def test_newer_rows_are_merged_into_all_others_where_they_hold_enough() -> None:
     every = SlotSet.span(0, SLOTS)
-    parts = [Part(1, every, 30_000_000), *(Part(n, every, 300_000) for n in range(2, 12))]
-    (all_of_them,) = plan_merges(parts, POLICY, credit_bytes=40_000_000)
+    newer = [Part(n, every, 300_000) for n in range(2, 12)]
+    (all_of_them,) = plan_merges([Part(1, every, 8_000_000), *newer], POLICY)
     assert all_of_them.fragments == tuple(range(1, 12))
-    (small_ones,) = plan_merges(parts, POLICY, credit_bytes=20_000_000)
+    (small_ones,) = plan_merges([Part(1, every, 30_000_000), *newer], POLICY)
     assert small_ones.fragments == tuple(range(2, 12))
 
 
 def test_nothing_is_tidied_while_all_bounds_hold_unless_a_keeper_has_nothing_else_to_do() -> None:
     every = SlotSet.span(0, SLOTS)
-    parts = [Part(1, every, 30_000_000), Part(2, every, 3_000_000)]
-    assert plan_merges(parts, POLICY, credit_bytes=1 << 40) == ()
-    assert plan_merges(parts, POLICY, credit_bytes=1 << 40, tidy=True) == (Merge((1, 2), every, 33_000_000),)
+    parts = [Part(1, every, 30_000_000), Part(2, every, 12_000_000)]
+    assert plan_merges(parts, POLICY) == ()
+    assert plan_merges(parts, POLICY, tidy=True) == (Merge((1, 2), every, 42_000_000),)
 
 
 def test_tablets_that_arrived_with_their_own_large_fragments_are_left_alone() -> None:
     parts = [Part(n, SlotSet.span(4 * n, 4 * n + 4), 5_000_000) for n in range(16)]
-    assert plan_merges(parts, POLICY, credit_bytes=1 << 40, tidy=True) == ()
+    assert plan_merges(parts, POLICY, tidy=True) == ()
 
 
 def test_index_runs_count_with_their_fragments_and_slots_that_left_do_not() -> None:
@@ -153,3 +154,18 @@ def test_small_fragments_count_for_all_slots(count: int) -> None:
     assert depth_of(parts, POLICY) == count
     (merge,) = plan_merges(parts, POLICY)
     assert len(merge.fragments) == count
+
+
+def test_overwritten_fragments_are_dropped_uncopied_and_only_small_ones_are_merged_before() -> None:
+    every, policy = SlotSet.span(0, SLOTS), replace(POLICY, history_fragments=3)
+    large, small = POLICY.small_bytes, 3_000
+    old = [fragment(number, every, large) for number in range(1, 10)]
+    few = [fragment(number, every, small) for number in range(10, 15)]
+    newest = [fragment(number, every, small) for number in range(20, 22)]
+
+    def plan(horizon: int) -> tuple[Merge, ...]:
+        return plan_site([*old, *few, *newest], [], 20, lambda f: f.max_commit >= horizon, policy)
+
+    (merge,) = plan(0)
+    assert merge.fragments == (10, 11, 12, 13, 14)
+    assert plan(13) == (Merge(tuple(range(1, 13)), every, 0),)

@@ -1,5 +1,6 @@
 """Splits of large tablets, joins of small ones, moves that balance bytes; each with a margin to its opposite.
 
+Values in, steps out, as in `elasticscan.topology`, which plans by the number of tablets alone.
 A split leaves halves that are far too large to be joined, and a join a tablet that is far too small to be
 split. A move is planned only if the target stays below where the source was, so no move is worth undoing:
 
@@ -18,7 +19,29 @@ import numpy as np
 
 from elasticscan.metadata import Fragment
 from elasticscan.topology import Move, Placement, Tablet, plan_balance
-from elasticscan.upkeep.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The bounds of tablets.
+
+    Attributes:
+        split_bytes: a tablet with more is cut in two, if it has two slots.
+        join_bytes: neighbours at one shard with less together are joined, ...
+        fewest_tablets: ... while there are more tablets than this.
+        share: tablets move when the fullest shard has more than the emptiest by this share of what a shard
+            has on average, ...
+        bytes: ... and by at least so many bytes.
+    """
+
+    split_bytes: int = 8 << 30
+    join_bytes: int = 1 << 30
+    fewest_tablets: int = 64
+    share: float = 0.25
+    bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        assert 2 * self.join_bytes <= self.split_bytes, "what was joined would be split again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +97,32 @@ def tablet_depths(placement: Placement, fragments: Sequence[Fragment]) -> dict[i
     return {tablet.id: int(depth) for tablet, depth in zip(placement.tablets, worst, strict=True)}
 
 
-def plan_splits(placement: Placement, sizes: Mapping[int, float], policy: Policy) -> tuple[Split, ...]:
+def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[Split, ...]:
     """Plan the cuts of tablets that are too large; one of a single slot stays as it is."""
     return tuple(
         Split(tablet.id)
         for tablet in placement.tablets
-        if sizes[tablet.id] > policy.split_bytes and tablet.end - tablet.start > 1
+        if sizes[tablet.id] > bounds.split_bytes and tablet.end - tablet.start > 1
     )
 
 
-def plan_joins(placement: Placement, sizes: Mapping[int, float], policy: Policy) -> tuple[Join, ...]:
+def plan_joins(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[Join, ...]:
     """Plan joins of neighbours that are small together, as long as enough tablets are left."""
-    spare = len(placement.tablets) - policy.fewest_tablets
+    spare = len(placement.tablets) - bounds.fewest_tablets
     joins: list[Join] = []
     joined: Tablet | None = None
     for left, right in pairwise(placement.tablets):
         together = sizes[left.id] + sizes[right.id]
         if len(joins) >= spare:
             break
-        if left is not joined and left.shard == right.shard and together < policy.join_bytes:
+        if left is not joined and left.shard == right.shard and together < bounds.join_bytes:
             joins.append(Join(left.id, right.id))
             joined = right
     return tuple(joins)
 
 
 def plan_even(
-    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], policy: Policy
+    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], bounds: Balance
 ) -> tuple[Move, ...]:
     """Plan the moves after which shards are even, and each tablet is at one of them.
 
@@ -110,7 +133,7 @@ def plan_even(
         InvalidTopologyChange: `shards` is empty or repeats itself.
     """
     by_count = plan_balance(placement, shards)
-    if not plan_moves(_after(placement, by_count), sizes, shards, policy):
+    if not plan_moves(_after(placement, by_count), sizes, shards, bounds):
         return by_count
     held, homes = _held(placement, sizes, shards), dict[int, Move]()
     strangers = [tablet for tablet in placement.tablets if tablet.shard not in held]
@@ -118,7 +141,7 @@ def plan_even(
         target = min(held, key=lambda shard: (held[shard], shard))
         homes[tablet.id] = Move(tablet.id, tablet.shard, target)
         held[target] += sizes[tablet.id]
-    for move in plan_moves(_after(placement, homes.values()), sizes, shards, policy):
+    for move in plan_moves(_after(placement, homes.values()), sizes, shards, bounds):
         first = homes.get(move.tablet, move)
         homes[move.tablet] = Move(move.tablet, first.source, move.target)
     return tuple(homes.values())
@@ -143,7 +166,7 @@ def plan_moves(
     placement: Placement,
     sizes: Mapping[int, float],
     shards: Sequence[int],
-    policy: Policy,
+    bounds: Balance,
     most: int | None = None,
 ) -> tuple[Move, ...]:
     """Plan the moves that balance bytes among shards that take tablets; none while all are about equal.
@@ -154,7 +177,7 @@ def plan_moves(
     held = _held(placement, sizes, shards)
     if len(held) < 2:
         return ()
-    margin = max(policy.balance_share * sum(held.values()) / len(held), policy.balance_bytes)
+    margin = max(bounds.share * sum(held.values()) / len(held), bounds.bytes)
     moves: list[Move] = []
     movable = {shard: list[tuple[float, int]]() for shard in held}  # by size, and then by id
     for tablet in placement.tablets:

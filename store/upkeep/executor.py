@@ -1,0 +1,206 @@
+"""The executor of upkeep: carries steps out, each owned in the catalog by the process that works at it.
+
+merge/<table>/<shard>   merges of a table's fragments at a shard
+flush/<table>           a flush of its rows in the log
+balance                 splits, joins and moves of tablets
+garbage                 a collection of garbage
+
+Any number of processes may be at work, those that write and those that do nothing else. A step has one owner,
+and what it changes becomes visible in one transaction. So a process that is killed leaves the store as it was
+before the step, or after it, and files that garbage collection removes; the next process takes the step over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from elasticscan.catalog import Tx
+from elasticscan.metadata import MEMORY, Fragment, floor_at
+from elasticscan.store.context import Context
+from elasticscan.store.moves.owners import owner_is_gone
+from elasticscan.store.upkeep.compaction import Merged, Merging, Pace, merge_together, plan_merge
+from elasticscan.store.upkeep.flushing import FLUSH, OnFlushed, flush
+from elasticscan.store.upkeep.planning import Merge, is_current, plan_site
+from elasticscan.store.upkeep.policy import Policy
+
+BALANCE, GARBAGE = "balance", "garbage"
+_MERGE = "merge"
+
+OnStep = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Kept:
+    """The work of a round of upkeep.
+
+    Attributes:
+        flushes: how many tables had rows copied from the log to files.
+        merges: how many, over `fragments_gone` fragments.
+        bytes_read, bytes_written: by merges.
+        splits, joins, moves: of tablets.
+        files_removed: garbage.
+        problems: what could not be done, and why; all else was done.
+    """
+
+    flushes: int = 0
+    merges: int = 0
+    fragments_gone: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    splits: int = 0
+    joins: int = 0
+    moves: int = 0
+    files_removed: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps were carried out."""
+        return self.flushes + self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One table at one shard: what merges work at; at `MEMORY`, what a flush works at."""
+
+    table: int
+    shard: int
+
+    @property
+    def target(self) -> str:
+        return f"{FLUSH}/{self.table}" if self.shard == MEMORY else f"{_MERGE}/{self.table}/{self.shard}"
+
+    @classmethod
+    def of(cls, target: str) -> Site | None:
+        """Return what a step merges; None for any other step."""
+        kind, _, rest = target.partition("/")
+        table, _, shard = rest.partition("/")
+        return cls(int(table), int(shard)) if kind == _MERGE else None
+
+
+def claim(tx: Tx, target: str, owner: str) -> bool:
+    """Begin a step, unless a live owner is at it."""
+    step = tx.step(target)
+    if step is not None and step.owner != owner and not owner_is_gone(step, tx.times.expiry):
+        return False
+    tx.enter_step(target, owner)
+    return True
+
+
+def plan_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = False) -> tuple[Merge, ...]:
+    """Plan the merges at a site; history is looked at only where there is some."""
+    table, overwrites = tx.table_by_id(site.table), tx.overwrites(site.table)
+    fragments, floor = tx.fragments(site.table, site.shard), floor_at(overwrites, tx.versions()[1])
+    if table is None or not fragments:
+        return ()
+    horizon = 0
+    if not all(is_current(fragment, floor) for fragment in fragments):
+        horizon = tx.horizon(table.id, context.retention_of(table))
+    oldest = floor_at(overwrites, horizon)
+
+    def is_needed(fragment: Fragment) -> bool:
+        return fragment.max_commit >= oldest and fragment.is_needed_at(horizon)
+
+    return plan_site(fragments, tx.runs(table.id), floor, is_needed, policy, tidy)
+
+
+class Executor:
+    """Carries out the steps of one owner.
+
+    Args:
+        context: the store.
+        owner: as from `owning`.
+        kept: gets what was done.
+        pace: called with the number of bytes just merged; it may sleep.
+        on_step: called before each step with what it is.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        owner: str,
+        kept: Kept,
+        pace: Pace | None = None,
+        on_step: OnStep = lambda _: None,
+    ) -> None:
+        self._context, self.owner, self.kept = context, owner, kept
+        self._pace, self.on_step = pace, on_step
+
+    @contextmanager
+    def step(self, target: str) -> Iterator[bool]:
+        """Own a step for the length of a block; false when another process is at it."""
+        with self._context.catalog.writing() as tx:
+            mine = claim(tx, target, self.owner)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self.end([target])
+
+    def end(self, targets: Collection[str]) -> None:
+        """End steps, as far as no other owner has taken them over."""
+        with self._context.catalog.writing() as tx:
+            tx.end_steps(dict.fromkeys(targets, self.owner))
+
+    def flush(self, table: int, on_flushed: OnFlushed = lambda _tx, _staged: None) -> bool:
+        """Flush a table's rows, by a step that the owner has; returns whether some left the log."""
+        flushed = flush(self._context, table, on_flushed)
+        self.kept.flushes += flushed
+        return flushed
+
+    def merge(self, plans: Mapping[Site, Sequence[Merge]]) -> set[Site]:
+        """Carry out merges at several sites, of each one after the other, by steps that the owner has.
+
+        What is merged at once becomes visible in one transaction. The steps are over then, also on an error.
+        Returns the sites where something was merged. At others a process came first, or a mover copies.
+        """
+        left, running, done = {site: [*merges] for site, merges in plans.items()}, set(plans), set[Site]()
+        try:
+            while True:
+                with self._context.catalog.reading() as tx:
+                    begun = {site: self._begin(tx, site, merges) for site, merges in left.items()}
+                mergings = {site: merging for site, merging in begun.items() if merging is not None}
+                if not mergings:
+                    return done
+                last = {site for site in mergings if len(left[site]) == 1}
+                for site, merged in self._merge_together(mergings, last).items():
+                    left[site] = left[site][1:] if merged != Merged() else []
+                    if merged != Merged():
+                        done.add(site)
+                        running -= {site} & last
+        finally:
+            if running:
+                self.end([site.target for site in running])
+
+    def _begin(self, tx: Tx, site: Site, merges: list[Merge]) -> Merging | None:
+        """Return the next merge at a site, without merges that are not worth it any more."""
+        while merges:
+            planned = merges[0].fragments, merges[0].slots
+            merging = plan_merge(self._context, tx, site.table, site.shard, *planned)
+            if merging is not None:
+                return merging
+            del merges[0]
+        return None
+
+    def _merge_together(self, mergings: Mapping[Site, Merging], last: Collection[Site]) -> dict[Site, Merged]:
+        """Carry out a merge at each of some sites; the steps at the `last` ones are over with it."""
+
+        def note(tx: Tx, merged: Sequence[Merged]) -> None:
+            real = {site: of for site, of in zip(mergings, merged, strict=True) if of != Merged()}
+            tx.add_all_done(
+                {site.target: (len(of.gone), of.bytes_read, of.bytes_written) for site, of in real.items()}
+            )
+            tx.end_steps({site.target: self.owner for site in real if site in last})
+
+        for merging in mergings.values():
+            self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")
+        self._context.checkpoint("step begun")
+        merged = merge_together(self._context, list(mergings.values()), self._pace, note)
+        for of in merged:
+            self.kept.merges += of != Merged()
+            self.kept.fragments_gone += len(of.gone) - of.added
+            self.kept.bytes_read += of.bytes_read
+            self.kept.bytes_written += of.bytes_written
+        return dict(zip(mergings, merged, strict=True))

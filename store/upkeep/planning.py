@@ -1,0 +1,287 @@
+"""Plans of merges: which fragments of a table become one at a shard, wholly or for some slots.
+
+Values in, steps out: there is no clock, no I/O and no state here, so a whole life of a store is simulated in
+a second, and every process that looks at the same catalog plans the same steps. `executor` carries them out.
+
+Fragments are compared by their *density*, bytes per slot, because a merge may be cut by slots, and tablets
+that arrived have fragments of their own. In each range of slots that the same fragments serve:
+
+    fragments by density    0.1 0.1 0.1 0.5 | 9  40 300 5000       at most 8, and the ninth was committed
+                            └─── merged ──┘   the next one is more than `tier_ratio` times their sum
+
+What is merged leaves a fragment that is denser than all its sources, and the next one above it is denser by
+the ratio: so rows are written again only when the fragments alongside them have grown by that ratio, a
+number of times that grows with the logarithm of the data. What the plans promise, each tested with random
+histories:
+
+- Once they are carried out, no slot is read from more than `slot_fragments` fragments, and small fragments
+  count for all slots, since each is a file to open.
+- A large fragment is never rewritten for a small one.
+- No step reads much more than `step_bytes`: a larger merge is cut by slots, and what was merged already
+  stays merged when the rest is never done.
+- Plans settle: when nothing is written, a few rounds of planning and carrying out lead to an empty plan.
+
+An overwrite makes all older fragments history at once. No snapshot reads fragments of before and after it, so
+merging them would be work for nothing: they are dropped when no snapshot needs them; only small ones, whose
+number costs more than their bytes, are merged before.
+
+Sources: size tiers as in LSM trees (O'Neil, Cheng, Gawlick, O'Neil, 1996) and in Cassandra. Changed here: the
+tiers are by bytes per slot, so that merges can be cut by slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from elasticscan.metadata import Fragment, IndexRun
+from elasticscan.store.upkeep.policy import Policy
+from elasticscan.topology import Range, SlotSet
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A fragment with its index runs, as far as upkeep looks at it."""
+
+    id: int
+    slots: SlotSet
+    bytes: int
+
+    @property
+    def density(self) -> float:
+        return self.bytes / max(len(self.slots), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A step: put one fragment in for the rows of some slots in some fragments.
+
+    Attributes:
+        fragments: ids of the sources.
+        slots: what is merged; sources that serve others too go on with them.
+        bytes: about how much is read.
+    """
+
+    fragments: tuple[int, ...]
+    slots: SlotSet
+    bytes: int
+
+
+def parts_of(fragments: Iterable[Fragment], runs: Iterable[IndexRun]) -> tuple[Part, ...]:
+    """Return fragments as parts; index runs count with their fragments."""
+    run_bytes: dict[int, int] = {}
+    for run in runs:
+        run_bytes[run.fragment] = run_bytes.get(run.fragment, 0) + run.bytes
+    return tuple(
+        Part(f.id, f.slots, f.serving_bytes * (f.bytes + run_bytes.get(f.id, 0)) // max(f.bytes, 1))
+        for f in fragments
+    )
+
+
+def is_current(fragment: Fragment, floor: int) -> bool:
+    """Return whether the newest rows are read from a fragment; `floor` is the newest overwrite."""
+    return fragment.superseded_at is None and fragment.max_commit >= floor
+
+
+def is_pending(fragments: Sequence[Fragment], runs: Iterable[IndexRun], floor: int, policy: Policy) -> bool:
+    """Return whether a site has so many fragments that it may have something to merge or to drop."""
+    if len(fragments) <= policy.slot_fragments:
+        return False
+    history = sum(not is_current(fragment, floor) for fragment in fragments)
+    most = policy.slot_fragments
+    return history > most or depth_at(fragments, runs, floor, policy) > most
+
+
+def plan_site(
+    fragments: Sequence[Fragment],
+    runs: Sequence[IndexRun],
+    floor: int,
+    is_needed: Callable[[Fragment], bool],
+    policy: Policy,
+    tidy: bool = False,
+) -> tuple[Merge, ...]:
+    """Plan the merges of a table at a shard: of its newest rows, of its history, and of what is over.
+
+    Args:
+        fragments: all that serve slots there.
+        runs: of the table's indexes.
+        floor: the newest overwrite.
+        is_needed: whether some snapshot that is kept reads a fragment of history.
+        policy: the bounds.
+        tidy: as for `plan_merges`.
+    """
+    merges = plan_merges(parts_of((f for f in fragments if is_current(f, floor)), runs), policy, tidy)
+    history = [fragment for fragment in fragments if not is_current(fragment, floor)]
+    over = [fragment for fragment in history if not is_needed(fragment)]
+    superseded = {fragment.id for fragment in history if fragment.superseded_at is not None}
+    needed = parts_of((fragment for fragment in history if fragment not in over), runs)
+    mergeable = [part for part in needed if part.id in superseded or part.bytes < policy.small_bytes]
+    # By the same tiers, up to a bound of its own.
+    merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
+    if over:  # there is nothing to copy
+        slots = SlotSet.union(fragment.slots for fragment in over)
+        merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
+    return merges
+
+
+def plan_merges(parts: Sequence[Part], policy: Policy, tidy: bool = False) -> tuple[Merge, ...]:
+    """Plan the merges that one table needs at one shard now; none when all bounds hold.
+
+    Args:
+        parts: the fragments that newest snapshots are read from.
+        policy: the bounds.
+        tidy: merge all that is worth it also where no bound is broken, as a keeper does.
+    """
+    chosen = _beyond_bounds(parts, policy)
+    if (chosen or tidy) and _is_worth_tidying(parts, policy):
+        return _cut(parts, parts, policy)
+    if not chosen:
+        return ()
+    if sum(part.bytes for part in chosen) <= policy.step_bytes:
+        return (_merge(chosen),)
+    # Small ones are never cut: each would count until its last slot is merged.
+    small, large = _by_size(chosen, policy)
+    pieces = _cut(large, parts, policy)
+    return (*pieces, _merge(small)) if len(small) > 1 else pieces
+
+
+def depth_of(parts: Sequence[Part], policy: Policy) -> int:
+    """Return from how many fragments the worst slot is read; small ones count for all slots."""
+    small, large = _by_size(parts, policy)
+    return len(small) + len(_deepest(large))
+
+
+def depth_at(fragments: Iterable[Fragment], runs: Iterable[IndexRun], floor: int, policy: Policy) -> int:
+    """Return `depth_of` the fragments that the newest rows of a site are read from."""
+    return depth_of(parts_of((f for f in fragments if is_current(f, floor)), runs), policy)
+
+
+def mean_depth(parts: Sequence[Part]) -> float:
+    """Return from how many fragments a slot is read, on average."""
+    slots = SlotSet.union(part.slots for part in parts)
+    return sum(len(part.slots) for part in parts) / max(len(slots), 1)
+
+
+class _Profile(NamedTuple):
+    """Slots from each edge to the next one, and what serves them.
+
+    `depths` are numbers of parts; `bytes` per slot are those of all of them, and of the densest one.
+    """
+
+    edges: npt.NDArray[np.int64]
+    depths: npt.NDArray[np.float64]
+    bytes: npt.NDArray[np.float64]
+    densest: npt.NDArray[np.float64]
+
+
+def _profile(parts: Sequence[Part]) -> _Profile:
+    edges = np.unique(np.concatenate([part.slots.edges for part in parts]))
+    count, size, densest = np.zeros((3, len(edges)))
+    for part in parts:
+        inside = part.slots.mask(edges)
+        count[inside] += 1
+        size[inside] += part.density
+        densest[inside] = np.maximum(densest[inside], part.density)
+    return _Profile(edges, count, size, densest)
+
+
+def _deepest(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts that serve the slot which most parts serve."""
+    if not parts:
+        return []
+    starts = np.concatenate([part.slots.edges[::2] for part in parts])
+    ends = np.concatenate([part.slots.edges[1::2] for part in parts])
+    starts.sort()
+    ends.sort()
+    # At each start, so many parts have begun, less those that have ended.
+    serving = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, "right")
+    slot = int(starts[serving.argmax()])
+    return [part for part in parts if slot in part.slots]
+
+
+def _merge(parts: Sequence[Part], slots: SlotSet | None = None) -> Merge:
+    """Return the merge of some parts, of all their slots or of some."""
+    if slots is None:
+        slots, size = SlotSet.union(part.slots for part in parts), float(sum(part.bytes for part in parts))
+    else:
+        parts = [part for part in parts if not part.slots.isdisjoint(slots)]
+        size = sum(part.density * len(part.slots & slots) for part in parts)
+    return Merge(tuple(sorted(part.id for part in parts)), slots, int(size))
+
+
+def _beyond_bounds(parts: Sequence[Part], policy: Policy) -> list[Part]:
+    """Return the fragments that have to become fewer; none when no slot has too many."""
+    small, large = _by_size(parts, policy)
+    deepest = _deepest(large)
+    excess = len(small) + len(deepest) - policy.slot_fragments
+    if excess <= 0:
+        return []
+    every_slot = max(len(SlotSet.union(part.slots for part in parts)), 1)
+
+    def density(part: Part) -> float:
+        return part.bytes / every_slot if part.bytes < policy.small_bytes else part.density
+
+    sparsest = sorted((*small, *deepest), key=lambda part: (density(part), part.id))
+    least = excess + 1
+    if sum(part.bytes for part in sparsest[:least]) > policy.step_bytes and len(small) <= excess:
+        # The merge will be cut, and small fragments stay out of it: so it takes more large ones.
+        at = [number for number, part in enumerate(sparsest, 1) if part.bytes >= policy.small_bytes]
+        least = at[excess] if len(at) > excess else len(sparsest)
+    taken, together = least, sum(density(part) for part in sparsest[:least])
+    while taken < len(sparsest):
+        is_small = together * every_slot < policy.small_tier_bytes
+        ratio = policy.small_tier_ratio if is_small else policy.tier_ratio
+        if density(sparsest[taken]) > ratio * together:
+            break
+        together += density(sparsest[taken])
+        taken += 1
+    limit = density(sparsest[taken - 1])
+    chosen = {part.id for part in sparsest[:taken]}
+    # A small and a large one make a step of their own: cut, nothing would become of the small one.
+    alike = large if len(chosen & {part.id for part in large}) + (taken > 2) > 1 else ()
+    return [part for part in parts if part.id in chosen or (part in alike and part.density <= limit)]
+
+
+def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
+    """Return True if scans gain enough from merging all, where several parts serve the same slots."""
+    if len(parts) < 2:
+        return False
+    edges, count, size, densest = _profile(parts)
+    slots = np.diff(edges, append=edges[-1:]) * (count > 1)
+    everything, oldest = float(slots @ size), float(slots @ densest)
+    return everything > 0 and everything - oldest >= policy.tidy_share * oldest
+
+
+def _cut(chosen: Sequence[Part], parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
+    """Return merges of the chosen parts wherever two of them meet, each of bounded size."""
+    if len(chosen) < 2:
+        return ()
+    most = max(policy.step_bytes, sum(part.bytes for part in parts) / policy.most_pieces)
+    if sum(part.bytes for part in chosen) <= most:
+        return (_merge(chosen),)
+    edges, depths, size, _ = _profile(chosen)
+    pieces, filled = list[list[Range]](), 0.0
+    for (start, end), depth, per_slot in zip(pairwise(edges.tolist()), depths, size, strict=False):
+        if depth < 2:
+            continue
+        count = min(end - start, -int(-per_slot * (end - start) // most))
+        width = -((start - end) // max(count, 1))  # about as much in each piece
+        for at in range(start, end, width):
+            taken = min(width, end - at)
+            if not pieces or filled + taken * per_slot > most:
+                pieces.append([])
+                filled = 0.0
+            pieces[-1].append((at, at + taken))
+            filled += taken * per_slot
+    return tuple(_merge(chosen, SlotSet.of(ranges)) for ranges in pieces)
+
+
+def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Part]]:
+    """Return small and large parts."""
+    small = [part for part in parts if part.bytes < policy.small_bytes]
+    return small, [part for part in parts if part.bytes >= policy.small_bytes]
