@@ -45,7 +45,7 @@ Segments = tuple[Segment, ...]
 
 
 def slots_of(cursors: Iterable[Cursor]) -> SlotSet:
-    return SlotSet.of(r for cursor in cursors for r in cursor.slots)
+    return SlotSet.union(cursor.slots for cursor in cursors)
 
 
 def merge(cursors: Iterable[Cursor]) -> Cursors:

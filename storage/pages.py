@@ -27,6 +27,7 @@ OpenFragment = Callable[[Fragment, tuple[str, ...]], FragmentReader]
 StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
 _MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
+_SPAN_ROWS = 256  # of shorter spans single rows are copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,7 +415,7 @@ def _read_slices(
             if (ends - starts).sum() < len(of):
                 # No more are copied than show that the page is full.
                 chosen = np.concatenate(list(map(np.arange, starts, ends)))[: page.room + 1]
-                part, of, numbers = part.take(pa.array(chosen)), of[chosen], chosen + row
+                part, of, numbers = _spans_of(part, starts, ends, chosen), of[chosen], chosen + row
         if len(of):
             key_at = partial(run.key_at, index, numbers)
             if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
@@ -431,6 +432,21 @@ def _read_slices(
         if within is not None and (passed := int(within.searchsorted(slots[-1], "right"))) % 2 == 0:
             index, row = run.seek(Piece(int(within[passed]), end))  # many others may come before that
     return None
+
+
+def _spans_of(
+    batch: pa.RecordBatch,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> pa.RecordBatch:
+    """Return the chosen rows of a batch, which are the first ones of some spans of it."""
+    if len(chosen) < _SPAN_ROWS * len(starts):
+        return batch.take(pa.array(chosen))
+    spans = [
+        batch.slice(start, end - start) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+    return pa.concat_batches(spans).slice(0, len(chosen))  # several times as fast where there are few
 
 
 def _rest_from(rest: Piece, slot: int, last: Callable[[], bytes] | None = None) -> Piece:

@@ -139,8 +139,10 @@ class SlotSet:
     def __and__(self, other: SlotSet) -> SlotSet:
         common: list[Range] = []
         left, right = self.ranges, other.ranges
-        if left == right:
+        if left == right or not left:
             return self
+        if not right:
+            return other
         if len(left) > len(right):
             left, right = right, left
         if len(left) + len(right) > _MANY:
@@ -176,6 +178,8 @@ class SlotSet:
     def __sub__(self, other: SlotSet) -> SlotSet:
         left: list[Range] = []
         cuts = other.ranges
+        if not cuts:
+            return self
         if cuts == self.ranges:
             return SlotSet()
         if len(self.ranges) + len(cuts) > _MANY:

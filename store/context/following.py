@@ -27,6 +27,9 @@ class Upkeep(Protocol):
     def follow(self) -> AbstractContextManager[Claim]:
         """Around a commit: what is claimed in its transaction is done at the end of the block."""
 
+    def after_moves(self) -> None:
+        """Do the work that follows moves of tablets."""
+
 
 class NoUpkeep:
     """Nothing follows a commit: keepers do all of it."""
@@ -37,3 +40,6 @@ class NoUpkeep:
     @contextmanager
     def follow(self) -> Iterator[Claim]:
         yield lambda _tx, _table, _staged: None
+
+    def after_moves(self) -> None:
+        """Do nothing."""

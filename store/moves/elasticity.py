@@ -310,6 +310,7 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             last, placement = self._context.newest_topology(tx), tx.placement()
             topology = tx.append_topology(reason, True, placement, last)
+        self._context.upkeep.after_moves()
         return self._noted(topology)
 
     def _replace(self, tx: Tx, before: Placement, after: Placement, reason: str) -> Topology:

@@ -1,12 +1,13 @@
-"""Upkeep by the process that writes: bounded work after a commit.
+"""Upkeep by the process that writes or moves: bounded work after a commit, and after a plan of moves.
 
 The transaction of a commit looks at the fragments at the shards that it wrote to. Where there are too many,
 it enters a step of upkeep, and the work is done when the commit is over and visible, at all shards in one
 transaction. So of many writers each step has one, and no transaction is made to say so.
 
 How much a writer does is bounded by an *allowance* of bytes, which grows with each commit: more than that is
-left to the commits that follow, or to a keeper. Moves whose process died are carried out within it, too. An
-error here is none of the commit: it is kept for `status`.
+left to the commits that follow, or to a keeper. Moves whose process died are carried out within it, too.
+After a plan of moves the small fragments that it has left are merged, so that reads cost what they did
+before. An error here is none of the commit: it is kept for `status`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
 from elasticscan.store.upkeep.collector import collect_dropped
-from elasticscan.store.upkeep.executor import Executor, Kept, Site, claim, plan_at
+from elasticscan.store.upkeep.executor import Executor, Kept, Site, claim, plan_at, scattered
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
 from elasticscan.store.upkeep.planning import Merge, depth_at, is_pending
 from elasticscan.store.upkeep.policy import Policy
@@ -90,6 +91,21 @@ class AfterCommit:
         finally:
             if entered.owner is not None:
                 retire(entered.owner)
+
+    def after_moves(self) -> None:
+        """See `Upkeep`."""
+        owner = new_owner()
+        try:
+            with self.context.catalog.reading() as tx:
+                plans = scattered(tx, self.policy)
+            if plans:
+                with self.context.catalog.writing() as tx:
+                    plans = {site: plan for site, plan in plans.items() if claim(tx, site.target, owner)}
+                Executor(self.context, owner, Kept()).merge(plans)
+        except ElasticScanError as error:
+            self.problem = str(error)
+        finally:
+            retire(owner)
 
     def _claim_merges(
         self, tx: Tx, table: int, staged: Collection[StagedFragment], entered: _Entered

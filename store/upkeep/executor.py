@@ -22,7 +22,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.upkeep.compaction import Merged, Merging, Pace, merge_together, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, OnFlushed, flush
-from elasticscan.store.upkeep.planning import Merge, is_current, plan_site
+from elasticscan.store.upkeep.planning import Merge, is_current, parts_of, plan_scattered, plan_site
 from elasticscan.store.upkeep.policy import Policy
 
 BALANCE, GARBAGE = "balance", "garbage"
@@ -104,6 +104,17 @@ def plan_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = F
         return fragment.max_commit >= oldest and fragment.is_needed_at(horizon)
 
     return plan_site(fragments, tx.runs(table.id), floor, is_needed, policy, tidy)
+
+
+def scattered(tx: Tx, policy: Policy) -> dict[Site, tuple[Merge, ...]]:
+    """Return the merges of what moves of tablets have scattered, wherever there are some."""
+    sites = [Site(table.id, shard) for table in tx.tables() for shard in tx.placement().shards]
+    plans = dict[Site, tuple[Merge, ...]]()
+    for site in sites:
+        floor = floor_at(tx.overwrites(site.table), tx.versions()[1])
+        fragments = (f for f in tx.fragments(site.table, site.shard) if is_current(f, floor))
+        plans[site] = plan_scattered(parts_of(fragments, tx.runs(site.table)), policy)
+    return {site: merges for site, merges in plans.items() if merges}
 
 
 class Executor:

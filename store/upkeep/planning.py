@@ -31,7 +31,7 @@ tiers are by bytes per slot, so that merges can be cut by slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -141,13 +141,21 @@ def plan_merges(parts: Sequence[Part], policy: Policy, tidy: bool = False) -> tu
     if (chosen or tidy) and _is_worth_tidying(parts, policy):
         return _cut(parts, parts, policy)
     if not chosen:
-        return ()
+        return plan_scattered(parts, policy) if tidy else ()
     if sum(part.bytes for part in chosen) <= policy.step_bytes:
         return (_merge(chosen),)
     # Small ones are never cut: each would count until its last slot is merged.
     small, large = _by_size(chosen, policy)
-    pieces = _cut(large, parts, policy)
-    return (*pieces, _merge(small)) if len(small) > 1 else pieces
+    return (*_cut(large, parts, policy), *_packed(small, policy))
+
+
+def plan_scattered(parts: Sequence[Part], policy: Policy) -> tuple[Merge, ...]:
+    """Plan the merges of what moves of tablets have scattered: small fragments that share no slots."""
+    small, _ = _by_size(parts, policy)
+    slots = sum(len(part.slots) for part in small)
+    if len(small) <= policy.scattered_fragments or slots > len(SlotSet.union(part.slots for part in small)):
+        return ()
+    return tuple(_packed(small, policy))
 
 
 def depth_of(parts: Sequence[Part], policy: Policy) -> int:
@@ -279,6 +287,19 @@ def _cut(chosen: Sequence[Part], parts: Sequence[Part], policy: Policy) -> tuple
             pieces[-1].append((at, at + taken))
             filled += taken * per_slot
     return tuple(_merge(chosen, SlotSet.of(ranges)) for ranges in pieces)
+
+
+def _packed(parts: Sequence[Part], policy: Policy) -> Iterator[Merge]:
+    """Yield merges of small parts, whole ones, the smallest first: as many in each as a step may read."""
+    group, size = list[Part](), 0
+    for part in sorted(parts, key=lambda part: (part.bytes, part.id)):
+        if len(group) > 1 and size + part.bytes > policy.step_bytes:
+            yield _merge(group)
+            group, size = [], 0
+        group.append(part)
+        size += part.bytes
+    if len(group) > 1:
+        yield _merge(group)
 
 
 def _by_size(parts: Sequence[Part], policy: Policy) -> tuple[list[Part], list[Part]]:

@@ -19,6 +19,7 @@ class Policy:
         small_tier_ratio, small_tier_bytes: the ratio while these are below so many bytes: there it is the
             number of merges that costs, not their size.
         small_bytes: fragments below this count for every slot of their shard, since each is a file to open.
+        scattered_fragments: most small fragments that share no slots, once moves of tablets are over.
         step_bytes: most bytes that one step reads; a larger merge is cut by slots.
         most_pieces: into how many steps a merge is cut at most; beyond that, steps grow.
         tidy_share: when newer fragments hold this share of what the oldest layer holds, a shard is merged
@@ -34,7 +35,8 @@ class Policy:
     tier_ratio: float = 2.0
     small_tier_ratio: float = 4.0
     small_tier_bytes: int = 8 << 20
-    small_bytes: int = 1 << 20
+    small_bytes: int = 32 << 20
+    scattered_fragments: int = 2
     step_bytes: int = 64 << 20
     most_pieces: int = 256
     tidy_share: float = 1 / 3
@@ -48,6 +50,7 @@ class Policy:
         assert min(self.slot_fragments, self.history_fragments) >= 3, self
         assert min(self.tier_ratio, self.small_tier_ratio) >= 1, "no two equal fragments are merged"
         assert min(self.step_bytes, self.small_bytes, self.tidy_share) > 0, self
+        assert self.scattered_fragments >= 1, "one is left"
 
     def is_collection_pending(self, dropped_files: int, since_last_seconds: float) -> bool:
         """Return True if garbage should be collected now.

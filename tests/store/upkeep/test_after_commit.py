@@ -180,6 +180,38 @@ def test_without_upkeep_every_commit_leaves_its_fragments(store: Store) -> None:
     assert depth(store) == 1
 
 
+def test_after_a_plan_of_moves_the_small_fragments_that_it_left_are_merged(
+    tmp_path: Path, store: Store, clock: ManualClock
+) -> None:
+    def counts(of: Store) -> list[int]:
+        with of.context.catalog.reading() as tx:
+            newest = [f.shard for f in tx.fragments(1) if f.superseded_at is None]
+            return [newest.count(shard) for shard in (1, 2, 3)]
+
+    snapshot = write(store, range(300), 1)
+    write(store, range(100), 2)
+    rows = {n: 2 if n < 100 else 1 for n in range(300)}
+    store.compact()
+    for tablet in store.status()["tablets"]:
+        store.move(tablet["id"], "s2" if tablet["shard"] == "s1" else "s1")
+    assert max(counts(store)) <= Policy().scattered_fragments
+    store.split(1)
+    store.expand({"s3": str(tmp_path / "s3")})
+    assert max(counts(store)) <= Policy().scattered_fragments
+    with Store.open(store.uri, clock=clock, upkeep="off") as other:
+        for tablet in other.status()["tablets"]:
+            other.move(tablet["id"], "s1" if tablet["shard"] != "s1" else "s2")
+        assert max(counts(other)) > Policy().scattered_fragments
+    store.keep()
+    assert max(counts(store)) <= Policy().scattered_fragments
+    table = store.table("t")
+    assert sorted(table.scan().to_table().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": n, "v": v} for n, v in rows.items()
+    ]
+    assert table.scan(filter="v = 1").count() == 200
+    assert table.scan(snapshot=snapshot, filter="v = 1").count() == 300
+
+
 def test_upkeep_is_auto_or_off(store: Store) -> None:
     with pytest.raises(InvalidOption, match="auto, off"):
         Store.open(store.uri, upkeep="sometimes")

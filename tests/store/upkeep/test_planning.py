@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.store.upkeep.planning import Merge, Part, depth_of, parts_of, plan_merges, plan_site
+from elasticscan.store.upkeep.planning import (
+    Merge,
+    Part,
+    depth_of,
+    parts_of,
+    plan_merges,
+    plan_scattered,
+    plan_site,
+)
 from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
@@ -139,7 +147,7 @@ def test_nothing_is_tidied_while_all_bounds_hold_unless_a_keeper_has_nothing_els
 
 
 def test_tablets_that_arrived_with_their_own_large_fragments_are_left_alone() -> None:
-    parts = [Part(n, SlotSet.span(4 * n, 4 * n + 4), 5_000_000) for n in range(16)]
+    parts = [Part(n, SlotSet.span(4 * n, 4 * n + 4), POLICY.small_bytes) for n in range(16)]
     assert plan_merges(parts, POLICY, tidy=True) == ()
 
 
@@ -169,3 +177,16 @@ def test_overwritten_fragments_are_dropped_uncopied_and_only_small_ones_are_merg
     (merge,) = plan(0)
     assert merge.fragments == (10, 11, 12, 13, 14)
     assert plan(13) == (Merge(tuple(range(1, 13)), every, 0),)
+
+
+def test_small_fragments_that_share_no_slots_are_packed_into_as_few_as_steps_may_read() -> None:
+    parts = [Part(number, SlotSet.span(number, number + 1), 6_000) for number in range(20)]
+    policy = replace(SMALL, small_bytes=20_000)
+    merges = plan_scattered(parts, policy)
+    assert sorted(number for merge in merges for number in merge.fragments) == list(range(20))
+    assert len(merges) == 4
+    assert all(len(merge.fragments) > 1 and merge.bytes <= policy.step_bytes for merge in merges)
+    assert plan_merges(parts, replace(policy, slot_fragments=30), tidy=True) == merges
+    assert plan_scattered(parts[:2], policy) == ()
+    assert plan_scattered([*parts, Part(20, SlotSet.span(0, 20), 6_000)], policy) == ()
+    assert plan_scattered([replace(part, bytes=30_000) for part in parts], policy) == ()
