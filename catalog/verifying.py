@@ -6,7 +6,7 @@ damaged, and no row depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,7 +32,6 @@ from elasticscan.catalog.files import FileSet
 from elasticscan.catalog.home import LogHome, Transaction, head_in
 from elasticscan.catalog.leases import leases
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.table_state import TableState
 from elasticscan.metadata import STORE, Fragment, IndexRun
 
 _BATCH: Final = 500  # entries, with all that they have apart from them
@@ -94,7 +93,7 @@ def _state_of_all(
         except ValueError as error:
             raise damaged_log(f"checkpoint {manifest.number} cannot be decoded ({error})") from error
         newest = newest or state
-        if not _are_same(state, newest):
+        if _merged(state) != _merged(newest):
             raise damaged_log(f"checkpoint {manifest.number} does not lead to the newest state")
     assert newest is not None, "without checkpoints nothing was dropped"
     return newest
@@ -134,17 +133,15 @@ def _check_parts(
         if part != STATISTICS:
             check_part(entries[number], (table, part), content)
         there.add((number, table, part))
-    for missing in _expected(entries, trimmed):
-        if missing not in there:
-            raise damaged_log(f"the {missing[2]} of record {missing[0]} is missing")
+    missing = {
+        (number, table, part)
+        for number, entry in entries.items()
+        for table, part in part_hashes(entry)
+        if number > trimmed and part not in (TOPOLOGY, STATISTICS)
+    } - there
+    for number, _, part in sorted(missing):
+        raise damaged_log(f"the {part} of record {number} is missing")
     return {(number, table) for number, table, part in there if part == ROWS}
-
-
-def _expected(entries: Mapping[int, LogEntry], trimmed: int) -> Iterator[tuple[int, int, str]]:
-    for number, entry in entries.items():
-        for table, part in part_hashes(entry):
-            if number > trimmed and part not in (TOPOLOGY, STATISTICS):
-                yield number, table, part
 
 
 def _check_topologies(sql: Transaction, state: StoreState) -> None:
@@ -161,14 +158,14 @@ def _check_topologies(sql: Transaction, state: StoreState) -> None:
         raise damaged_log(f"the topology history begins with {numbers[0]}, which is not whole")
 
 
-def _are_same(one: StoreState, other: StoreState) -> bool:
-    if replace(one, tables={}) != replace(other, tables={}) or one.tables.keys() != other.tables.keys():
-        return False
-    pairs = ((_merged(table), _merged(other.tables[number])) for number, table in one.tables.items())
-    return all(mine == its for mine, its in pairs)
-
-
-def _merged(table: TableState) -> TableState:
-    """Return a table whose files are the same as another one's if they are equal."""
-    fragments, runs = FileSet(Fragment, table.fragments.merged()), FileSet(IndexRun, table.runs.merged())
-    return replace(table, fragments=fragments, runs=runs)
+def _merged(state: StoreState) -> StoreState:
+    """Return a state whose tables' files are the same as another one's if they are equal."""
+    tables = {
+        number: replace(
+            table,
+            fragments=FileSet(Fragment, table.fragments.merged()),
+            runs=FileSet(IndexRun, table.runs.merged()),
+        )
+        for number, table in state.tables.items()
+    }
+    return replace(state, tables=tables)

@@ -31,15 +31,14 @@ def export(
 
     Example: elasticscan export trips.store trips s3://bucket/out --filter "city = 'Oslo'"
     """
-    with elasticscan.open(uri) as store, progress() as bar:
-        task = bar.add_task(f"exporting {table}", total=None, note="")
+    with elasticscan.open(uri) as store, progress(f"exporting {table}") as update:
         done = store.table(table).export(
             path,
             names_of(columns),
             filter,
             compression=compression,
             snapshot=snapshot,
-            on_progress=lambda rows: bar.update(task, note=f"{rows:,} rows"),
+            on_progress=lambda rows: update(note=f"{rows:,} rows"),
         )
     files = f"{done.files:,} file{'s' if done.files > 1 else ''}"
     answer(

@@ -82,8 +82,7 @@ def load(
             "--overwrite and --insert do not go together; give one of them", option="--insert"
         )
     types, said = pairs_of(type_, "--type"), pairs_of(user_metadata, "--user-metadata")
-    with elasticscan.open(uri) as store, progress() as bar:
-        task = bar.add_task(f"loading {table}", total=None, note="")
+    with elasticscan.open(uri) as store, progress(f"loading {table}") as update:
         done = store.load(
             table,
             source,
@@ -99,9 +98,7 @@ def load(
             job=job,
             if_unchanged_since=if_unchanged_since,
             user_metadata=said,
-            on_progress=lambda read, total, rows: bar.update(
-                task, completed=read, total=total, note=f"{rows:,} rows"
-            ),
+            on_progress=lambda read, total, rows: update(completed=read, total=total, note=f"{rows:,} rows"),
         )
     before = f"; {done.skipped:,} were loaded by this job before" if done.skipped else ""
     last = "" if done.commit is None else f" as commit {done.commit}"

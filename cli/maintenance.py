@@ -182,16 +182,13 @@ def repair(
             "--root", metavar="ROOT", help="A shard's root; those in the store's directory by default."
         ),
     ] = None,
-    store_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Which store, where the roots hold files of several.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Make a new store from a damaged one's files, which are only read; exit code 5 if something is lost.
 
     Example: elasticscan repair damaged.store repaired.store
     """
-    report = import_module("elasticscan.store").repair_store(uri, into, root or None, store_id)
+    report = import_module("elasticscan.store").repair_store(uri, into, root or None)
     made = [f"{name}: {rows:,} rows." for name, rows in report.tables.items()]
     answer(json, asdict(report), "\n".join(made) or "No table could be made.")
     if not json:

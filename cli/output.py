@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -114,11 +116,13 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
     return code
 
 
-def progress() -> Progress:
-    """Make a progress bar on stderr; it draws nothing without a terminal. Tasks have a `note`."""
+@contextmanager
+def progress(title: str) -> Iterator[Callable[..., None]]:
+    """Draw a bar on stderr, on a terminal alone; yields what changes its `completed`, `total` and `note`."""
     screen = console(stderr=True)
     columns = *Progress.get_default_columns(), TextColumn("{task.fields[note]}", style="dim")
-    return Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True)
+    with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
+        yield partial(bar.update, bar.add_task(title, total=None, note=""))
 
 
 def counted(number: int, noun: str) -> str:

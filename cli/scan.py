@@ -291,12 +291,11 @@ def _write(
     begun: elasticscan.Scan, pages: Iterable[elasticscan.Page], of: str, path: Path, as_json: bool
 ) -> None:
     rows = 0
-    with open_writer(path, begun.schema) as writer, progress() as bar:
-        task = bar.add_task(f"writing {path.name}", total=None, note="")
+    with open_writer(path, begun.schema) as writer, progress(f"writing {path.name}") as update:
         for page in pages:
             writer.write_batch(page.rows)
             rows += page.rows.num_rows
-            bar.update(task, note=f"{rows:,} rows")
+            update(note=f"{rows:,} rows")
     value = {"output": str(path), "rows": rows, "snapshot": getattr(begun, "snapshot", None)}
     value["continuation_key"] = begun.key
     more = f"\nMore with --key {begun.key}" if begun.key else ""

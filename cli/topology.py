@@ -159,13 +159,11 @@ def topologies(
 @contextmanager
 def _moving(store: elasticscan.Store, title: str, bytes_per_second: float | None) -> Iterator[Any]:
     """Change the topology with a bound on copying and a progress bar."""
-    with progress() as bar:
-        task = bar.add_task(title, total=None, note="")
-
-        def moved(done: int, planned: int) -> None:
-            bar.update(task, completed=done, total=planned, note=f"{done} of {planned}")
-
-        yield store.elasticity(bytes_per_second, moved)
+    with progress(title) as update:
+        yield store.elasticity(
+            bytes_per_second,
+            lambda done, planned: update(completed=done, total=planned, note=f"{done} of {planned}"),
+        )
 
 
 def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int = 0) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import OperatorNeeded
-from elasticscan.metadata import Fragment, IndexRun, Seal
+from elasticscan.metadata import Fragment, IndexRun
 from elasticscan.storage import FileDamage, find_damage
 from elasticscan.store.context import Context
 from elasticscan.topology import SlotSet
@@ -75,55 +75,45 @@ def verify(context: Context) -> Iterator[Finding]:
                 context.check_root(shard.id)
         except OperatorNeeded as error:
             yield Finding(str(error), shard=shard.name)
-    look = _Inspection(context, {shard.id: shard.name for shard in shards}, names)
+    shard_names = {shard.id: shard.name for shard in shards}
     for fragment in fragments.values():
-        yield from look.at_fragment(fragment)
+        found = Finding("", shard_names[fragment.shard], table=names.get(fragment.table))
+        yield from _look(context, fragment, fragment, found)
     for run in runs:
-        yield from look.at_run(run, fragments[run.fragment], indexes.get(run.index))
+        fragment, index = fragments[run.fragment], indexes.get(run.index, "")
+        found = Finding("", shard_names[fragment.shard], table=names.get(fragment.table), index=index)
+        yield from _look(context, fragment, run, found)
 
 
-class _Inspection:
-    """A check of files, one after another, which keeps nothing but the names of shards and tables."""
-
-    def __init__(self, context: Context, shards: Mapping[int, str], tables: Mapping[int, str]) -> None:
-        self._context, self._shards, self._tables = context, shards, tables
-
-    def at_fragment(self, fragment: Fragment) -> Iterator[Finding]:
-        damage = self._damage(fragment.shard, fragment.path, fragment.seal, f"{self._label(fragment)})")
-        if damage is None:
-            return
-        slots, rows = fragment.slots, fragment.rows
-        if damage.batches is not None:
-            lost = [
-                (count, SlotSet.span(first, last + 1) & fragment.slots)
-                for count, first, last in damage.batches.values()
-            ]
-            slots = SlotSet.of(span for _, of in lost for span in of)
-            rows = sum(count for count, of in lost if of)
-        finding = self._finding(damage, fragment, fragment.path)
-        commits = (fragment.min_commit, fragment.max_commit)
-        yield replace(finding, slots=slots.ranges, rows=rows, of_rows=fragment.rows, commits=commits)
-
-    def at_run(self, run: IndexRun, fragment: Fragment, index: str | None) -> Iterator[Finding]:
-        label = f"{self._label(fragment)}, index {index!r})"
-        damage = self._damage(fragment.shard, run.path, run.seal, label)
-        if damage is None:
-            return
-        rows = run.rows
+def _look(
+    context: Context, fragment: Fragment, file: Fragment | IndexRun, found: Finding
+) -> Iterator[Finding]:
+    """Read a fragment's own file, or that of one of its runs."""
+    label = f" (table {found.table!r}, slots {fragment.slots}"
+    label += ")" if found.index is None else f", index {found.index!r})"
+    damage: FileDamage | None
+    try:
+        damage = find_damage(context.disk_of(fragment.shard), file.path, file.seal, label)
+    except OperatorNeeded as error:
+        damage = FileDamage(error, None)
+    if damage is None:
+        return
+    slots, rows, commits = fragment.slots, file.rows, None
+    if isinstance(file, IndexRun):  # no order of slots
         if damage.batches is not None:
             rows = sum(count for count, _ in damage.batches.values())
-        finding = self._finding(damage, fragment, run.path)
-        yield replace(finding, index=index or "", slots=fragment.slots.ranges, rows=rows, of_rows=run.rows)
-
-    def _damage(self, shard: int, path: str, seal: Seal, label: str) -> FileDamage | None:
-        try:
-            return find_damage(self._context.disk_of(shard), path, seal, label)
-        except OperatorNeeded as error:
-            return FileDamage(error, None)
-
-    def _finding(self, damage: FileDamage, fragment: Fragment, path: str) -> Finding:
-        table = self._tables.get(fragment.table)
-        return Finding(str(damage.error), self._shards[fragment.shard], path, table)
-
-    def _label(self, fragment: Fragment) -> str:
-        return f" (table {self._tables.get(fragment.table)!r}, slots {fragment.slots}"
+    else:
+        commits = fragment.min_commit, fragment.max_commit
+        if damage.batches is not None:
+            batches = damage.batches.values()
+            lost = [(count, SlotSet.span(first, last + 1) & slots) for count, first, last in batches]
+            slots, rows = SlotSet.union(of for _, of in lost), sum(count for count, of in lost if of)
+    yield replace(
+        found,
+        error=str(damage.error),
+        path=file.path,
+        slots=slots.ranges,
+        rows=rows,
+        of_rows=file.rows,
+        commits=commits,
+    )

@@ -1,11 +1,11 @@
 """Backups: a whole store as of one moment, with all snapshots that it keeps, and a store made of one.
 
-A backup holds the catalog as plain values and the files that it refers to. Files never change, so a later
-backup to the same place copies those alone that came since, and each keeps its own list:
+A backup holds the catalog as plain values and the files that it refers to. Files never change, and no path is
+ever given twice, so a later backup to the same place copies only the files that came since:
 
     elasticscan-backup          whose backups these are: JSON {"store": id, "version": 1}
-    <time>-<commit>.backup      one of them: msgpack, then its xxh3-64
-    <shard id>/t1/<32 hex>.arrow    files of that shard, each once, whichever backups need it
+    <commit>-<time>.backup      one of them: msgpack, then its xxh3-64
+    t1/<32 hex>.arrow           files, under their paths at the shards, whichever backups need them
 
 What was copied is read back and compared with the checksums that the catalog has, here as there. A list is
 written last, so a backup that was interrupted does not count, and the next one goes on with its files.
@@ -16,15 +16,14 @@ from __future__ import annotations
 import errno
 import json
 import math
-import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import NamedTuple
 
 import msgpack
 import xxhash
@@ -44,31 +43,16 @@ from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, Dump, Home, Tx, retry_interrupted
 from elasticscan.metadata import Seal
-from elasticscan.storage import (
-    Disk,
-    find_seal,
-    is_fragment_path,
-    keep_from_group,
-    newest_commit_of,
-    verify_file,
-)
+from elasticscan.storage import Disk, find_seal, is_fragment_path, keep_from_group, verify_file
 from elasticscan.store.context import Context
 from elasticscan.store.copies.making import Disks, Staging, check_no_store, staging_of, take_back_on_error
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
-from elasticscan.store.roots.location import (
-    BACKUP_MARKER,
-    CATALOG_FILE,
-    MARKER,
-    check_outside,
-    remove_directories,
-)
+from elasticscan.store.roots.location import BACKUP_MARKER, check_outside, remove_directories
 from elasticscan.store.roots.markers import check_free, check_marker, read_marker
 
 VERSION = 1
 SUFFIX = ".backup"
-_TIME = "%Y%m%dT%H%M%S%f"  # in the name of a list
-_NAMED = re.compile(r"(\d{8}T\d{12}-\d+)" + re.escape(SUFFIX))
 _UNFINISHED = ".unfinished"  # what the disk calls a file that is being written
 COPY_BYTES = 8 << 20
 MOST_ATTEMPTS = 3
@@ -115,29 +99,6 @@ class _Backup:
     catalog: Dump
 
 
-class _Below:
-    """A part of a disk, as a disk with paths of its own."""
-
-    def __init__(self, disk: Disk, part: str) -> None:
-        self._disk, self._part = disk, part
-
-    @property
-    def is_far(self) -> bool:
-        return self._disk.is_far
-
-    @property
-    def uncached(self) -> Disk:
-        return _below(self._disk.uncached, self._part)
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._disk, name)
-        return lambda path, *rest: method(f"{self._part}/{path}", *rest)
-
-
-def _below(disk: Disk, part: object) -> Disk:
-    return cast("Disk", _Below(disk, str(part)))
-
-
 # Taking one
 
 
@@ -156,7 +117,8 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
         FragmentMissing: copies went again and again while others were made; try again later.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
-    place, disk = _place(target, disks)
+    place = Location.of_files(target)
+    disk = disks(_root(place))
     with context.catalog.reading() as tx:
         roots = [(shard.name, context.root_of(shard.id)) for shard in tx.shards()]
     check_apart([*roots, ("of the backup", _root(place))])
@@ -169,9 +131,10 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
         context.checkpoint("backup begun")
         try:
             for file in backup.files:
-                if not _is_there(disk, file, there, copied):
+                if not _is_there(disk, file, there):
                     _copy_from(context, disk, file)
-                    copied[_place_of(file)] = file.seal.bytes
+                    there.add(file.path)
+                    copied[file.path] = file.seal.bytes
             context.check_newest()
             there = _listed(disk)
             _check_all_there(backup, there)
@@ -181,64 +144,46 @@ def back_up(context: Context, target: str, disks: Disks, keep: int | None) -> Ba
             # backup dropped the copy.
             if attempt == MOST_ATTEMPTS:
                 raise
-    name = _later_name(name, there)
-    with disk.create(name + SUFFIX) as file:
-        keep_from_group(file)  # it holds the store's secrets
-        file.write(_pack(backup))
+    with disk.create(name + SUFFIX) as out:
+        keep_from_group(out)  # it holds the store's secrets
+        out.write(_pack(backup))
     removed = _drop_waste(disk, keep, name + SUFFIX)
     return BackedUp(name, backup.snapshot, len(backup.files), len(copied), sum(copied.values()), removed)
 
 
 @retry_interrupted
 def _look(context: Context) -> tuple[str, _Backup]:
-    """Return a name for a backup of now, and what is to be in it, from one look at the catalog."""
+    """Return a name for a backup of now, and what is to be in it, from one look at the catalog.
+
+    Names sort by commits, whatever clocks say.
+    """
     context.catalog.check_whole()
     dump, tx = context.catalog.dump()
-    now, snapshot = tx.times.stamp, tx.versions()[1]
+    now, snapshot = datetime.fromtimestamp(tx.times.stamp, UTC), tx.versions()[1]
     fragments = {fragment.id: fragment for fragment in tx.fragments()}
-    runs = tx.runs()
     names = {shard.id: shard.name for shard in tx.shards()}
     removed = tuple(shard.id for shard in tx.shards(removed=True) if shard.id not in names)
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
-    files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in runs]
+    files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.runs()]
     backup = _Backup(context.info.store_id, snapshot, names, removed, files, dump)
-    return f"{datetime.fromtimestamp(now, UTC):{_TIME}}-{snapshot}", backup
+    return f"{snapshot:012}-{now:%Y%m%dT%H%M%S%f}", backup
 
 
-def _later_name(name: str, there: Collection[str]) -> str:
-    """Return a name that sorts after all backups with fewer commits, whatever clocks said."""
-    names = (match[1] for match in map(_NAMED.fullmatch, there) if match)
-    last = max((other for other in names if _commit_of(other) <= _commit_of(name)), default="")
-    if last < name:
-        return name
-    time = datetime.strptime(last.partition("-")[0], _TIME).replace(tzinfo=UTC) + timedelta(microseconds=1)
-    return f"{time:{_TIME}}-{name.partition('-')[2]}"
-
-
-def _commit_of(name: str) -> int:
-    return int(name.partition("-")[2])
-
-
-def _place_of(file: File) -> str:
-    return f"{file.shard}/{file.path}"
-
-
-def _is_there(disk: Disk, file: File, there: Collection[str], copied: Collection[str]) -> bool:
-    """Return whether a copy is trusted: made just now, or with the length and footer that the catalog knows.
+def _is_there(disk: Disk, file: File, there: Collection[str]) -> bool:
+    """Return whether there is a copy with the length and footer that the catalog knows.
 
     In object storage its name is enough: an object appears whole, and each look is a request.
     """
-    path = _place_of(file)
-    if path not in there or path in copied or disk.is_far:
-        return path in there
+    if file.path not in there or disk.is_far:
+        return file.path in there
     try:
-        return find_seal(_below(disk, file.shard), file.path)[1] == file.seal
+        return find_seal(disk, file.path)[1] == file.seal
     except FragmentDamaged:
         return False
 
 
 def _check_all_there(backup: _Backup, there: Collection[str]) -> None:
-    gone = [path for path in map(_place_of, backup.files) if path not in there]
+    gone = [file.path for file in backup.files if file.path not in there]
     if gone:
         raise FragmentMissing(
             f"copy {gone[0]} went from the place of backups while others were made ({len(gone)} in all); "
@@ -249,7 +194,7 @@ def _check_all_there(backup: _Backup, there: Collection[str]) -> None:
 
 def _copy_from(context: Context, disk: Disk, file: File) -> None:
     try:
-        _copy(context.disk_of(file.shard), _below(disk, file.shard), file)
+        _copy(context.disk_of(file.shard), disk, file)
     except FragmentMissing:
         with context.unless_left(file.shard):
             context.check_root(file.shard)  # a disk that is not mounted is no damage
@@ -272,34 +217,27 @@ def _copy(source: Disk, target: Disk, file: File) -> None:
 def _drop_waste(disk: Disk, keep: int | None, own: str) -> int:
     """Drop what a process that died left half-written; returns how many files.
 
-    With `keep` also all but the newest backups, and the files that none of these needs. A young file that no
-    list names may be of a backup that is being made. The list that was just written says what time it is at
-    the place.
+    With `keep` also all but the newest backups, and the copies that none of these needs. A young file may be
+    of a backup that is being made. The list that was just written says what time it is at the place.
     """
     changed = dict(disk.list())
     young = changed.get(own, math.inf) - GC_GRACE_SECONDS
-    # Names alone are no proof: files of a shard that lies in the place may have the same ones.
-    others = {path.partition("/")[0] for path in changed if path.endswith((f"/{MARKER}", f"/{CATALOG_FILE}"))}
-    old = [path for path, at in changed.items() if at <= young]
-    unfinished = (path for path in old if path.endswith(_UNFINISHED))
-    gone = {p for p in unfinished if _is_copy(p, others) or _NAMED.fullmatch(p.removesuffix(_UNFINISHED))}
+    old = {path for path, at in changed.items() if at <= young and _is_ours(path)}
+    gone = {path for path in old if path.endswith(_UNFINISHED)}
     if keep is not None:
-        gone |= {path for path in _no_longer_needed(disk, keep, own, changed, old) if _is_copy(path, others)}
-    for path in gone:
+        lists = sorted(filter(_is_list, changed))
+        older = {name for name in lists[:-keep] if name != own}  # others may have made newer ones meanwhile
+        needed = _needed(disk, own, [name for name in lists if name not in older])
+        gone |= older | {path for path in old if is_fragment_path(path) and path not in needed}
+    for path in sorted(gone, key=_is_list, reverse=True):  # a list never outlives its files
         disk.delete(path)
-    return len(gone)
+    return sum(not _is_list(path) for path in gone)
 
 
-def _no_longer_needed(
-    disk: Disk, keep: int, own: str, paths: Collection[str], old: Collection[str]
-) -> Collection[str]:
-    """Drop all but the newest backups; returns the paths that none of these needs and that may go."""
-    names = sorted(path for path in paths if _is_list(path))
-    older = [name for name in names[:-keep] if name != own]  # others may have made newer ones meanwhile
+def _needed(disk: Disk, own: str, lists: Sequence[str]) -> set[str]:
+    """Return the paths that backups need."""
     try:
-        needed = {
-            _place_of(file) for name in names if name not in older for file in _unpack(disk, name).files
-        }
+        return {file.path for name in lists for file in _unpack(disk, name).files}
     except StoreDamaged as error:  # so the files that it needs are unknown
         torn = str(error.fields["what"])
         raise StoreDamaged(
@@ -307,16 +245,17 @@ def _no_longer_needed(
             "as it was written; remove that file",
             what=torn,
         ) from error
-    dropped = set(old)
-    for name in older:
-        with suppress(StoreDamaged):
-            dropped.update(map(_place_of, _unpack(disk, name).files))
-    for name in older:
-        disk.delete(name)
-    return dropped.intersection(paths) - needed
 
 
 # Making a store of one
+
+
+class _NewRoot(NamedTuple):
+    """A root of the store that is being made."""
+
+    disk: Disk
+    path: str
+    marker: Marker
 
 
 def restore_backup(
@@ -342,7 +281,8 @@ def restore_backup(
         AlreadyExists, InvalidOption: the new place is taken, or within a store.
         FragmentDamaged, StoreDamaged: the backup is not as it was written.
     """
-    backup = _choose(_place(source, disks)[1], source, name)
+    place = disks(_root(Location.of_files(source)))
+    backup = _choose(place, source, name)
     location = Location.of(uri)
     unknown = roots.keys() - set(backup.shards.values())
     if unknown:
@@ -354,13 +294,13 @@ def restore_backup(
     stored = {shard: location.stored_root(of, roots.get(of)) for shard, of in backup.shards.items()}
     full = {shard: location.root(root) for shard, root in stored.items()}
     check_apart([(backup.shards[shard], root) for shard, root in full.items()])
-    for place in (_root(location), *full.values()):
+    for root in (_root(location), *full.values()):
         # Its own directory holds no store: what was killed during this may have left a file there.
-        check_outside(place, location.directory)
+        check_outside(root, location.directory)
     for root in full.values():
         check_free(disks(root), root)
     with staging_of(location) as staging:
-        _restore_at(staging, backup, _place(source, disks)[1], stored, clock, disks)
+        _restore_at(staging, backup, place, stored, clock, disks)
 
 
 def _restore_at(
@@ -369,75 +309,54 @@ def _restore_at(
     """Copy a backup to where a store is made, and let it be one."""
     incarnation, claims = secrets.token_hex(16), Claims()
     new = {
-        shard: _NewRoot(
-            disks(staging.root(root)),
-            staging.root(root),
-            Marker(backup.store, incarnation, shard, backup.shards[shard]),
-        )
-        for shard, root in stored.items()
+        shard: _NewRoot(disks(root), root, Marker(backup.store, incarnation, shard, backup.shards[shard]))
+        for shard, root in ((shard, staging.root(root)) for shard, root in stored.items())
     }
-    # Roots of removed shards are the original's alone.
     ids = sorted([*backup.shards, *backup.removed])
+    # Roots of removed shards are the original's alone.
     all_roots = {shard: stored.get(shard, f"removed/{shard}") for shard in ids}
 
     def take_over(tx: Tx, home: Home | None) -> None:
         for root in new.values():
-            check_marker(root.disk, root.path, root.marker)
-        left = ((root.disk, path) for root in new.values() for path in root.there)
-        tx.take_incarnation(incarnation, home, (0, newest_commit_of(backup.store, left)))
+            check_marker(*root)
+        tx.take_incarnation(incarnation, home, (0, 0))
         staging.settle(tx)
 
     with take_back_on_error(staging.place, [root.path for root in new.values()]), claims.undone_on_errors():
         for root in new.values():
-            claims.claim(root.disk, root.path, root.marker, ids)
-            root.there = {path for path, _ in root.disk.list()}
+            claims.claim(*root, ids)
+            _check_no_files(root)
         with _taken_back(new.values()):
             for file in backup.files:
-                _copy_to(new[file.shard], _below(source, file.shard), file)
+                _copy(source, new[file.shard].disk, file)
             where = shown(staging.location.uri)
             Catalog.create_from(staging.place.catalog_url, clock, where, backup.catalog, all_roots, take_over)
 
 
-@dataclass(slots=True)
-class _NewRoot:
-    """A root of the store that is being made.
-
-    Attributes:
-        there: files that were there before.
-        copied: the ones copied since.
-    """
-
-    disk: Disk
-    path: str
-    marker: Marker
-    there: Collection[str] = ()
-    copied: list[str] = field(default_factory=list)
-
-
-def _copy_to(root: _NewRoot, source: Disk, file: File) -> None:
-    if file.path in root.there:
+def _check_no_files(root: _NewRoot) -> None:
+    """Raise `InvalidOption` if a root without an owner holds files: it may have the only copies of them."""
+    if any(is_fragment_path(path) for path, _ in root.disk.list()):
         raise InvalidOption(
-            f"{root.path} holds files of this store, but no marker that names it; choose another place, or "
+            f"{root.path} holds files of a store, but no marker that names it; choose another place, or "
             "remove it if no store uses it",
             option="roots",
         )
-    root.copied.append(file.path)
-    _copy(source, root.disk, file)
 
 
 @contextmanager
-def _taken_back(roots: Iterable[_NewRoot]) -> Iterator[None]:
-    """Remove the copies when the block fails, unless another process has claimed the root meanwhile."""
+def _taken_back(roots: Collection[_NewRoot]) -> Iterator[None]:
+    """Remove the copies when the block fails, from the roots that no other process has claimed meanwhile."""
     try:
         yield
     except BaseException:
         for root in roots:
             with suppress(ElasticScanError):
                 if read_marker(root.disk, root.path) == root.marker:
-                    for path in root.copied:
+                    copies = [path for path, _ in root.disk.list() if is_fragment_path(path)]
+                    for path in copies:
                         root.disk.delete(path)
                     if "://" not in root.path:
-                        remove_directories({Path(root.path, path).parent for path in root.copied})
+                        remove_directories({Path(root.path, path).parent for path in copies})
         raise
 
 
@@ -459,11 +378,6 @@ def _choose(disk: Disk, source: str, name: str | None) -> _Backup:
 # The place
 
 
-def _place(target: str, disks: Callable[[str], Disk]) -> tuple[Location, Disk]:
-    place = Location.of_files(target)
-    return place, disks(_root(place))
-
-
 def _root(place: Location) -> str:
     return place.uri if place.directory is None else str(place.directory)
 
@@ -472,17 +386,11 @@ def _claim(disk: Disk, store: str, uri: str) -> set[str]:
     """Make a place that of a store's backups; returns the files that are there."""
     there = _listed(disk)
     owner = _owner(disk) if BACKUP_MARKER in there else None
-    if owner is None and there:
-        raise InvalidOption(
-            f"{shown(uri)} is not empty, and holds no backups of this store; choose another place",
-            option="target",
-        )
-    if owner not in (store, None):
-        raise InvalidOption(
-            f"{shown(uri)} holds backups of another store; choose another place", option="target"
-        )
     if owner == store:
         return there
+    if there:
+        what = "is not empty, and holds no backups" if owner is None else "holds backups, but none"
+        raise InvalidOption(f"{shown(uri)} {what} of this store; choose another place", option="target")
     with disk.create(BACKUP_MARKER) as file:
         file.write(json.dumps({"version": VERSION, "store": store}, sort_keys=True).encode() + b"\n")
     return there
@@ -502,14 +410,13 @@ def _listed(disk: Disk) -> set[str]:
         return set()
 
 
-def _is_copy(path: str, others: Collection[str]) -> bool:
-    """Return whether a file can be a copy that a backup made; others are not ours to remove."""
-    shard, _, rest = path.partition("/")
-    return shard.isdecimal() and shard not in others and is_fragment_path(rest)
-
-
 def _is_list(path: str) -> bool:
     return path.endswith(SUFFIX) and "/" not in path
+
+
+def _is_ours(path: str) -> bool:
+    """Return whether a backup can have written a file, finished or not; others are not ours to remove."""
+    return is_fragment_path(path) or _is_list(path.removesuffix(_UNFINISHED))
 
 
 # The list, in bytes
@@ -537,9 +444,7 @@ def _unpack(disk: Disk, name: str) -> _Backup:
             what=name,
         )
     values = msgpack.unpackb(body, strict_map_key=False)
-    if values["version"] != VERSION:
+    if values.pop("version") != VERSION:
         raise StoreTooNew("a newer release made this backup; upgrade elasticscan", known=VERSION)
-    files = [File(shard, path, Seal(*seal)) for shard, path, *seal in values["files"]]
-    return _Backup(
-        values["store"], values["snapshot"], values["shards"], values["removed"], files, values["catalog"]
-    )
+    values["files"] = [File(shard, path, Seal(*seal)) for shard, path, *seal in values["files"]]
+    return _Backup(**values)

@@ -1,25 +1,24 @@
 """The catalog of a store that is being repaired, where all of it can be read.
 
-Files cannot tell that another one is gone. The catalog can, and it knows the commits of writes, which
-tables were dropped, and which files were never committed. It is used only when it is whole, of the same
-store, and not older than the files.
+Files cannot tell that another one is gone. The catalog can, and it knows which fragments make up the newest
+state, and the rows that lie in its log alone. It is used only when it is whole, of the same store, and not
+older than the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog
-from elasticscan.metadata import Fragment, IndexInfo, TableInfo
-from elasticscan.storage import Disk
-from elasticscan.store.repair.plan import FoundFile, TablePlan
+from elasticscan.catalog import Catalog, StoreInfo, retry_interrupted
+from elasticscan.metadata import MEMORY, Fragment
+from elasticscan.store.context.memory import Memories
+from elasticscan.store.repair.plan import FoundFile, StorePlan, TablePlan
 from elasticscan.store.roots import Location
-from elasticscan.store.roots.markers import read_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,71 +28,93 @@ class KnownStore:
     Attributes:
         newest: its newest commit.
         roots: of its shards, by their names.
-        tables: not dropped, by id.
-        live: fragments of these that serve slots, by path; no path is ever given twice.
         shards: names, by id.
-        commits: bounds of each fragment's commits, dropped ones included, by path.
+        tables: with the fragments that serve slots, in files and in the log; their shards are ids.
+        commits: bounds of the commits of each fragment in a file, dropped ones included, by path; no path is
+            ever given twice.
         paths: of all files that it knows, dropped ones included.
-        floors: the newest commit of each table that replaced all rows, by table; one by no rows left no file.
     """
 
-    store: str
+    info: StoreInfo
     newest: int
     roots: Mapping[str, str]
-    tables: Mapping[int, TableInfo]
-    live: Mapping[str, Fragment]
     shards: Mapping[int, str]
+    tables: tuple[TablePlan, ...]
     commits: Mapping[str, tuple[int, int]]
     paths: frozenset[str]
-    indexes: Mapping[int, tuple[IndexInfo, ...]]
-    floors: Mapping[int, int]
 
-    def lost(self, whole: Collection[str], unreadable: Mapping[str, str]) -> Iterator[str]:
-        """Describe the fragments that have no whole file."""
-        for path, fragment in sorted(self.live.items(), key=lambda item: item[1].id):
-            if path not in whole:
-                gone = f"its file {path} of shard {self.shards.get(fragment.shard)!r} is gone"
-                yield (
-                    f"table {self.tables[fragment.table].name!r}: all {fragment.rows:,} rows in "
-                    f"slots {fragment.slots}, of commits {fragment.min_commit} to {fragment.max_commit} "
-                    f"(older versions of them may come back): {unreadable.get(path, gone)}"
-                )
+    def why_not_believed(self, files: Sequence[FoundFile], marks: Iterable[int]) -> str | None:
+        """Return the reason why this is not the catalog of these files; None when it is.
 
-    def complete(self, plan: TablePlan) -> TablePlan:
-        """Return the plan with what files do not tell: the definition, and an overwrite by no rows."""
-        floor = max(plan.floor, self.floors.get(plan.table, 0))
-        return replace(plan, definition=self.tables.get(plan.table), floor=floor)
-
-    def why_not_believed(self, files: Iterable[FoundFile], disks: Iterable[Disk]) -> str | None:
-        """Return the reason why this is not the catalog of these files; None when it is."""
-        own = [file.manifest for file in files if file.manifest.store == self.store]
-        if not own:
+        Args:
+            marks: commits that are known at the shards.
+        """
+        own = [file.manifest for file in files if file.manifest.store == self.info.store_id]
+        if files and not own:
             return "it is of another store than the files"
-        seen = [max(manifest.after_commit, manifest.max_commit) for manifest in own]
-        seen += [mark.commit for mark in map(read_mark, disks) if mark is not None]
-        if max(seen) > self.newest:
-            return f"it is older than the files: they know commit {max(seen)}, it ends with {self.newest}"
+        seen = max([0, *marks, *(max(manifest.after_commit, manifest.max_commit) for manifest in own)])
+        if seen > self.newest:
+            return f"it is older than the files: they know commit {seen}, it ends with {self.newest}"
         return None
 
-    def sift(self, files: Iterable[FoundFile], doubts: list[str]) -> Iterator[FoundFile]:
-        """Yield the files of tables that are there and of committed writes, with the commits of these."""
-        late = 0
-        for file in files:
-            manifest = file.manifest
-            if manifest.store != self.store:
-                yield file
-            elif manifest.table in self.tables and manifest.path in self.paths:
-                commits = self.commits.get(manifest.path)
-                if commits is not None and not manifest.max_commit:
-                    manifest = replace(manifest, min_commit=commits[0], max_commit=commits[1])
-                yield replace(file, manifest=manifest)
-            else:
-                late += manifest.path not in self.paths and manifest.after_commit >= self.newest
-        if late:
+    def plan(
+        self, files: Sequence[FoundFile], unreadable: Mapping[str, str], trashed: Collection[str]
+    ) -> StorePlan:
+        """Return the newest state, as far as its files are whole.
+
+        Args:
+            files, unreadable: the whole files, and why others cannot be read, by path.
+            trashed: paths that files in the trash had before.
+        """
+        whole = {file.manifest.path: file for file in files if file.manifest.path in self.paths}
+        live = {fragment.path for table in self.tables for fragment in table.fragments}
+        dropped = [file for path, file in whole.items() if path not in live and path in self.commits]
+        tables, lost, doubts = list[TablePlan](), list[str](), list[str]()
+        for table in self.tables:
+            fragments = list[Fragment]()
+            for fragment in table.fragments:
+                if fragment.shard == MEMORY:
+                    fragments.append(fragment)
+                elif fragment.path in whole:
+                    fragments.append(replace(fragment, shard=whole[fragment.path].root))
+                else:
+                    why = f"its file {fragment.path} of shard {self.shards[fragment.shard]!r} is gone"
+                    if fragment.path in trashed:
+                        why += "; it lies in the trash: let `gc` put it back, and repair again"
+                    lost.append(all_of(table.name, fragment, unreadable.get(fragment.path, why)))
+                    fragments += self._older(fragment, dropped)
+            tables.append(replace(table, fragments=tuple(fragments)))
+        unknown = sum(file.manifest.path not in self.paths for file in files)
+        if unknown:
             doubts.append(
-                f"{late} files of writes that the catalog does not know, begun after its newest commit, were "
-                "taken as never committed; if the catalog is an older copy, repair a copy of the shards alone"
+                f"{unknown} files that the catalog does not know were left out, as of another store or of "
+                "writes that were never committed; if it is an older copy, repair a copy of the shards alone"
             )
+        return StorePlan(self.info.slots, self.info.hash, tuple(tables), tuple(lost), tuple(doubts))
+
+    def _older(self, gone: Fragment, dropped: Iterable[FoundFile]) -> Iterator[Fragment]:
+        """Yield dropped fragments with rows of one that is gone, or older versions of them."""
+        for file in dropped:
+            first, last = self.commits[file.manifest.path]
+            slots = file.manifest.slots & gone.slots
+            is_within = (
+                file.manifest.table == gone.table and gone.min_commit <= first <= last <= gone.max_commit
+            )
+            if is_within and slots and file.manifest.superseded_at is None:
+                yield file.fragment(slots, first, last)
+
+
+def all_of(table: str, fragment: Fragment, why: str) -> str:
+    """Describe a fragment of which no row can be read."""
+    return loss(table, fragment, f"all {fragment.rows:,} rows in slots {fragment.slots}", why)
+
+
+def loss(table: str, fragment: Fragment, what: str, why: str) -> str:
+    """Describe rows of a fragment that cannot be read."""
+    return (
+        f"table {table!r}: {what}, of commits {fragment.min_commit} to {fragment.max_commit} "
+        f"(older versions of them may come back): {why}"
+    )
 
 
 def ask_catalog(uri: str | Path) -> KnownStore | str:
@@ -105,6 +126,7 @@ def ask_catalog(uri: str | Path) -> KnownStore | str:
         location.check_not_empty()
         catalog = Catalog(location.catalog_url, SystemClock(), shown(uri), read_only=True)
         try:
+            catalog.check_whole()
             return _read(catalog, location)
         finally:
             catalog.close()
@@ -112,23 +134,22 @@ def ask_catalog(uri: str | Path) -> KnownStore | str:
         return error.message
 
 
+@retry_interrupted
 def _read(catalog: Catalog, location: Location) -> KnownStore:
-    catalog.check_whole()
+    memories = Memories()
     with catalog.reading() as tx:
-        me, every = tx.identity(), tx.shards(removed=True)
-        tables = {table.id: table for table in tx.tables()}
-        indexes: dict[int, tuple[IndexInfo, ...]] = {}
-        for index in tx.indexes():
-            indexes[index.table] = (*indexes.get(index.table, ()), index)
+        tables = []
+        for info in tx.tables():
+            live = [f for f in tx.fragments(info.id) if f.superseded_at is None and f.slots]
+            fragments = (*live, *memories.of(tx, info).fragments)
+            floor = max(tx.overwrites(info.id), default=0)  # one by no rows left no file
+            tables.append(TablePlan(info.name, fragments, floor, tx.indexes(info.id), info))
         return KnownStore(
-            me.store_id,
-            me.last_commit,
+            tx.info(),
+            tx.identity().last_commit,
             {shard.name: location.root(shard.root) for shard in tx.shards()},
-            tables,
-            {fragment.path: fragment for fragment in tx.fragments() if fragment.table in tables},
-            {shard.id: shard.name for shard in every},
+            {shard.id: shard.name for shard in tx.shards(removed=True)},
+            tuple(tables),
             tx.commits_of_files(),
             frozenset(path for _, path in tx.known_paths()),
-            indexes,
-            {table: max(tx.overwrites(table), default=0) for table in tables},
         )

@@ -13,9 +13,8 @@ catalog knew. The rules by which files of one table become one state again:
   exact when writes came one after another. Copies know the commits of their rows.
 - What an overwrite hid stays hidden.
 
-What files cannot tell, `TablePlan.doubts` says: the order of writes that began after the same
-commit, and that a write whose process died before it committed looks like any other. When files were
-changed tells nothing: a copy or a backup may have given them other times.
+What files cannot tell, `StorePlan.doubts` says. When files were changed tells nothing: a copy or a backup may
+have given them other times.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from elasticscan.metadata import FRAGMENT, INDEX_RUN, IndexInfo, Manifest, Seal, TableInfo
+from elasticscan.metadata import FRAGMENT, INDEX_RUN, Fragment, IndexInfo, Manifest, Seal, TableInfo
 from elasticscan.topology import SlotSet
 
 OVERWRITE, MOVE = "overwrite", "move"
@@ -36,22 +34,36 @@ class FoundFile:
     """A whole file below one of the roots.
 
     Attributes:
-        root: number of the root, in the order in which they were named.
+        root: number of the root, from 1 on, in the order in which they were named.
     """
 
     root: int
     manifest: Manifest
     seal: Seal
 
+    @property
+    def newest(self) -> int:
+        """The newest commit of its rows, as far as it knows."""
+        return self.manifest.max_commit or self.manifest.after_commit + 1
 
-@dataclass(frozen=True, slots=True)
-class PlannedPiece:
-    """A fragment, the slots that it counts for, and the commits of its rows."""
-
-    file: FoundFile
-    slots: SlotSet
-    min_commit: int
-    max_commit: int
+    def fragment(self, slots: SlotSet, first: int, last: int) -> Fragment:
+        """Return it as the reader of pages takes it, for some slots; its root stands in for its shard."""
+        return Fragment(
+            id=0,
+            table=self.manifest.table,
+            shard=self.root,
+            path=self.manifest.path,
+            slots=slots,
+            rows=self.manifest.rows,
+            bytes=self.seal.bytes,
+            unique=self.manifest.unique,
+            tombstones=self.manifest.tombstones,
+            versioned=first < last,
+            tail=self.seal.tail,
+            digest=self.seal.digest,
+            min_commit=first,
+            max_commit=last,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,138 +72,142 @@ class TablePlan:
 
     Attributes:
         name: under which it is made; not its own where another table took that.
-        pieces: what its rows are in, oldest first.
+        fragments: what its rows are in, oldest first; their shards are numbers of roots.
         floor: commits before this one were overwritten.
-        doubts: what the files could not tell, as sentences.
-        definition: of a usable catalog; None where only files define the columns.
+        info: its definition; None where only its files define the columns.
+        files: of fragments that define them, the newest definition first.
     """
 
     name: str
-    pieces: tuple[PlannedPiece, ...]
+    fragments: tuple[Fragment, ...]
     floor: int
     indexes: tuple[IndexInfo, ...]
-    doubts: tuple[str, ...]
-    definition: TableInfo | None = None
-
-    @property
-    def table(self) -> int:
-        """The table's id in the damaged store."""
-        return self.pieces[0].file.manifest.table
+    info: TableInfo | None = None
+    files: tuple[FoundFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlan:
-    """A whole store to be made again, and the files of other stores, which stay out."""
+    """A whole store to be made again.
 
-    store: str
+    Attributes:
+        lost: what is known to be gone, as sentences.
+        doubts: what could not be known, as sentences.
+    """
+
     slots: int
     hash: str
     tables: tuple[TablePlan, ...]
-    foreign: tuple[FoundFile, ...]
+    lost: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
-def plan_repair(
-    files: Iterable[FoundFile],
-    store: str | None = None,
-    indexes: Mapping[int, tuple[IndexInfo, ...]] | None = None,
-) -> StorePlan | None:
-    """Sort files into tables.
+def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> StorePlan | None:
+    """Sort the files of the store that has most of them into tables; None without any.
 
     Args:
-        files: all that are whole.
-        store: the id of the one that is wanted; by default that of most files.
-        indexes: by table, where they are known; by default the ones that files define.
-
-    Returns:
-        None when there is no file of the store.
+        unreadable: why other files cannot be read, by path.
     """
-    whole = list(files)
-    counts = Counter(file.manifest.store for file in whole)
-    store_id = store or (counts.most_common(1)[0][0] if counts else None)
-    own = [file for file in whole if file.manifest.store == store_id]
-    if not own or store_id is None:
+    if not files:
         return None
+    store = Counter(file.manifest.store for file in files).most_common(1)[0][0]
     by_table: dict[int, list[FoundFile]] = {}
-    for file in own:
-        by_table.setdefault(file.manifest.table, []).append(file)
-    newest = max(own, key=lambda file: file.manifest.began_at).manifest
-    names = _names(by_table)
-    plans = (
-        _plan_table(
-            names[table],
-            by_table[table],
-            _indexes(by_table[table]) if indexes is None else indexes.get(table, ()),
-        )
-        for table in sorted(by_table)
+    for file in files:
+        if file.manifest.store == store:
+            by_table.setdefault(file.manifest.table, []).append(file)
+    newest = max((file for own in by_table.values() for file in own), key=_began_at)
+    doubts = [
+        "files that are gone altogether are not noticed",
+        "tables and indexes that were dropped shortly before may have come back",
+        "writes count as committed, also a last one whose process died, and in the order in which they began",
+        "rows that an overwrite by no rows replaced may have come back",
+    ]
+    foreign = len(files) - sum(map(len, by_table.values()))
+    if foreign:
+        doubts.append(f"{foreign} files are of another store and were left out")
+    names = _names(by_table, doubts)
+    plans = [_plan_table(names[table], by_table[table]) for table in sorted(by_table)]
+    tables = tuple(plan for plan in plans if plan.fragments)
+    known = max((fragment.max_commit for plan in tables for fragment in plan.fragments), default=0)
+    doubts.append(
+        f"files know rows up to commit {known}: those that were not flushed from the log are lost with it"
     )
-    foreign = tuple(file for file in whole if file.manifest.store != store_id)
-    tables = tuple(plan for plan in plans if plan.pieces)
-    return StorePlan(store_id, newest.store_slots, newest.store_hash, tables, foreign)
+    lost = tuple(_describe_unreadable(unreadable, by_table))
+    return StorePlan(newest.manifest.store_slots, newest.manifest.store_hash, tables, lost, tuple(doubts))
 
 
-def _names(by_table: Mapping[int, Sequence[FoundFile]]) -> dict[int, str]:
+def _began_at(file: FoundFile) -> float:
+    return file.manifest.began_at
+
+
+def _names(by_table: Mapping[int, Sequence[FoundFile]], doubts: list[str]) -> dict[int, str]:
     """Return a name for each table. Of several that had one name, the newest keeps it."""
     names: dict[int, str] = {}
-    taken: set[str] = set()
     for table in sorted(by_table, reverse=True):
-        name = by_table[table][0].manifest.table_name
-        names[table] = name if name not in taken else f"{name[:50]}_{table}"
-        taken.add(names[table])
+        own = names[table] = by_table[table][0].manifest.table_name
+        if list(names.values()).count(own) > 1:
+            names[table] = f"{own[:50]}_{table}"
+            doubts.append(
+                f"table {own!r} was dropped and made again; the older one comes back as {names[table]!r}"
+            )
     return names
 
 
-def _plan_table(name: str, files: Sequence[FoundFile], indexes: tuple[IndexInfo, ...]) -> TablePlan:
+def _describe_unreadable(
+    unreadable: Mapping[str, str], by_table: Mapping[int, Sequence[FoundFile]]
+) -> Iterable[str]:
+    """Describe the losses by files of which nothing is known but their directory."""
+    names = {f"t{table}": repr(files[0].manifest.table_name) for table, files in by_table.items()}
+    for path, why in sorted(unreadable.items()):
+        directory = path.split("/")[0]
+        name = names.get(directory, f"in {directory}, which no whole file names")
+        yield f"table {name}: a file whose footer cannot be read, so its rows and slots are not known: {why}"
+
+
+def _plan_table(name: str, files: Sequence[FoundFile]) -> TablePlan:
     fragments = [file for file in files if file.manifest.kind == FRAGMENT]
-    merges = [file for file in fragments if file.manifest.replaces]
-    late = _never_entered(merges)
-    merges = [file for file in merges if (file.root, file.manifest.path) not in late]
-    left = [file for file in fragments if (file.root, file.manifest.path) not in late]
-    complete = [file for file in left if file.manifest.complete]
-    left = [file for file in left if file.manifest.superseded_at is None]
-    pieces = [_piece(file, _living_slots(file, complete, merges)) for file in left]
-    pieces = sorted((p for p in pieces if p.slots), key=lambda p: (p.min_commit, p.file.manifest.began_at))
-    floor = max((p.min_commit for p in pieces if p.file.manifest.operation == OVERWRITE), default=0)
-    doubts = [*_same_name(name, files), *_order_doubts(name, pieces), *_last_writes(name, pieces)]
-    return TablePlan(name, tuple(pieces), floor, indexes, tuple(doubts))
+    late = {id(merge) for merge in _never_entered([file for file in fragments if file.manifest.replaces])}
+    entered = sorted((file for file in fragments if id(file) not in late), key=_began_at)
+    floor, pieces = 0, list[tuple[Fragment, FoundFile]]()
+    for file in entered:
+        slots = _living_slots(file, entered)
+        if file.manifest.superseded_at is None and slots:
+            first = file.manifest.min_commit if file.manifest.max_commit else file.newest
+            pieces.append((file.fragment(slots, first, file.newest), file))
+            floor = max(floor, first if file.manifest.operation == OVERWRITE else 0)
+    pieces.sort(key=lambda piece: piece[0].min_commit)
+    # Of one definition, too, the newest file says how the table is compressed by now.
+    defining = sorted((file for _, file in pieces), key=_definition_age, reverse=True)
+    return TablePlan(name, tuple(f for f, _ in pieces), floor, _indexes(files), files=tuple(defining))
 
 
-def _never_entered(merges: Sequence[FoundFile]) -> set[tuple[int, str]]:
+def _definition_age(file: FoundFile) -> tuple[int, int, float]:
+    return file.manifest.definition, file.manifest.after_commit, file.manifest.began_at
+
+
+def _never_entered(merges: Sequence[FoundFile]) -> list[FoundFile]:
     """Return merges whose sources another merge replaced too: that one came first, or this was a stage."""
-    sources = {id(m): {(m.root, path) for path in m.manifest.replaces} for m in merges}
+    sources = {id(merge): {(merge.root, path) for path in merge.manifest.replaces} for merge in merges}
 
     def is_later(other: FoundFile, merge: FoundFile) -> bool:
-        own, theirs = sources[id(merge)], sources[id(other)]
-        if merge.manifest.write == other.manifest.write or not merge.manifest.slots <= other.manifest.slots:
+        mine, its = merge.manifest, other.manifest
+        if mine.write == its.write or not mine.slots <= its.slots:
             return False  # what one merge wrote has the same sources
-        ages = [(file.manifest.began_at, file.manifest.path) for file in (merge, other)]
-        return own < theirs or (own == theirs and ages[0] < ages[1])
+        own, theirs = sources[id(merge)], sources[id(other)]
+        return own < theirs or (own == theirs and (mine.began_at, mine.path) < (its.began_at, its.path))
 
-    return {(merge.root, merge.manifest.path) for merge in merges if any(is_later(m, merge) for m in merges)}
-
-
-def _piece(file: FoundFile, slots: SlotSet) -> PlannedPiece:
-    manifest = file.manifest
-    if manifest.max_commit:
-        return PlannedPiece(file, slots, manifest.min_commit, manifest.max_commit)
-    commit = _newest(manifest)
-    return PlannedPiece(file, slots, commit, commit)
+    return [merge for merge in merges if any(is_later(other, merge) for other in merges)]
 
 
-def _newest(manifest: Manifest) -> int:
-    """Return the newest commit of a file's rows, as far as it knows."""
-    return manifest.max_commit or manifest.after_commit + 1
-
-
-def _living_slots(file: FoundFile, complete: Iterable[FoundFile], merges: Iterable[FoundFile]) -> SlotSet:
+def _living_slots(file: FoundFile, entered: Iterable[FoundFile]) -> SlotSet:
     """Return the slots of a file without merged ones, or ones moved to where a file has all rows."""
     slots = file.manifest.slots
-    for merge in merges:
-        if merge.root == file.root and file.manifest.path in merge.manifest.replaces:
-            slots -= merge.manifest.slots
-    for other in complete:
+    for other in entered:
+        if other.root == file.root and file.manifest.path in other.manifest.replaces:
+            slots -= other.manifest.slots
         # A move wrote it where the tablet had not been; if the tablet was there once, it had left meanwhile.
         has_moved = other.root != file.root or other.manifest.operation == MOVE
-        if has_moved and _newest(file.manifest) <= other.manifest.max_commit:
+        if other.manifest.complete and has_moved and file.newest <= other.manifest.max_commit:
             slots -= _later(other.manifest, file.manifest) & other.manifest.slots
     return slots
 
@@ -209,44 +225,8 @@ def _later(manifest: Manifest, than: Manifest) -> SlotSet:
 def _indexes(files: Iterable[FoundFile]) -> tuple[IndexInfo, ...]:
     """Return the definitions that runs carry; of several under one name, the one that was built last."""
     by_name: dict[str, IndexInfo] = {}
-    runs = [file.manifest for file in files if file.manifest.kind == INDEX_RUN]
-    for manifest in sorted(runs, key=lambda m: m.began_at):
-        if manifest.index is not None:
-            name, kind, columns, include, _ = manifest.index
+    for file in sorted(files, key=_began_at):
+        if file.manifest.kind == INDEX_RUN and file.manifest.index is not None:
+            name, kind, columns, include, _ = file.manifest.index
             by_name[name] = IndexInfo(0, 0, name, kind, tuple(columns), tuple(include))
     return tuple(by_name[name] for name in sorted(by_name))
-
-
-def _same_name(name: str, files: Sequence[FoundFile]) -> list[str]:
-    own = files[0].manifest.table_name
-    if own == name:
-        return []
-    return [f"table {own!r} was dropped and made again; the older one comes back as {name!r}"]
-
-
-def _order_doubts(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
-    """Doubts about writes that began after the same commit: no file says which was committed first."""
-    began: dict[str, tuple[float, int]] = {}
-    for piece in pieces:
-        manifest = piece.file.manifest
-        if not manifest.max_commit:
-            began[manifest.write] = (manifest.began_at, piece.min_commit)
-    ordered = sorted(began, key=began.__getitem__)
-    overlapping = sum(began[later][1] <= began[earlier][1] for earlier, later in pairwise(ordered))
-    if not overlapping:
-        return []
-    doubt = (
-        f"{overlapping} writes overlapped others or were never committed; of rows written twice, the later"
-    )
-    return [f"table {name!r}: {doubt} write was taken"]
-
-
-def _last_writes(name: str, pieces: Sequence[PlannedPiece]) -> list[str]:
-    """Doubts about last writes: no file was staged after them, so none proves their commit."""
-    committed = max((piece.file.manifest.after_commit for piece in pieces), default=0)
-    last = {
-        p.file.manifest.write for p in pieces if not p.file.manifest.max_commit and p.min_commit > committed
-    }
-    if not last:
-        return []
-    return [f"table {name!r}: its last write was taken as committed; if its process died before, it was not"]

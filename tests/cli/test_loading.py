@@ -51,14 +51,6 @@ def test_a_file_makes_a_table_with_the_types_of_its_values(
     assert "5,000 rows loaded into t" in shell.ok("load", empty, "t", tmp_path / name)
 
 
-def test_a_missing_table_needs_a_primary_key(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,v\n1,a\n")
-    code, reported = shell.fails("load", empty, "t", tmp_path / "r.csv")
-    assert code == 2
-    assert "--primary-key" in reported
-    assert "id, v" in reported
-
-
 def test_what_a_scan_wrote_as_csv_loads_as_it_was(shell: Shell, empty: str, tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("v", pa.string())])
     rows = [
@@ -77,69 +69,3 @@ def test_what_a_scan_wrote_as_csv_loads_as_it_was(shell: Shell, empty: str, tmp_
         assert again[:4] == rows
         assert math.isnan(again[4]["x"])
         assert again[4]["v"] == "nan"
-
-
-def test_a_spelling_of_null_can_be_named(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,v,w\n1,NA,-\n2,NA,3\n")
-    shell.ok("load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--null", "-", "--null", "NA")
-    assert read(empty).to_pylist() == [{"id": 1, "v": None, "w": None}, {"id": 2, "v": None, "w": 3}]
-
-
-def test_a_shard_key_and_a_compression_are_kept(shell: Shell, empty: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("a,b\n1,1\n1,2\n")
-    key = ["--primary-key", "a,b", "--shard-key", "a", "--compression", "zstd"]
-    shell.ok("load", empty, "t", tmp_path / "r.csv", *key)
-    (found,) = shell.json("tables", empty)
-    assert (found["primary_key"], found["shard_key"], found["compression"]) == (["a", "b"], ["a"], "zstd")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reported"),
-    [
-        ("missing.csv", None, "No such file"),
-        ("empty.csv", b"", "Empty CSV"),
-        ("bad.parquet", b"not parquet", "bad.parquet"),
-        ("bad.arrow", b"not arrow", "bad.arrow"),
-        ("rows.xlsx", b"", "no name of a known format"),
-        ("rows", b"", "no name of a known format"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named(
-    shell: Shell, empty: str, tmp_path: Path, name: str, content: bytes | None, reported: str
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    code, message = shell.fails("load", empty, "t", tmp_path / name, "--primary-key", "id")
-    assert code == 2
-    assert reported in message
-    assert name in message
-
-
-@pytest.mark.parametrize("given", ["v", "v=", "v=colour", "=int64x"])
-def test_a_type_that_is_none_is_refused(shell: Shell, empty: str, tmp_path: Path, given: str) -> None:
-    (tmp_path / "r.csv").write_text("id,v\n1,a\n")
-    code, reported = shell.fails(
-        "load", empty, "t", tmp_path / "r.csv", "--primary-key", "id", "--type", given
-    )
-    assert code == 2
-    assert "type" in reported
-
-
-def test_a_key_that_the_table_does_not_have_is_an_error(shell: Shell, uri: str, tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text("id,name,value\n1,x,1.5\n")
-    for option in ("--primary-key", "--shard-key"):
-        code, reported = shell.fails("load", uri, "t", tmp_path / "r.csv", option, "nope")
-        assert code == 2
-        assert f"{option[2:].replace('-', '_')} 'nope', but table 't' has 'id'" in reported
-    shell.ok("load", uri, "t", tmp_path / "r.csv", "--primary-key", "id", "--shard-key", "id")
-
-
-def test_csv_with_other_delimiters_and_without_names_is_loaded(
-    shell: Shell, empty: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a.txt").write_text("1;x\n2;y\n")
-    words = ("--format", "csv", "--delimiter", ";", "--column-names", "id,name")
-    assert shell.json("load", empty, "t", tmp_path / "a.txt", "--primary-key", "id", *words)["rows"] == 2
-    (tmp_path / "b.csv").write_text("name\tid\nz\t3\n")
-    shell.ok("load", empty, "t", tmp_path / "b.csv", "--delimiter", r"\t")
-    assert '{"id": 3, "name": "z"}' in shell.ok("scan", empty, "t", "--json")

@@ -128,9 +128,9 @@ def footer_bit(place: Path, model: Model, disks: Disks, rng: random.Random) -> D
     return Damage(f"a bit of byte {at} of {key}, in its footer", frozenset({key}))
 
 
-@kind(often=("repair",))
+@kind(when="before", often=("repair",), catalog=True)
 def swapped_columns_below_a_repair(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-    """The footer is sound for Arrow; only two columns of one type have each other's names."""
+    """The footer is sound for Arrow; two columns of one type have swapped names, and no catalog knows."""
     key, path = rng.choice([one for one in _fragments(place, model) if not one[0][1].startswith("t1/")])
     content = bytearray(path.read_bytes())
     # A flatbuffer's string: its length, its bytes, a zero.
@@ -138,6 +138,7 @@ def swapped_columns_below_a_repair(place: Path, model: Model, disks: Disks, rng:
     assert min(k, v) > 3, "the footer names both"
     content[k], content[v] = content[v], content[k]
     path.write_bytes(content)
+    (place / CATALOG).write_bytes(b"")
     return Damage(f"the names of two columns at bytes {k} and {v} of {key}", frozenset({key}))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import sqlite3
@@ -13,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from elasticscan.base import limits
 from elasticscan.base.errors import AlreadyExists, InvalidOption, StoreDamaged, StoreNotFound
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.store import Store, repair_store
-from elasticscan.store.repair.plan import FoundFile, plan_repair
+from elasticscan.store.repair.plan import FoundFile, TablePlan, plan_repair
 from elasticscan.topology import SlotSet
 
 ROWS_IN_FILES = True
@@ -97,6 +97,18 @@ def test_a_store_without_its_catalog_comes_back_as_it_was(tmp_path: Path, seed: 
         assert store.verify() == []
         store.table("t").upsert(pa.table({"id": [1], "v": ["more"], "n": [1]}, SCHEMA))
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "old").rglob("*"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_with_its_catalog_comes_back_with_the_rows_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(limits, "INLINE_BYTES", 64 << 10)
+    oracle = lived_in(tmp_path / "old", seed)
+    report = repair_store(tmp_path / "old", tmp_path / "new")
+    assert (report.tables, report.lost) == ({"t": len(oracle)}, [])
+    with Store.open(tmp_path / "new") as store:
+        assert rows_in(store) == oracle
 
 
 @pytest.mark.parametrize("with_catalog", [True, False])
@@ -227,20 +239,36 @@ def test_a_file_that_is_gone_is_named_by_what_the_catalog_knows(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("with_catalog", [True, False])
-def test_a_file_in_the_trash_is_taken_when_the_catalog_says_that_it_is_alive(
-    tmp_path: Path, with_catalog: bool
-) -> None:
-    file = three_writes(tmp_path / "old")[1]
-    trash = tmp_path / "old" / "shards" / "a" / "trash" / "1700000000" / "t1"
+def test_a_file_in_the_trash_is_left_out_and_named(tmp_path: Path, with_catalog: bool) -> None:
+    old, file = tmp_path / "old", three_writes(tmp_path / "old")[1]
+    trash = old / "shards" / "a" / "trash" / "1700000000" / "t1"
     trash.mkdir(parents=True)
     file.rename(trash / file.name)
     if not with_catalog:
-        (tmp_path / "old" / "catalog.db").write_bytes(b"")
-    report = repair_store(tmp_path / "old", tmp_path / "new")
-    assert report.lost == []
-    assert report.tables == {"t": 300 if with_catalog else 200}
-    assert any("1 files lie in the trash" in text for text in report.doubts) == (not with_catalog)
-    assert (trash / file.name).exists()
+        (old / "catalog.db").write_bytes(b"")
+    report = repair_store(old, tmp_path / "new")
+    assert report.tables == {"t": 200}
+    said = report.lost if with_catalog else report.doubts
+    assert any("in the trash" in text for text in said)
+    if with_catalog:
+        with Store.open(old) as store:
+            store.collect_garbage()
+        report = repair_store(old, tmp_path / "newer")
+        assert (report.tables, report.lost) == ({"t": 300}, [])
+
+
+def test_what_a_merge_replaced_is_taken_where_the_merged_file_is_gone(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    three_writes(old)
+    with Store.open(old) as store:
+        before = rows_in(store)
+        store.compact()
+        (merged,) = store.context.table_state(1, store.status()["snapshot"]).fragments
+    (old / "shards" / "a" / merged.path).unlink()
+    report = repair_store(old, tmp_path / "new")
+    assert (report.tables, len(report.lost)) == ({"t": 300}, 1)
+    with Store.open(tmp_path / "new") as store:
+        assert rows_in(store) == before
 
 
 def test_a_shard_that_is_gone_is_named_wherever_it_was(tmp_path: Path) -> None:
@@ -322,6 +350,7 @@ def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
         store.create_table("empty", SCHEMA, ["id"])
         store.table("t").create_index("by_n", ["n"])
         store.table("t").drop_index("by_n")
+        store.table("t").set_retention("2h")
         shutil.copytree(old, tmp_path / "alongside")
     # A write to a copy, whose file is brought here: this catalog never heard of it.
     with Store.open(tmp_path / "alongside") as beside:
@@ -330,11 +359,13 @@ def test_what_was_dropped_or_never_committed_stays_away(tmp_path: Path) -> None:
     (strange,) = set((tmp_path / "alongside" / "shards" / "a" / "t1").glob("*.arrow")) - before
     shutil.copy(strange, old / "shards" / "a" / "t1")
     report = repair_store(old, tmp_path / "new")
-    assert (report.tables, report.lost) == ({"t": 300}, [])
-    assert ["1 files of writes" in report.doubts[0], "'empty'" in report.doubts[1]] == [True, True]
-    assert len(report.doubts) == 2
+    assert (report.tables, report.lost) == ({"t": 300, "empty": 0}, [])
+    (doubt,) = report.doubts
+    assert doubt.startswith("1 files that the catalog does not know")
     with Store.open(tmp_path / "new") as store:
         assert (rows_in(store)[7], store.table("t").indexes()) == (("x 7", 7), ())
+        assert store.status()["tables"][1]["retention_seconds"] == 7_200
+        assert store.table("t").definition.created_commit == store.table("t").history()[0].number
 
 
 def test_a_catalog_that_is_older_than_the_files_is_not_believed(tmp_path: Path) -> None:
@@ -347,14 +378,6 @@ def test_a_catalog_that_is_older_than_the_files_is_not_believed(tmp_path: Path) 
     report = repair_store(old, tmp_path / "new")
     assert report.tables == {"t": 350}
     assert any("older than the files" in text for text in report.doubts)
-
-
-def test_times_of_files_do_not_count(tmp_path: Path) -> None:
-    for file in three_writes(tmp_path / "old"):
-        os.utime(file, (4e9, 4e9))
-    (tmp_path / "old" / "catalog.db").unlink()
-    report = repair_store(tmp_path / "old", tmp_path / "new")
-    assert not any("overlapped others" in text for text in report.doubts)
 
 
 @pytest.mark.parametrize("into", ["old/x", "old/shards/a/x", ".", "link/x"])
@@ -429,30 +452,31 @@ def found(path: str, after: int, began: float, **changes: object) -> FoundFile:
     return FoundFile(root, replace(manifest, **changes), Seal(1, 1, 1))  # type: ignore[arg-type]
 
 
-def test_writes_that_ran_at_the_same_time_are_reported() -> None:
-    plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0)])
+def plan_of(*files: FoundFile) -> TablePlan:
+    """The plan of the only table."""
+    plan = plan_repair(files, {})
     assert plan is not None
-    assert [piece.min_commit for piece in plan.tables[0].pieces] == [2, 3]
-    assert not any("overlapped others" in text for text in plan.tables[0].doubts)
-    plan = plan_repair([found("a", 1, 10.0), found("b", 1, 11.0)])
-    assert plan is not None
-    assert any("overlapped others" in text for text in plan.tables[0].doubts)
+    (table,) = plan.tables
+    return table
+
+
+def test_writes_that_ran_at_the_same_time_count_in_the_order_in_which_they_began() -> None:
+    fragments = plan_of(found("b", 1, 11.0), found("c", 2, 9.0), found("a", 1, 10.0)).fragments
+    assert [(fragment.path, fragment.min_commit) for fragment in fragments] == [("a", 2), ("b", 2), ("c", 3)]
 
 
 def test_what_a_compaction_replaced_does_not_count() -> None:
     merged = found("c", 2, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
-    plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0), merged, found("d", 3, 13.0)])
-    assert plan is not None
-    assert [piece.file.manifest.path for piece in plan.tables[0].pieces] == ["c", "d"]
+    plan = plan_of(found("a", 1, 10.0), found("b", 2, 11.0), merged, found("d", 3, 13.0))
+    assert [f.path for f in plan.fragments] == ["c", "d"]
 
 
 def test_a_merge_of_some_slots_leaves_the_others_where_they_were() -> None:
     merged = found(
         "m", 3, 12.0, operation="compact", replaces=("a", "b"), slots=SlotSet.span(0, 4), max_commit=3
     )
-    plan = plan_repair([found("a", 1, 10.0), found("b", 2, 11.0), merged])
-    assert plan is not None
-    serving = {piece.file.manifest.path: str(piece.slots) for piece in plan.tables[0].pieces}
+    plan = plan_of(found("a", 1, 10.0), found("b", 2, 11.0), merged)
+    serving = {f.path: str(f.slots) for f in plan.fragments}
     assert serving == {"a": "4-16", "b": "4-16", "m": "0-4"}
 
 
@@ -460,9 +484,8 @@ def test_a_merge_that_was_never_entered_does_not_count() -> None:
     stage = found("s", 3, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
     merged = found("m", 3, 12.0, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
     twin = found("n", 3, 12.5, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
-    plan = plan_repair([found("c", 3, 11.5), stage, merged, twin])
-    assert plan is not None
-    assert [piece.file.manifest.path for piece in plan.tables[0].pieces] == ["n"]
+    plan = plan_of(found("c", 3, 11.5), stage, merged, twin)
+    assert [f.path for f in plan.fragments] == ["n"]
 
 
 def test_rows_that_are_newer_than_a_merge_elsewhere_count_where_they_were() -> None:
@@ -480,9 +503,8 @@ def test_rows_that_are_newer_than_a_merge_elsewhere_count_where_they_were() -> N
             max_commit=4,
         ),
     )
-    plan = plan_repair([left, merged])
-    assert plan is not None
-    assert {piece.file.manifest.path for piece in plan.tables[0].pieces} == {"a", "c"}
+    plan = plan_of(left, merged)
+    assert {f.path for f in plan.fragments} == {"a", "c"}
 
 
 def test_slots_that_moved_to_a_compaction_elsewhere_do_not_count_where_they_were() -> None:
@@ -499,12 +521,11 @@ def test_slots_that_moved_to_a_compaction_elsewhere_do_not_count_where_they_were
         min_commit=2,
         max_commit=4,
     )
-    plan = plan_repair([left, merged])
-    assert plan is not None
-    assert {p.file.manifest.path: str(p.slots) for p in plan.tables[0].pieces} == {"a": "8-16", "c": "0-8"}
+    plan = plan_of(left, merged)
+    assert {f.path: str(f.slots) for f in plan.fragments} == {"a": "8-16", "c": "0-8"}
 
 
 def test_of_two_tables_of_one_name_the_newer_keeps_it() -> None:
-    plan = plan_repair([found("a", 1, 10.0), found("b", 5, 20.0, table=2)])
+    plan = plan_repair([found("a", 1, 10.0), found("b", 5, 20.0, table=2)], {})
     assert plan is not None
     assert [table.name for table in plan.tables] == ["t_1", "t"]

@@ -14,7 +14,7 @@ from elasticscan.base import limits
 from elasticscan.base.errors import AlreadyExists, InvalidKey, RowsChanged, StoreDamaged
 from elasticscan.catalog.entries import ROWS
 from elasticscan.metadata import MEMORY, StagedFragment
-from elasticscan.store import Store, Table
+from elasticscan.store import Store, Table, repair_store
 from elasticscan.store.writing import small_commits, staging
 from elasticscan.store.writing.publishing import publish
 
@@ -208,3 +208,25 @@ def test_rows_in_files_are_for_those_who_ask_for_none_in_the_log(
     monkeypatch.setattr(limits, "INLINE_BYTES", 0)
     store.table("t").upsert(rows(0, 1))
     assert in_log(store) == 0
+
+
+def test_a_repair_takes_rows_from_a_log_that_is_whole_and_says_which_are_lost_with_another(
+    store: Store, tmp_path: Path
+) -> None:
+    table = store.table("t")
+    table.upsert(rows(0, 50))
+    table.compact()
+    flushed = store.status()["snapshot"]
+    table.upsert(rows(40, 60, "b"))
+    table.delete([0])
+    wanted = table.scan().to_table().sort_by("id")
+    store.close()
+    report = repair_store(store.uri, tmp_path / "new")
+    assert (report.tables, report.lost, report.doubts) == ({"t": 59}, [], [])
+    with Store.open(tmp_path / "new") as repaired:
+        assert repaired.table("t").scan().to_table().sort_by("id").equals(wanted)
+        assert repaired.table("t").scan(filter="k = 1", index="by_k").count() == 9
+    (Path(store.uri) / "catalog.db").unlink()
+    report = repair_store(store.uri, tmp_path / "older")
+    assert report.tables == {"t": 50}
+    assert any(f"files know rows up to commit {flushed}" in text for text in report.doubts)
