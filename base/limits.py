@@ -18,8 +18,8 @@ MAX_SLOTS: Final = 65_536  # a slot fits two bytes
 DEFAULT_TABLETS: Final = 64
 
 # What one request for a page may return; whichever limit is met first ends the page. A page is a record batch
-# of a fragment as it stands, also with the rows that later commits added to it: an eighth more, at most.
-DEFAULT_PAGE_ROWS: Final = 147_456
+# of a fragment as it stands, also with the rows that later commits added to it: half as many more, at most.
+DEFAULT_PAGE_ROWS: Final = 196_608
 DEFAULT_PAGE_BYTES: Final = 16 << 20
 MAX_PAGE_ROWS: Final = 1 << 24
 MAX_PAGE_BYTES: Final = 1 << 40
