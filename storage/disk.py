@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import secrets
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -103,9 +104,9 @@ class Disk(Protocol):
         """Give a file another path; fine when it is gone already. Raises `ShardUnavailable`."""
 
     def note(self, path: str, content: bytes) -> None:
-        """Put a small file in the place of another, at once and unflushed: after a power cut it may be torn.
+        """Put a small file in the place of another: after a power cut it is there, or the one before.
 
-        Raises `DiskFull`, `ShardUnavailable`.
+        Several processes may do it at once. Raises `DiskFull`, `ShardUnavailable`.
         """
 
     def list(self) -> list[tuple[str, float]]:
@@ -154,8 +155,20 @@ class LocalDisk:
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
+        with self._renamed(path, ".unfinished") as file:
+            yield file
+        with _telling(self.root, path):
+            flush_directory((self.root / path).parent)
+
+    def note(self, path: str, content: bytes) -> None:
+        with self._renamed(path, f".{secrets.token_hex(8)}.unfinished") as file:
+            file.write(content)
+
+    @contextmanager
+    def _renamed(self, path: str, end: str) -> Iterator[BinaryIO]:
+        """Write a file under a name with another end, flush it, and give it its name."""
         target = self.root / path
-        unfinished = target.with_name(target.name + ".unfinished")
+        unfinished = target.with_name(target.name + end)
         self._check_root()
         with _telling(self.root, path):
             try:
@@ -167,7 +180,6 @@ class LocalDisk:
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(unfinished, target)
-                flush_directory(target.parent)
             except BaseException:
                 with suppress(OSError):
                     unfinished.unlink()
@@ -195,23 +207,6 @@ class LocalDisk:
             _make_directories(self.root, target.parent, self.root.stat())
             with suppress(FileNotFoundError):
                 os.replace(self.root / path, target)
-
-    def note(self, path: str, content: bytes) -> None:
-        self._check_root()
-        with _telling(self.root, path):
-            handle = os.open(self.root / path, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                state = os.fstat(handle)
-                if not state.st_size:
-                    _give(handle, self.root.stat())
-                if state.st_nlink == 1:
-                    os.pwrite(handle, content, 0)  # in one piece: a reader sees the old or the new one
-                    os.ftruncate(handle, len(content))
-            finally:
-                os.close(handle)
-            if state.st_nlink > 1:  # a copy of the root by hard links has it too, and keeps the old one
-                with self.create(path) as file:
-                    file.write(content)
 
     def list(self) -> list[tuple[str, float]]:
         self._check_root()

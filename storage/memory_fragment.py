@@ -109,7 +109,7 @@ class _HeldFiles:
         raise NotImplementedError("a file in memory keeps its path")
 
     def note(self, path: str, content: bytes) -> None:
-        raise NotImplementedError("there are no marks in memory")
+        raise NotImplementedError("there are no markers in memory")
 
     def list(self) -> list[tuple[str, float]]:
         return []

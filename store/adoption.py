@@ -17,7 +17,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.marks import next_incarnation
 from elasticscan.store.roots import Mark
 from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.markers import read_mark, read_marker, write_mark, write_marker
+from elasticscan.store.roots.markers import alone_at, check_not_ahead, check_owner, read_marker, write_marker
 from elasticscan.topology import Shard
 
 
@@ -59,12 +59,24 @@ def settle_copy(context: Context) -> None:
                 "it, or run `elasticscan adopt` to make it their owner",
                 original=identity.home.path,
             )
+        # A copy that has gone on since is known by what its roots know beyond this.
+        mark = Mark(incarnation, identity.layout, identity.last_commit)
         for shard in active:
-            context.check_root(shard.id)
+            _check_copied(context, shard, mark)
         mine = [shard for shard in shards if context.location.is_inside(shard.root)]
-        _mark(context, mine, {shard.id for shard in active}, incarnation)
+        _take_over(context, mine, {shard.id for shard in active}, mark)
         tx.take_incarnation(incarnation, here, (0, 0))
     context.note_newest(shard.id for shard in active)
+
+
+def _check_copied(context: Context, shard: Shard, mark: Mark) -> None:
+    """Raise unless a root was copied with the catalog, or was made the copy's own before it was cut off."""
+    root, expected = context.root_of(shard.id), context.marker_of(shard.id)
+    found, begun = read_marker(context.disk_of(shard.id), root), context.marker_of(shard.id, mark)
+    is_begun = found is not None and found.owner == begun.owner
+    check_not_ahead(
+        check_owner(found, root, begun if is_begun else expected), root, (mark.layout, mark.commit)
+    )
 
 
 def adopt(context: Context) -> Adopted:
@@ -91,7 +103,7 @@ def adopt(context: Context) -> Adopted:
             missing += [(shard.name, path) for path in lost]
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
-        _mark(context, every, {shard.id for shard in active}, incarnation)
+        _take_over(context, every, {shard.id for shard in active}, Mark(incarnation, layout, commit))
         tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
     context.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing))
@@ -100,40 +112,36 @@ def adopt(context: Context) -> Adopted:
 def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str], tuple[int, int]]:
     """Return the files that a root lacks, and the (layout, commit) that is known there."""
     disk, root = context.disk_of(shard.id), context.root_of(shard.id)
-    marker = read_marker(disk, root)
+    marker, expected = read_marker(disk, root), context.marker_of(shard.id)
     files = {path for path, _ in disk.list()}
     lost = sorted(live - files)
-    expected = context.marker_of(shard.id)
-    if marker is None and lost:
+    layout = commit = 0
+    if marker is not None:  # of whichever incarnation
+        check_owner(marker, root, replace(expected, incarnation=marker.incarnation))
+        layout, commit = marker.layout, marker.commit
+    elif lost:
         raise ShardUnavailable(
             f"{place_of(root)} has no marker and lacks {len(lost)} files of {expected}; mount its disk",
             root=str(place_of(root)),
             shard=shard.name,
         )
-    if marker is not None and (marker.store, marker.shard) != (expected.store, expected.shard):
-        raise WrongRoot(
-            f"{place_of(root)} should be {expected}, but it is {marker}; mount each disk where its shard is",
-            root=str(place_of(root)),
-            wanted=str(expected),
-            found=str(marker),
-        )
-    mark = read_mark(disk)
-    layout, commit = (0, 0) if mark is None else (mark.layout, mark.commit)
     commit = max(commit, newest_commit_of(expected.store, ((disk, path) for path in files - live)))
     return lost, (layout, commit)
 
 
-def _mark(context: Context, shards: Sequence[Shard], active: Collection[int], incarnation: str) -> None:
-    """Make the roots of shards those of an incarnation; of removed ones, as far as they can be reached."""
+def _take_over(context: Context, shards: Sequence[Shard], active: Collection[int], mark: Mark) -> None:
+    """Make the roots of shards those of an incarnation; of removed ones, as far as they can be reached.
+
+    What they know stays known, so that nothing is lost where this is cut off.
+    """
     for shard in shards:
-        disk, marker = context.disk_of(shard.id), context.marker_of(shard.id)
+        disk, root = context.disk_of(shard.id), context.root_of(shard.id)
+        marker = context.marker_of(shard.id, mark)
         if shard.id in active:
-            write_marker(disk, replace(marker, incarnation=incarnation))
-            if disk.is_far:  # there the mark is enough for whoever writes
-                stored = read_mark(disk)
-                write_mark(disk, Mark(incarnation, 0, 0, 0.0 if stored is None else stored.missed, shard.id))
+            with alone_at(root):
+                write_marker(disk, marker)
             continue
-        with suppress(ElasticScanError):
-            present = read_marker(disk, context.root_of(shard.id))
+        with suppress(ElasticScanError), alone_at(root):
+            present = read_marker(disk, root)
             if present is not None and (present.store, present.shard) == (marker.store, marker.shard):
-                write_marker(disk, replace(marker, incarnation=incarnation))
+                write_marker(disk, marker)

@@ -53,8 +53,11 @@ def open_context(
             uri=shown_uri,
         )
     location.check_not_empty()
-    with location.knowing_its_shards():
+    try:
         catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
+    except StoreNotFound:
+        location.check_not_bereft()  # no `create` where shards of a store are
+        raise
 
     def open_root(root: str) -> Disk:
         disk = disks(root)

@@ -2,42 +2,32 @@
 
 The caller passes in how far the catalog has got.
 
-A store may have hundreds of shards, and a commit touches few. So what is committed is noted where files were
-written, and at a few *witnesses*, the same few for all that reach the same roots: a writer reads
-these first. An open store has read all once, and where the set of shards changed, all are written. So an
-older catalog is noticed by each process as if it read all marks, unless all witnesses of what was done since
-are away or lost; against that the marks of all others are brought up in turn, too.
+A store may have hundreds of shards, and a commit touches few. So what is committed is noted at a few shards
+where files were written, and at a few *witnesses*, the same few for all that reach the same roots: a writer
+reads these first. An open store has read all once, and where the set of shards changed, all are written. So
+an older catalog is noticed by each process as if it read all markers, unless all witnesses are away or lost,
+and with them the shards that were written since.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from time import monotonic
-from typing import TypeVar
 
-from elasticscan.base.clock import Clock
 from elasticscan.base.concurrency import parallel
-from elasticscan.base.errors import (
-    ElasticScanError,
-    NotFound,
-    ShardUnavailable,
-    WrongRoot,
-)
+from elasticscan.base.errors import ElasticScanError, NotFound, ShardUnavailable
 from elasticscan.base.limits import SHARDS_AT_ONCE
 from elasticscan.catalog import Catalog, Home, Identity, retry_interrupted
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
-from elasticscan.store.roots.markers import advance_mark, check_mark, check_marker, read_mark, read_marker
+from elasticscan.store.roots.markers import check_not_ahead, check_owner, raise_marker, read_marker
 from elasticscan.topology import Shard
 
-WITNESSES = 8
-MARK_SECONDS = 1.0  # so often small commits compare marks with the catalog, and leave some
-Done = TypeVar("Done")
-_IN_TURN = 2  # of the others, for each commit
+WITNESSES = 3
+MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
 
 
 def next_incarnation(identity: Identity, here: Home | None) -> str | None:
@@ -65,12 +55,6 @@ def witnesses_first(shards: Iterable[int]) -> list[int]:
     return sorted(shards, key=lambda shard: (shard * 2_654_435_761 % 2**32, shard))
 
 
-def next_in_turn(order: Sequence[int], versions: int) -> list[int]:
-    """Return some shards beyond the witnesses; all of them come in turn, as the catalog's versions grow."""
-    others = order[WITNESSES:]
-    return [others[(versions * _IN_TURN + n) % len(others)] for n in range(_IN_TURN) if others]
-
-
 class RateLimit:
     """Limits what small commits do at the roots to once in `MARK_SECONDS`; other commits do it each time.
 
@@ -92,19 +76,13 @@ class RootMarks:
     """Access to the roots of a store's shards, removed ones included, and to their markers."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        clock: Clock,
-        location: Location,
-        open_disk: Callable[[str], Disk],
-        store: str,
+        self, catalog: Catalog, location: Location, open_disk: Callable[[str], Disk], store: str
     ) -> None:
-        self._catalog, self._clock, self._store = catalog, clock, store
+        self._catalog, self._store = catalog, store
         self._location, self._open_disk = location, open_disk
         self._shards: dict[int, Shard] = {}  # also ones whose disks were not opened yet
         self._disks: dict[int, tuple[Shard, Disk]] = {}
-        # For shards in object storage: the incarnation that they are of, and the last mark.
-        self._seen_afar: dict[int, tuple[str, Mark]] = {}
+        self._seen_afar: dict[int, Marker] = {}  # in object storage, by whoever is about to write there
         self.looking, self.noting = RateLimit(), RateLimit()
         self._place: str | None = None  # of the catalog; what is open is found again by its file
 
@@ -130,9 +108,12 @@ class RootMarks:
     def root_of(self, shard: int) -> str:
         return self._location.root(self._shard_and_disk(shard)[0].root)
 
-    def marker_of(self, shard: int, incarnation: str) -> Marker:
-        """Return the marker that a shard's root must have."""
-        return Marker(self._store, incarnation, shard, self._shard_and_disk(shard)[0].name)
+    def marker_of(self, shard: int, mark: Mark) -> Marker:
+        """Return the marker that a shard's root has where it knows no more than the catalog."""
+        name = self._shard_and_disk(shard)[0].name
+        return Marker(
+            self._store, mark.incarnation, shard, name, mark.layout, mark.commit, self._catalog_place()
+        )
 
     def claim(self, claims: Claims, added: Shard, incarnation: str, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -143,12 +124,10 @@ class RootMarks:
     def is_taken_over(self, shard: int, incarnation: str) -> bool:
         """Return whether a shard of this copy of the store that was made later has the root."""
         found = read_marker(self.disk_of(shard), self.root_of(shard))
-        return self.marker_of(shard, incarnation).precedes(found)
+        return self.marker_of(shard, Mark(incarnation, 0, 0)).precedes(found)
 
     def check(self, shard: int, now: Callable[[], Mark]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog does `now`.
-
-        Or which a copy had begun to make its own: what writes has made sure before that it is no copy.
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
@@ -156,34 +135,24 @@ class RootMarks:
             CatalogOutdated: the catalog is an older copy.
         """
         disk, root = self.disk_of(shard), self.root_of(shard)
-        mark, known = read_mark(disk), now()  # in this order, since both only grow
-        marker = self.marker_of(shard, known.incarnation)
-        if mark is None or not disk.is_far or not mark.is_of(marker):
-            try:
-                check_marker(disk, root, marker)
-            except WrongRoot:
-                if self._catalog.home is None or not self._was_begun(shard):
-                    raise
-        self._check_mark(mark, root, known.incarnation, (known.layout, known.commit))
-        if disk.is_far and mark is not None and mark.is_of(marker):
-            self._seen_afar[shard] = marker.incarnation, mark
+        for _ in range(2):  # an adoption writes markers first
+            found, known = read_marker(disk, root), now()  # in this order, since versions only grow
+            expected = self.marker_of(shard, known)
+            if found is not None and found.owner == expected.owner:
+                break
+        found = check_owner(found, root, expected)
+        check_not_ahead(found, root, (known.layout, known.commit))
+        if disk.is_far:
+            self._seen_afar[shard] = found
         return disk
 
-    def check_all(self, shards: Iterable[int], now: Callable[[], Mark]) -> dict[int, Disk]:
-        """As `check`, for each of some shards."""
-        return self._each(lambda shard: self.check(shard, now), sorted(shards))
-
-    def _each(self, work: Callable[[int], Done], shards: Iterable[int]) -> dict[int, Done]:
-        """Do some work for each shard: for directories one by one, then for object storage in parallel."""
-        far = list[int]()
-        done = dict[int, Done]()
-        for shard in shards:
-            if self._is_far(shard):
-                far.append(shard)
-            else:
-                done[shard] = work(shard)
-        done |= zip(far, parallel(work, far, SHARDS_AT_ONCE), strict=True)
-        return done
+    def check_all(self, shards: Collection[int], now: Callable[[], Mark]) -> dict[int, Disk]:
+        """As `check`, for each of some shards; those in object storage at once."""
+        order = sorted(shards)
+        if not any(map(self._is_far, order)):
+            return {shard: self.check(shard, now) for shard in order}
+        checked = parallel(lambda shard: self.check(shard, now), order, SHARDS_AT_ONCE)
+        return dict(zip(order, checked, strict=True))
 
     def _is_far(self, shard: int) -> bool:
         """Return whether a shard is in object storage, as far as known."""
@@ -191,102 +160,83 @@ class RootMarks:
             return self.disk_of(shard).is_far
         return False
 
-    @retry_interrupted
-    def _was_begun(self, shard: int) -> bool:
-        """Return whether a copy whose first write was cut off owns a root before the catalog says so.
+    def note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> set[int]:
+        """Let roots know how far the catalog has got, as well as may be; returns the shards reached.
 
-        Raises `CatalogOutdated` where that was done in full: then the catalog is an older one, put back.
+        `again` writes also what says nothing new.
         """
-        with self._catalog.reading() as tx:
-            identity = tx.identity()
-        incarnation = next_incarnation(identity, self._catalog.home)
-        if incarnation is None:
-            return False
-        disk, root = self.disk_of(shard), self.root_of(shard)
-        if read_marker(disk, root) != self.marker_of(shard, incarnation):
-            return False
-        check_mark(read_mark(disk), root, incarnation, (identity.layout, identity.last_commit))
-        return True
-
-    def _check_mark(self, mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
-        check_mark(mark, root, incarnation, versions)
-
-    def note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> None:
-        """Leave a mark at shards, as well as may be; `again` as in `advance_mark`."""
         away = list[int]()  # behind a bucket that is away no other is waited for, perhaps a minute each
 
-        def note_if_there(shard: int) -> None:
+        def reached(shard: int) -> bool:
+            is_far = self._is_far(shard)
+            if is_far and away:
+                return False
             try:
-                if not (away and self._is_far(shard)):
-                    self._note(shard, mark, again)
-            except ShardUnavailable:
-                if self._is_far(shard):
+                seen = None if again else self._seen_afar.pop(shard, None)
+                disk, root = self.disk_of(shard), self.root_of(shard)
+                raise_marker(disk, root, self.marker_of(shard, mark), seen, again)
+            except ElasticScanError as error:
+                if is_far and isinstance(error, ShardUnavailable):
                     away.append(shard)
-            except ElasticScanError:
-                return
+                return False
+            return True
 
-        self._each(note_if_there, shards)
+        order = sorted(shards)
+        return {
+            shard for shard, was in zip(order, parallel(reached, order, SHARDS_AT_ONCE), strict=True) if was
+        }
 
-    def note_committed(self, local: Collection[int], written: Collection[int], mark: Mark) -> None:
-        """Leave a mark at those of some directories that were written, and at witnesses among them."""
-        order, reached = witnesses_first(local), set[int]()
-        for shard in order:
-            if len(reached) == WITNESSES:
+    def note_committed(
+        self, local: Collection[int], written: Collection[int], mark: Mark, at_all: bool = False
+    ) -> None:
+        """Let witnesses know in directories, and shards that were written: a few there, and all in buckets.
+
+        Or `at_all`, for an older catalog may have other witnesses.
+        """
+        if at_all:
+            self.note({*local, *written}, mark)
+            return
+        order = witnesses_first(local)
+        told = [shard for shard in order[WITNESSES:] if shard in written][:WITNESSES]
+        reached = self.note({*order[:WITNESSES], *told, *set(written).difference(local)}, mark)
+        witnesses = reached.intersection(order[:WITNESSES])
+        for shard in order[WITNESSES:]:  # in the place of one that is away
+            if len(witnesses) >= WITNESSES:
                 break
-            with suppress(ElasticScanError):  # it is away: another one takes its place
-                self._note(shard, mark)
-                reached.add(shard)
-        others = {*next_in_turn(order, mark.layout + mark.commit), *(set(written) & set(local))}
-        self.note(others - reached, mark)
-
-    def _note(self, shard: int, mark: Mark, again: bool = False) -> None:
-        disk, root = self.disk_of(shard), self.root_of(shard)
-        marker, mark = self.marker_of(shard, mark.incarnation), replace(mark, catalog=self._catalog_place())
-        seen = None if again else self._seen_afar.pop(shard, None)
-        stored = seen[1] if seen and seen[0] == mark.incarnation else read_mark(disk)
-        noted = advance_mark(disk, root, marker, mark, self._clock.now(), stored, again)
-        if disk.is_far:
-            self._seen_afar[shard] = marker.incarnation, noted
+            if shard in reached or self.note([shard], mark):
+                witnesses.add(shard)
 
     def look(self, shards: Collection[int], at_all: bool) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.
 
         Only witnesses among them are read, unless it is to be looked at all. That raises `CatalogOutdated`.
         """
-        marks, reached = list[tuple[int, Mark]](), 0
+        found = dict[int, Marker]()
         for shard in witnesses_first(shards):
-            if reached == WITNESSES and not at_all:
+            if len(found) == WITNESSES and not at_all:
                 break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
-                mark = read_mark(self.disk_of(shard))
-                reached += 1
-                if mark is not None:
-                    marks.append((shard, mark))
+                marker = read_marker(self.disk_of(shard), self.root_of(shard))
+                if marker is not None and (marker.store, marker.shard) == (self._store, shard):
+                    found[shard] = marker
 
         def check(catalog: Identity) -> None:
-            for shard, mark in marks:
-                incarnation = catalog.incarnation
-                if mark.incarnation != incarnation and self._is_of_this_catalog(shard, mark):
-                    incarnation = mark.incarnation  # a later one, which the catalog has lost: numbers go on
-                versions = catalog.layout, catalog.last_commit
-                self._check_mark(mark, self.root_of(shard), incarnation, versions)
+            for shard, marker in found.items():
+                # A later incarnation, which the catalog has lost: numbers go on.
+                if marker.incarnation == catalog.incarnation or self._is_of_this_catalog(shard, marker):
+                    check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
 
         return check
 
-    def _is_of_this_catalog(self, shard: int, mark: Mark) -> bool:
-        """Return whether a mark of another incarnation was left by what lay in the catalog's own place.
+    def _is_of_this_catalog(self, shard: int, marker: Marker) -> bool:
+        """Return whether a marker of another incarnation was left by what lay in the catalog's own place.
 
         By no other where the root is copied with the catalog. To other roots a copy may lead, which has
         taken them over: then the original is read as far as it knows.
         """
-        if not self._location.is_inside(self._shard_and_disk(shard)[0].root):
-            place = self._catalog_place()
-            if not place or mark.catalog != place:
-                return False
-        marker = None
-        with suppress(ElasticScanError):  # it is another's: readers of its files get the error
-            marker = read_marker(self.disk_of(shard), self.root_of(shard))
-        return marker == self.marker_of(shard, mark.incarnation)
+        if self._location.is_inside(self._shard_and_disk(shard)[0].root):
+            return True
+        return bool(marker.catalog) and marker.catalog == self._catalog_place()
 
     def _catalog_place(self) -> str:
         """Return a digest of the place of the catalog's file; empty for one in a database."""

@@ -81,7 +81,7 @@ class Context:
             now = tx.identity()
         self._incarnation = now.incarnation
         self._sealer = StoreSealer(catalog, clock, self.info.store_id)
-        self._roots = RootMarks(catalog, clock, location, open_disk, self.info.store_id)
+        self._roots = RootMarks(catalog, location, open_disk, self.info.store_id)
         self._active: tuple[Mapping[int, Shard], tuple[int, ...], tuple[int, ...]] | None = None
         # The versions at the last check: enough for what a later transaction compares with its own.
         self.seen = now.layout, now.last_commit
@@ -104,9 +104,9 @@ class Context:
     def root_of(self, shard: int) -> str:
         return self._roots.root_of(shard)
 
-    def marker_of(self, shard: int) -> Marker:
-        """Return the marker that a shard's root must have now."""
-        return self._roots.marker_of(shard, self.incarnation())
+    def marker_of(self, shard: int, mark: Mark | None = None) -> Marker:
+        """Return the marker that a shard's root should have now, or at a mark."""
+        return self._roots.marker_of(shard, mark or self._progress())
 
     def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
@@ -190,41 +190,32 @@ class Context:
     def _progress(self) -> Mark:
         return Mark(self.incarnation(), *self.versions())
 
-    def note_newest(self, shards: Iterable[int], again: bool = False) -> None:
-        """Leave a mark at shards of how far the catalog has got: after a commit, as well as may be."""
+    def note_newest(self, shards: Iterable[int], again: bool = False) -> set[int]:
+        """Let shards know how far the catalog has got, as well as may be; returns those that were reached."""
         with suppress(ElasticScanError):
-            self._roots.note(shards, self._progress(), again)
+            return self._roots.note(shards, self._progress(), again)
+        return set()
 
     def note_committed(self, committed: Identity, files_at: frozenset[int], is_small: bool) -> None:
-        """Leave a mark of what was committed where files were entered and at witnesses, or at all new shards.
+        """Let roots know what was committed, where files were entered and at witnesses; of small ones rarely.
 
-        Of small commits, once in a while.
-
-        Where files were entered, only at directories: the writer knows which of the others it wrote to.
+        Where shards joined or left, at all in directories; where no files were entered, in all buckets.
         """
         self.note_seen((committed.layout, committed.last_commit))
         if is_small and not self._roots.noting.allows():
             return
         with suppress(ElasticScanError):
             before, mark = self._active, mark_of(committed)
-            _, local, afar = self._active_shards()
+            active, local, afar = self._active_shards()
             is_same = before is not None and before[1] == local
-            self._roots.note_committed(local, files_at if is_same else local, mark)
-            if not files_at:
-                self._roots.note(afar, mark)
+            written = files_at & active.keys() or frozenset(afar)
+            self._roots.note_committed(local, written, mark, at_all=not is_same)
 
     def note_pending(self) -> None:
         """Leave the mark that was left out for the last small commit, without asking the catalog."""
         if self._roots.noting.refused_last:
             with suppress(ElasticScanError):
-                self._roots.note(self.local_shards(), Mark(self._incarnation, *self.seen))
-
-    def note_newest_afar(self, shards: Iterable[int]) -> None:
-        """As `note_newest`; directories were noted by the transaction that changed something."""
-        with suppress(ElasticScanError):
-            afar = frozenset(shards).difference(self.local_shards())
-            if afar:
-                self.note_newest(afar)
+                self._roots.note_committed(self.local_shards(), (), Mark(self._incarnation, *self.seen))
 
     def local_shards(self) -> tuple[int, ...]:
         """Active shards whose roots are directories: to look at these costs no network."""

@@ -49,7 +49,7 @@ from elasticscan.store.copies.making import Disks, Staging, check_no_store, stag
 from elasticscan.store.roots import Claims, Location, Marker
 from elasticscan.store.roots.aliases import check_apart
 from elasticscan.store.roots.location import BACKUP_MARKER, check_outside, remove_directories
-from elasticscan.store.roots.markers import check_free, check_marker, read_marker
+from elasticscan.store.roots.markers import check_free, check_owner, is_owner, read_marker
 
 VERSION = 1
 SUFFIX = ".backup"
@@ -318,7 +318,7 @@ def _restore_at(
 
     def take_over(tx: Tx, home: Home | None) -> None:
         for root in new.values():
-            check_marker(*root)
+            check_owner(read_marker(root.disk, root.path), root.path, root.marker)
         tx.take_incarnation(incarnation, home, (0, 0))
         staging.settle(tx)
 
@@ -351,7 +351,7 @@ def _taken_back(roots: Collection[_NewRoot]) -> Iterator[None]:
     except BaseException:
         for root in roots:
             with suppress(ElasticScanError):
-                if read_marker(root.disk, root.path) == root.marker:
+                if is_owner(root.disk, root.path, root.marker):
                     copies = [path for path, _ in root.disk.list() if is_fragment_path(path)]
                     for path in copies:
                         root.disk.delete(path)

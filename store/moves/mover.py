@@ -214,7 +214,7 @@ class Mover:
             after = tx.transition(move, self.owner, Event.SWITCHED)
             assert after is not None
         progress.move = after
-        self._context.note_newest((move.source, move.target))
+        self._context.note_newest((move.source,))
         self._checkpoint(str(after.phase))
 
     def _indexed(self, tx: Tx, progress: _Progress) -> dict[int, list[tuple[StagedFragment, int, int]]]:

@@ -22,7 +22,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
 from elasticscan.store.reading.scan import Scan
-from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
+from elasticscan.store.roots.aliases import file_system_at
 
 CSV, PARQUET, ARROW = "csv", "parquet", "arrow"
 ENDINGS = {".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW}
@@ -103,7 +103,7 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
     Raises:
         InvalidOption: the file is there, the directory holds something, or the name is of another kind.
     """
-    system, place = file_system_at(with_home(whole_uri(path)))
+    system, place = file_system_at(path)
     (info,) = system.get_file_info([place])
     is_directory = info.type == fs.FileType.Directory or path.endswith("/")
     kind = None if is_directory else kind_of(place)

@@ -24,6 +24,7 @@ from elasticscan.base.errors import (
     OperatorNeeded,
     ShardUnavailable,
     StoreDamaged,
+    WrongRoot,
 )
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
@@ -48,7 +49,7 @@ from elasticscan.store.repair.catalog import KnownStore, all_of, ask_catalog, lo
 from elasticscan.store.repair.plan import FoundFile, StorePlan, TablePlan, plan_repair
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.markers import read_mark
+from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
 from elasticscan.store.upkeep.garbage import trashed_places
 from elasticscan.store.writing import writer
@@ -151,6 +152,14 @@ def _check_apart(into: str | Path, sources: Sequence[str | Path]) -> None:
             )
 
 
+def _commit_known_at(disk: Disk) -> int:
+    """Return the newest commit that a root's marker names; 0 where it names none, or is damaged."""
+    with suppress(WrongRoot):
+        marker = read_marker(disk, "")
+        return 0 if marker is None else marker.commit
+    return 0
+
+
 def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairReport) -> StorePlan:
     """Plan a store by its catalog, or by its files; raises `StoreDamaged` when there are none."""
     unreadable: dict[str, str] = {}
@@ -158,8 +167,7 @@ def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairRe
     files = list(_find_files(disks, listed, unreadable))
     trashed = trashed_places(path for _, path in listed)
     if isinstance(catalog, KnownStore):
-        marks = [mark.commit for mark in map(read_mark, disks.values()) if mark is not None]
-        why = catalog.why_not_believed(files, marks)
+        why = catalog.why_not_believed(files, map(_commit_known_at, disks.values()))
         plan = catalog.plan(files, unreadable, trashed) if why is None else None
     else:
         why, plan = catalog, None

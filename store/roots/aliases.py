@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -21,8 +21,6 @@ from pyarrow import fs
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.redaction import as_cause, shown, without
 
-# Parameters of a URI that say who asks, not which place is meant.
-_WHO = frozenset({"access_key", "secret_key", "session_token", "role_arn", "session_name", "external_id"})
 # Text that is meant for a URI, but lacks its two slashes.
 _SHORT = re.compile(r"file:|[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 
@@ -53,35 +51,21 @@ class Place:
 
 
 def place_of(root: str) -> Place:
-    """Return the place that a root names, with symbolic links followed and parameters in one order."""
-    root = whole_uri(root)
-    directory = directory_of(root) if "://" in root else root
-    if directory is not None:
+    """Return the place that a root names, with symbolic links followed."""
+    root = path_or_uri(root)
+    if "://" not in root:
         try:
-            return Place("", os.path.realpath(directory))
+            return Place("", os.path.realpath(root))
         except OSError:  # a link that this user may not follow; using the place raises the error
-            return Place("", os.path.abspath(directory))  # noqa: PTH100 - a text is made of a text
-    parts = urlsplit(root)
-    path = posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
-    scheme = {"s3a": "s3"}.get(parts.scheme.lower(), parts.scheme.lower())
+            return Place("", os.path.abspath(root))  # noqa: PTH100 - a text is made of a text
+    parts, options = urlsplit(root), urlsplit(shown(root)).query
+    scheme = "s3" if parts.scheme.lower() == "s3a" else parts.scheme.lower()
     where = parts.netloc.rpartition("@")[2].lower()
-    parameters = parse_qsl(parts.query, keep_blank_values=True)
-    options = urlencode(sorted((name, value) for name, value in parameters if name.lower() not in _WHO))
-    return Place(f"{scheme}://{where}{'?' if options else ''}{options}", path)
+    return Place(f"{scheme}://{where}{'?' if options else ''}{options}", _path_in(parts.path))
 
 
-def directory_of(uri: str) -> str | None:
-    """Return the directory of this machine that a `file://` URI names; None for other URIs.
-
-    Raises:
-        InvalidOption: no path can be so.
-    """
-    parts = urlsplit(uri)
-    if parts.scheme.lower() != "file" or parts.netloc.lower() not in ("", "localhost"):
-        return None
-    if "\0" in unquote(parts.path):
-        raise InvalidOption(f"{shown(uri)} has a zero byte in its path, as none can have", option="uri")
-    return posixpath.normpath("/" + unquote(parts.path).lstrip("/"))
+def _path_in(escaped: str) -> str:
+    return posixpath.normpath("/" + unquote(escaped).lstrip("/"))
 
 
 def local_directory(uri: str) -> str | None:
@@ -93,14 +77,14 @@ def local_directory(uri: str) -> str | None:
     parts = urlsplit(uri)
     if parts.scheme.lower() != "file":
         return None
-    directory = directory_of(uri)
-    if directory is None or not parts.path or parts.query or parts.fragment:
+    is_here = parts.netloc.lower() in ("", "localhost") and parts.path and "\0" not in unquote(parts.path)
+    if not is_here or parts.query or parts.fragment:
         raise InvalidOption(
             f"{shown(uri)} names no directory of this machine; write file:///PATH, with %3F and %23 for '?' "
             "and '#', or the path alone",
             option="uri",
         )
-    return directory
+    return _path_in(parts.path)
 
 
 def check_apart(roots: Sequence[tuple[str, str]]) -> None:
@@ -161,13 +145,24 @@ def with_home(path: str) -> str:
         ) from error
 
 
+def path_or_uri(text: str) -> str:
+    """Return the path that a user's text names, without `file:` and `~`, or the URI of another place.
+
+    Raises:
+        InvalidOption: as `whole_uri`, `local_directory` and `with_home`.
+    """
+    text = whole_uri(text)
+    return local_directory(text) or with_home(text)
+
+
 def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system and the path on it of a user's path or URI, as from `with_home` or `whole_uri`.
+    """Return the file system and the path on it of a user's path or URI.
 
     Raises:
         InvalidOption: it is a URI of a kind that is not known, or not a whole one.
         OSError: a server does not answer.
     """
+    text = path_or_uri(text)
     if "://" not in text:
         return fs.LocalFileSystem(), str(Path(text).absolute())
     try:

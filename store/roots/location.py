@@ -17,7 +17,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.showing import brief
-from elasticscan.store.roots.aliases import local_directory, place_of, whole_uri, with_home
+from elasticscan.store.roots.aliases import path_or_uri, place_of
 
 CATALOG_FILE = "catalog.db"
 SHARDS = "shards"  # the directory of roots within a store's
@@ -55,8 +55,7 @@ class Location:
         text = resolve(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
-        text = whole_uri(text)
-        text = local_directory(text) or with_home(text)
+        text = path_or_uri(text)
         return cls(text, None if "://" in text else _absolute(text))
 
     @property
@@ -73,11 +72,26 @@ class Location:
         """
         if self.directory is None:
             return True
+        file = self.directory / CATALOG_FILE
         with self._looking():
-            there = (self.directory / CATALOG_FILE).is_file()
-            if there and not _may_read(self.directory / CATALOG_FILE):
+            if not file.is_file():
+                return False
+            if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            return there
+        return True
+
+    def check_not_empty(self) -> None:
+        """Raise `StoreDamaged` when the catalog's file, which is there, was cut to nothing."""
+        if self.directory is None:
+            return
+        with self._looking():
+            size = (self.directory / CATALOG_FILE).stat().st_size
+        if not size:
+            raise StoreDamaged(
+                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store "
+                f"with {repairing(self.directory)} (or, if a store was never made here, remove it)",
+                uri=self.uri,
+            )
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -118,28 +132,6 @@ class Location:
                 uri=self.uri,
             )
 
-    @contextmanager
-    def knowing_its_shards(self) -> Iterator[None]:
-        """Suggest no `create` where a catalog holds no store, but shards of one are there."""
-        try:
-            yield
-        except StoreNotFound:
-            self.check_not_bereft()
-            raise
-
-    def check_not_empty(self) -> None:
-        """Raise `StoreDamaged` when the catalog's file was cut to nothing."""
-        if self.directory is None:
-            return
-        with self._looking():
-            size = (self.directory / CATALOG_FILE).stat().st_size
-        if size == 0:
-            raise StoreDamaged(
-                f"{self.directory / CATALOG_FILE} is empty; restore it from a backup, or make a new store "
-                f"with {repairing(self.directory)} (or, if a store was never made here, remove it)",
-                uri=self.uri,
-            )
-
     def _mode(self) -> int:
         """Return the mode of directories made for this store: that of its own, or the owner's alone."""
         return PRIVATE if self.directory is None else mode_within(self.directory.stat().st_mode, True)
@@ -159,10 +151,8 @@ class Location:
     def stored_root(self, shard: str, root: str | None) -> str:
         """Return a shard's root as the catalog keeps it."""
         if root is not None:
-            root = whole_uri(root)
-            if "://" not in root:
-                return str(_absolute(with_home(root)))
-            return local_directory(root) or root
+            root = path_or_uri(root)
+            return root if "://" in root else str(_absolute(root))
         if self.directory is None:
             raise InvalidOption(
                 f"shard {shard!r} needs a root, because the catalog is in a database: pass "
@@ -207,11 +197,6 @@ def _absolute(text: str) -> Path:
             "change to a directory that is there",
             option="uri",
         ) from error
-
-
-def _may_read(file: Path) -> bool:
-    """Return whether this user may read a file that he can see."""
-    return os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def repairing(directory: Path) -> str:

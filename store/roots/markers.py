@@ -1,10 +1,14 @@
-"""The owner of a shard's root: a marker in the root names store, shard and incarnation.
+"""The owner of a shard's root: a marker file, which also says what is known there of the catalog.
 
 What a root *is* counts, never where it was found: a mount may be missing, or be another one's; two
 names may lead to one directory; a catalog may be a copy. So each write or delete at a shard reads
-the marker first (`Context.writable_disk`). Next to it is a mark of how far the catalog had got at the
-last commit here. It is only a note: one that is lost or torn says nothing, one that is ahead of
-the catalog proves that the catalog is an older copy.
+the marker first (`Context.writable_disk`).
+
+The marker names store, shard and incarnation, and the newest (layout, commit) that was known at the root.
+That is a lower bound: a marker that is ahead of the catalog proves that the catalog is an older copy. A
+marker is replaced as a whole, flushed, and under a lock on its directory, so it never goes back within an
+incarnation, and what an owner of before wants to write late finds that the root is another's. Where a file
+system has no such locks (NFS), a process that is late may put back what it has just read there.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import os
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,54 +35,52 @@ from elasticscan.storage import Disk
 from elasticscan.store.roots.aliases import place_of
 from elasticscan.store.roots.location import BACKUP_MARKER, MARKER
 
-MARK = "elasticscan-newest"
 VERSION = 1
 MOST_BYTES = 4_096
-_CLAIM_SECONDS, _CLAIM_LOOKS = 10.0, 500
+_LOCK_SECONDS, _PAUSE_SECONDS = 10.0, 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The least progress of a store's catalog."""
+
+    incarnation: str
+    layout: int
+    commit: int
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The owner of a root. `name` is the shard's, for people."""
+    """The owner of a root, and what is known there.
+
+    Attributes:
+        name: the shard's, for people.
+        layout, commit: the newest versions of the catalog that were known at the root.
+        catalog: a digest of the place of the catalog's file; empty where it is in a database.
+    """
 
     store: str
     incarnation: str
     shard: int
     name: str
+    layout: int = 0
+    commit: int = 0
+    catalog: str = ""
 
     def __str__(self) -> str:
         return f"shard {self.name!r} ({self.shard}) of store {self.store}"
 
+    @property
+    def owner(self) -> tuple[str, str, int]:
+        return self.store, self.incarnation, self.shard
+
     def precedes(self, found: Marker | None) -> bool:
         """Return whether the marker found is of a shard that this copy of the store made later."""
-        return (
-            found is not None
-            and (found.store, found.incarnation) == (self.store, self.incarnation)
-            and found.shard > self.shard
-        )
+        return found is not None and found.owner[:2] == self.owner[:2] and found.shard > self.shard
 
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The least progress of a store's catalog.
-
-    Attributes:
-        missed: when it was found missing; 0.0 for a mark that was kept since the root was
-            claimed. What was known before may be lost.
-        shard: whose root it lies in.
-        catalog: a digest of the place of the catalog's file; empty where it is in a database.
-    """
-
-    incarnation: str
-    layout: int
-    commit: int
-    missed: float = 0.0
-    shard: int = -1
-    catalog: str = ""
-
-    def is_of(self, marker: Marker) -> bool:
-        """Return whether it was written next to a marker, in a bucket, where nothing else can be mounted."""
-        return (self.incarnation, self.shard) == (marker.incarnation, marker.shard)
+    def raised(self, layout: int, commit: int) -> Marker:
+        """Return the marker with what is known now; versions never go back."""
+        return replace(self, layout=max(self.layout, layout), commit=max(self.commit, commit))
 
 
 def read_marker(disk: Disk, root: str) -> Marker | None:
@@ -102,53 +104,40 @@ def read_marker(disk: Disk, root: str) -> Marker | None:
 
 
 def write_marker(disk: Disk, marker: Marker) -> None:
+    """Put a marker in the place of the one that is there; the caller is `alone_at` the root."""
     with disk.create(MARKER) as file:
         file.write(_pack(asdict(marker)))
 
 
-def read_mark(disk: Disk) -> Mark | None:
-    """Return the mark in a root; None where there is none, or a torn one."""
-    content = _content(disk, MARK)
-    with suppress(ValueError, TypeError):
-        return None if content is None else Mark(**_unpack(content))
-    return None
+def raise_marker(
+    disk: Disk, root: str, wanted: Marker, stored: Marker | None = None, again: bool = False
+) -> None:
+    """Let a root know the versions in its owner's marker, if these are newer than `stored`, read there.
 
-
-def write_mark(disk: Disk, mark: Mark) -> None:
-    disk.note(MARK, _pack(asdict(mark)))
-
-
-def advance_mark(
-    disk: Disk, root: str, marker: Marker, mark: Mark, now: float, stored: Mark | None, again: bool = False
-) -> Mark:
-    """Write a mark, which never goes back within an incarnation, after `stored`, which was read there.
-
-    `again` writes it also when it says nothing new. Returns what stands there now.
+    `again` writes it also when it says nothing new.
 
     Raises:
         ShardUnavailable, WrongRoot: the root is not the shard's.
     """
-    if stored is None or not stored.is_of(marker):
-        check_marker(disk, root, marker)  # no mark belongs below a mount point, or on another's disk
-    if stored is None or stored.incarnation != mark.incarnation:
-        wanted_mark = replace(mark, missed=now if stored is None else stored.missed, shard=marker.shard)
-    else:
-        layout, commit = max(mark.layout, stored.layout), max(mark.commit, stored.commit)
-        wanted_mark = replace(stored, layout=layout, commit=commit, shard=marker.shard, catalog=mark.catalog)
-    if again or wanted_mark != stored:
-        write_mark(disk, wanted_mark)
-    return wanted_mark
+    stored = check_owner(stored or read_marker(disk, root), root, wanted)
+    if not again and wanted.raised(stored.layout, stored.commit) == stored:
+        return
+    with alone_at(root):
+        if not disk.is_far:
+            stored = check_owner(read_marker(disk, root), root, wanted)
+        raised = wanted.raised(stored.layout, stored.commit)
+        if again or raised != stored:
+            disk.note(MARKER, _pack(asdict(raised)))
 
 
-def check_marker(disk: Disk, root: str, expected: Marker) -> None:
-    """Raise unless a root is the one that the catalog takes it for.
+def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
+    """Return the marker in a root, unless it is not that of the shard which the catalog takes it for.
 
     Raises:
         ShardUnavailable: it has no marker: what is mounted there is not the shard's disk.
         WrongRoot: it is another store's, another shard's, or that of another copy of the store.
     """
     place = str(place_of(root))
-    marker = read_marker(disk, root)
     if marker is None:
         raise ShardUnavailable(
             f"{place} is not the storage of {expected}: it holds no {MARKER}, so its disk is not mounted, or "
@@ -173,25 +162,26 @@ def check_marker(disk: Disk, root: str, expected: Marker) -> None:
             wanted=expected.incarnation,
             found=marker.incarnation,
         )
+    return marker
 
 
-def check_mark(mark: Mark | None, root: str, incarnation: str, versions: tuple[int, int]) -> None:
+def check_not_ahead(marker: Marker, root: str, versions: tuple[int, int]) -> None:
     """Raise `CatalogOutdated` when a root knows more than the catalog, whose versions were read later."""
-    if mark is None or mark.incarnation != incarnation:
-        return
-    if mark.layout > versions[0] or mark.commit > versions[1]:
+    if marker.layout > versions[0] or marker.commit > versions[1]:
         raise CatalogOutdated(
-            f"the catalog is older than its shards: {place_of(root)} knows commit {mark.commit} (layout "
-            f"{mark.layout}), the catalog {versions[1]} (layout {versions[0]}); put the newest back, or run "
-            "`elasticscan adopt`",
+            f"the catalog is older than its shards: {place_of(root)} knows commit {marker.commit} (layout "
+            f"{marker.layout}), the catalog {versions[1]} (layout {versions[0]}); put the newest back, or "
+            "run `elasticscan adopt`",
             root=str(place_of(root)),
-            known=mark.commit,
+            known=marker.commit,
             found=versions[1],
         )
 
 
-def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()) -> bool:
-    """Return whether a root has no owner yet; `mine` and files of shards that were removed do not matter.
+def check_free(
+    disk: Disk, root: str, mine: Marker | None = None, taken: Collection[int] = ()
+) -> Marker | None:
+    """Return the marker of a shard that was removed, if a root has one; raise if it has an owner.
 
     Args:
         mine: what shall be its marker, if it is known.
@@ -204,13 +194,13 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
     try:
         marker = read_marker(disk, root)
     except ShardUnavailable:  # no such directory, or no such prefix in a bucket yet
-        return True
+        return None
     place = place_of(root)
     if marker is None and _content(disk, BACKUP_MARKER) is not None:
         raise InvalidOption(f"{place} holds backups; choose another directory", root=str(place))
     if marker is None:
-        return True
-    if mine is None or marker.store != mine.store or marker.incarnation != mine.incarnation:
+        return None
+    if mine is None or marker.owner[:2] != mine.owner[:2]:
         raise InvalidOption(
             f"{place} holds a shard of another store ({marker}) or of a lost catalog; choose another "
             "directory, or remove it if no store uses it",
@@ -221,7 +211,7 @@ def check_free(disk: Disk, root: str, mine: Marker | None = None, taken: Collect
             f"{place} is the storage of {marker} already, by another name; each needs a place of its own",
             root=str(place),
         )
-    return False
+    return marker
 
 
 class Claims:
@@ -232,13 +222,15 @@ class Claims:
 
     def claim(self, disk: Disk, root: str, marker: Marker, taken: Collection[int]) -> None:
         """Make a free root a shard's; raises as `check_free`, `DiskFull`, `ShardUnavailable`."""
-        with _alone_at(root):
-            if check_free(disk, root, marker, taken):
+        with alone_at(root):
+            former = check_free(disk, root, marker, taken)
+            if former is None:
                 self._taken.append((disk, root, marker))
+            else:
+                marker = marker.raised(former.layout, former.commit)
             write_marker(disk, marker)
-            check_marker(disk, root, marker)  # in object storage others may have claimed it, too
-            if read_mark(disk) is None:
-                write_mark(disk, Mark(marker.incarnation, 0, 0, shard=marker.shard))
+            # In object storage others may have claimed it, too.
+            check_owner(read_marker(disk, root), root, marker)
 
     @contextmanager
     def undone_on_errors(self) -> Iterator[None]:
@@ -248,43 +240,48 @@ class Claims:
         except BaseException:
             for disk, root, marker in self._taken:
                 with suppress(ElasticScanError):
-                    if read_marker(disk, root) == marker:
+                    if is_owner(disk, root, marker):
                         disk.delete(MARKER)
-                        disk.delete(MARK)
             raise
 
 
+def is_owner(disk: Disk, root: str, marker: Marker) -> bool:
+    """Return whether a root is that of a marker now."""
+    found = read_marker(disk, root)
+    return found is not None and found.owner == marker.owner
+
+
 @contextmanager
-def _alone_at(root: str) -> Iterator[None]:
-    """Let no other process that claims a directory come in; where it cannot be locked, all may.
+def alone_at(root: str) -> Iterator[None]:
+    """Let no other process write the marker of a directory; where it cannot be locked, all may.
 
     Raises:
-        InvalidOption: another process holds it for long.
+        ShardUnavailable: another process holds it for long.
     """
-    try:
-        directory = None if "://" in root else os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # claiming it tells what is wrong
-        directory = None
-    if directory is None:
+    with ExitStack() as held:
+        if "://" not in root:
+            with suppress(OSError):  # its file system knows no locks, or using it tells what is wrong
+                directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                held.callback(os.close, directory)
+                _lock(directory, root)
+                held.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a child that was forked has it, too
         yield
-        return
-    try:
-        for _ in range(_CLAIM_LOOKS):
-            try:
-                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_CLAIM_SECONDS / _CLAIM_LOOKS)
-                continue
-            except OSError:  # its file system knows no locks
-                break
-            break
+
+
+def _lock(directory: int, root: str) -> None:
+    until = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise ShardUnavailable(
+                    f"another process has held {root} for {_LOCK_SECONDS:.0f} seconds; try again, or end it",
+                    root=root,
+                ) from None
+            time.sleep(_PAUSE_SECONDS)
         else:
-            raise InvalidOption(f"another process is claiming {root}; choose another directory", root=root)
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(directory, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
-        os.close(directory)
+            return
 
 
 def _content(disk: Disk, path: str) -> bytes | None:

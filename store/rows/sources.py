@@ -26,7 +26,7 @@ from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.suggestions import suggest
 from elasticscan.base.user_files import naming_file
-from elasticscan.store.roots.aliases import file_system_at, whole_uri, with_home
+from elasticscan.store.roots.aliases import file_system_at
 from elasticscan.store.rows.text import (
     TextRules,
     cast_text,
@@ -97,7 +97,7 @@ def find_files(sources: Sequence[Any], kind: str | None) -> list[SourceFile]:
 
 def _expand(text: str) -> tuple[fs.FileSystem, str, list[fs.FileInfo]]:
     """Return the file system, the directory that was named, and the files."""
-    system, base = file_system_at(with_home(whole_uri(text)))
+    system, base = file_system_at(text)
     (info,) = system.get_file_info([base])
     if info.type == fs.FileType.File:
         return system, base.rpartition("/")[0], [info]

@@ -22,13 +22,12 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
-from elasticscan.base.limits import TRASH_SECONDS
 from elasticscan.catalog import DroppedFile, retry_interrupted
 from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
 from elasticscan.store.roots.aliases import Place, place_of
-from elasticscan.store.roots.markers import MARK, read_mark
+from elasticscan.store.roots.location import MARKER
 from elasticscan.store.upkeep.garbage import (
     Action,
     Decision,
@@ -105,6 +104,8 @@ class _Collection:
 
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
         """Return a plan for each root that can be reached; nothing is changed yet."""
+        if not self._dry_run:
+            self._context.catalog.settle()  # a copy makes the roots its own
         looks = self._looks()
         doubt = _doubt([look.shelf for look in looks])
         manifests = []
@@ -178,13 +179,8 @@ class _Collection:
     @retry_interrupted
     def _look(self, shard: Shard, ids: frozenset[int], known: _Known) -> _Look:
         disk = self._context.check_root(shard.id)
-        if not self._dry_run:
-            # The mark's file is written again, for its time says what time it is at the shard now.
-            self._context.note_newest([shard.id], again=True)
-        mark = read_mark(disk)
-        marked = mark is not None and (
-            not mark.missed or self._context.clock.now() - mark.missed >= TRASH_SECONDS
-        )
+        # The marker's file is written again, for its time says what time it is at the shard now.
+        is_noted = not self._dry_run and self._context.note_newest([shard.id], again=True)
         files = dict(disk.list())
         of_path: dict[str, list[DroppedFile]] = {}
         for file in chain.from_iterable(known.dropped.get(at, ()) for at in ids):
@@ -192,10 +188,10 @@ class _Collection:
         live = frozenset(chain.from_iterable(known.paths.get(at, ()) for at in ids)) - of_path.keys()
         dropped_at = {path: min(file.dropped_at for file in drops) for path, drops in of_path.items()}
         seconds = {path: known.now - at for path, at in dropped_at.items()}
-        seen_at = files.get(MARK, 0.0)
-        if self._dry_run:  # as near as may be: by this machine's clock, unless something there is newer
+        seen_at = files.get(MARKER, 0.0)
+        if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())
-        shelf = Shelf(shard.name, ids, seen_at, files, live, seconds, marked)
+        shelf = Shelf(shard.name, ids, seen_at, files, live, seconds)
         return _Look(shard, shelf, of_path)
 
     def _manifests(self, look: _Look) -> dict[str, Manifest | None]:

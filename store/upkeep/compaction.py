@@ -155,7 +155,6 @@ def merge_together(
                         merging.copies = []  # the commit refers to them, or may do so
         finally:
             discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
-    context.note_newest_afar(merging.shard for merging in mergings)
     return merged
 
 

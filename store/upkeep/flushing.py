@@ -92,7 +92,6 @@ def flush(context: Context, table_id: int, on_flushed: OnFlushed = lambda _tx, _
     finally:
         every = (copied.staged for here in copies.values() for copied in here)
         discard([staged for staged in every if staged.path not in kept], context.disk_of)
-    context.note_newest_afar({staged.shard for staged in entered})
     if problem is not None:
         raise problem
     return flushed

@@ -26,10 +26,6 @@ from elasticscan.metadata import Manifest
 from elasticscan.storage import is_fragment_path
 
 TRASH = "trash"
-UNMARKED = (
-    "it stays in the trash for the usual time, because the root's mark of the newest commit was missing: "
-    "the catalog may be an older copy"
-)
 _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
 
 
@@ -76,7 +72,6 @@ class Shelf:
         files: path and time of last change of each file.
         live: paths that the catalog refers to.
         dropped: paths that it refers to no more, and for how many seconds.
-        marked: the root's mark of the newest commit was there for as long as files stay in the trash.
     """
 
     shard: str
@@ -85,7 +80,6 @@ class Shelf:
     files: Mapping[str, float]
     live: frozenset[str]
     dropped: Mapping[str, float]
-    marked: bool = True
 
     @property
     def missing(self) -> frozenset[str]:
@@ -141,8 +135,8 @@ def in_question(shelf: Shelf, rules: GarbageRules) -> dict[str, str]:
     """
     ages = {path: shelf.dropped.get(path, shelf.seen_at - shelf.files[path]) for path in _ours(shelf)}
     files = {path: path for path, age in ages.items() if age >= rules.grace_seconds}
-    kept_seconds = _trash_seconds(shelf, rules)
-    return files | {at: path for at, (path, seconds) in shelf.trashed.items() if seconds >= kept_seconds}
+    in_trash = shelf.trashed.items()
+    return files | {at: path for at, (path, seconds) in in_trash if seconds >= rules.trash_seconds}
 
 
 def _ours(shelf: Shelf) -> list[str]:
@@ -177,7 +171,7 @@ def plan(
         if action is Action.TRASH and doubt is not None:
             action, reason = Action.KEEP, doubt
         if action is Action.TRASH and manifest is not None and not rules.trash_seconds:
-            action, reason = (Action.DELETE, reason) if shelf.marked else (action, f"{reason}; {UNMARKED}")
+            action = Action.DELETE
         decisions.append(Decision(shelf.shard, path, action, reason))
     in_trash = _look_into_trash(shelf, rules, manifests, store)
     decisions += [Decision(shelf.shard, *decided) for decided in in_trash]
@@ -230,15 +224,9 @@ def _account(manifest: Manifest) -> str:
     )
 
 
-def _trash_seconds(shelf: Shelf, rules: GarbageRules) -> float:
-    """Return the time for which a file stays in the trash."""
-    return rules.trash_seconds if shelf.marked else max(rules.trash_seconds, TRASH_SECONDS)
-
-
 def _look_into_trash(
     shelf: Shelf, rules: GarbageRules, manifests: Mapping[str, Manifest | None], store: str
 ) -> Iterator[tuple[str, Action, str]]:
-    kept_seconds = _trash_seconds(shelf, rules)
     newest_first = sorted(shelf.trashed.items(), key=lambda item: item[1][1])
     put_back = set[str]()
     for path, (original, seconds) in newest_first:
@@ -249,11 +237,10 @@ def _look_into_trash(
             yield path, Action.KEEP, f"the catalog refers to {original}"
         elif (manifest := manifests.get(path)) is not None and not _is_own(shelf, manifest, store):
             yield path, Action.KEEP, _account(manifest)
-        elif seconds >= kept_seconds:
+        elif seconds >= rules.trash_seconds:
             yield path, Action.EMPTY, f"in the trash for {seconds:,.0f} s"
         else:
-            why = f"; {UNMARKED}" if seconds >= rules.trash_seconds else ""
-            yield path, Action.KEEP, f"in the trash for {seconds:,.0f} s{why}"
+            yield path, Action.KEEP, f"in the trash for {seconds:,.0f} s"
 
 
 def _share_of_unknown(shelf: Shelf, decisions: Sequence[Decision]) -> tuple[int, int]:

@@ -158,7 +158,6 @@ class _Publication:
             with suppress(ElasticScanError):  # then they are garbage
                 remove_staged(context, [fragment for fragment in self._all if fragment.path not in paths])
             raise
-        context.note_newest_afar({fragment.shard for fragment in committed} - {MEMORY})
         paths = {fragment.path for fragment in committed}
         discard([fragment for fragment in self._all if fragment.path not in paths], context.disk_of)
         # Of what was staged: a file whose slots moved meanwhile has rows that other fragments serve.

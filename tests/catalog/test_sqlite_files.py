@@ -15,12 +15,12 @@ import apsw
 import pytest
 
 from elasticscan.base.clock import SystemClock
-from elasticscan.base.errors import CatalogOutdated, CatalogUnavailable, ElasticScanError, ReadOnlyStore
+from elasticscan.base.errors import CatalogOutdated, ElasticScanError, ReadOnlyStore
 from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.home import Interrupted
 from elasticscan.catalog.log import Log
-from elasticscan.catalog.opening import holds_store, make_home, open_home
+from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import StoreCreated, TimeObserved
 from elasticscan.topology import Tablet
@@ -141,18 +141,6 @@ def test_an_older_file_that_is_put_back_is_refused(log: Log, path: Path, tmp_pat
         append(log)
 
 
-def test_a_file_that_is_gone_is_out_of_reach_and_not_made_again(log: Log, path: Path, tmp_path: Path) -> None:
-    assert append(log) == 1
-    path.rename(tmp_path / "away.db")
-    for file in beside(path):
-        file.unlink()
-    sleep(0.02)
-    for use in (number_in, append, Log.follow):
-        with pytest.raises(CatalogUnavailable, match=r"no .*log\.db"):
-            use(log)
-    assert not path.exists()
-
-
 def test_a_log_whose_connections_were_all_closed_goes_on(log: Log) -> None:
     """SQLite removes the write-ahead log with the last one, and makes another."""
     for number in range(1, 4):
@@ -165,52 +153,12 @@ def test_a_log_whose_connections_were_all_closed_goes_on(log: Log) -> None:
 # ------------------------------------------------------------------------------------- not written
 
 
-def files_in(directory: Path) -> dict[str, tuple[int, bytes]]:
-    return {file.name: (file.stat().st_mode, file.read_bytes()) for file in directory.iterdir()}
-
-
 @contextmanager
 def reader_of(path: Path) -> Iterator[Log]:
     home = open_home(path, SystemClock(), "here", read_only=True)
     assert home.why_read_only == "it was opened with read_only=True"
     with closing(home):  # type: ignore[type-var]
         yield Log(home)
-
-
-def test_what_is_opened_to_be_read_is_not_changed(path: Path) -> None:
-    before = files_in(path.parent)
-    with reader_of(path) as reader:
-        assert reader.follow().number == 0
-        reader.check_whole()
-        with pytest.raises(ReadOnlyStore, match="opened with read_only=True"):
-            append(reader)
-    assert holds_store(path)
-    assert files_in(path.parent) == before
-
-
-@pytest.mark.parametrize("stays", [True, False], ids=["a writer that stays", "writers that come and go"])
-def test_a_reader_sees_each_record_as_soon_as_it_is_there(log: Log, path: Path, stays: bool) -> None:
-    with reader_of(path) as reader:
-        for number in range(1, 5):
-            assert append(log) == number
-            if not stays:
-                log.home.close()
-            assert reader.follow().number == number_in(reader) == number
-
-
-def test_what_a_killed_writer_left_in_the_write_ahead_log_is_read(
-    log: Log, path: Path, tmp_path: Path
-) -> None:
-    """Without its index, as in a copy or a snapshot of the disk."""
-    assert append(log) == 1
-    there = tmp_path / "copy"
-    there.mkdir()
-    for file in (path, beside(path)[0]):
-        (there / file.name).write_bytes(file.read_bytes())
-    before = files_in(there)
-    with reader_of(there / path.name) as reader:
-        assert reader.follow().number == 1
-    assert files_in(there) == before
 
 
 def test_a_reader_follows_to_another_file(log: Log, path: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,11 @@ from elasticscan.catalog import Home, Tx
 from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
 from elasticscan.storage import Disk
+from elasticscan.store import adoption
 from elasticscan.store.context import Context, marks
 from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.moves import mover
-from elasticscan.store.roots.markers import read_marker
+from elasticscan.store.roots import Marker, markers
 from elasticscan.store.upkeep import collector, garbage
 from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
 from elasticscan.store.writing import writer
@@ -59,13 +61,13 @@ def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
     style="test_the_roots_of_two_shards_are_swapped",
 )
 def marker_of_any_shard_will_do(patch: Patch) -> None:
-    honest = marks.check_marker
+    honest = marks.check_owner
 
-    def of_the_store(disk: Disk, root: str, wanted: Any) -> None:
-        found = read_marker(disk, root)
-        honest(disk, root, wanted if found is None else replace(wanted, shard=found.shard))
+    def of_the_store(found: Marker | None, root: str, wanted: Marker) -> Marker:
+        return honest(found, root, wanted if found is None else replace(wanted, shard=found.shard))
 
-    patch.setattr(marks, "check_marker", of_the_store)
+    for module in (marks, markers):
+        patch.setattr(module, "check_owner", of_the_store)
 
 
 @fault(
@@ -74,7 +76,7 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
     style="test_an_older_catalog_is_only_read_until_it_is_adopted",
 )
 def marks_are_ignored(patch: Patch) -> None:
-    patch.setattr(marks, "check_mark", lambda *_: None)
+    patch.setattr(marks, "check_not_ahead", lambda *_: None)
 
 
 @fault(
@@ -110,7 +112,9 @@ def closed_stores_leave_no_mark(patch: Patch) -> None:
     style="test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before",
 )
 def witnesses_are_not_told(patch: Patch) -> None:
-    patch.setattr(RootMarks, "note_committed", lambda self, _, written, mark: self.note(written, mark))
+    patch.setattr(
+        RootMarks, "note_committed", lambda self, _, written, mark, at_all=False: self.note(written, mark)
+    )
 
 
 @fault(
@@ -120,7 +124,20 @@ def witnesses_are_not_told(patch: Patch) -> None:
 )
 def new_shards_are_told_to_few(patch: Patch) -> None:
     honest = RootMarks.note_committed
-    patch.setattr(RootMarks, "note_committed", lambda self, local, _, mark: honest(self, local, (), mark))
+    patch.setattr(
+        RootMarks,
+        "note_committed",
+        lambda self, local, written, mark, at_all=False: honest(self, local, written, mark),
+    )
+
+
+@fault(
+    "scenarios",
+    "a marker is read and written by one process at a time",
+    style="test_what_is_written_to_a_marker_meanwhile_stays[a raise]",
+)
+def markers_are_raised_at_once(patch: Patch) -> None:
+    patch.setattr(markers, "alone_at", lambda _: nullcontext())
 
 
 @fault(
@@ -148,16 +165,6 @@ def progress_is_forgotten(patch: Patch) -> None:
 )
 def replaced_files_are_written(patch: Patch) -> None:
     patch.setattr(OpenedFiles, "are_there", lambda self: True)
-
-
-@fault(
-    "scenarios",
-    "a removed mark is recorded as missing",
-    style="test_where_a_mark_was_removed_nothing_skips_the_trash",
-)
-def marks_that_were_missing_are_forgotten(patch: Patch) -> None:
-    honest = marks.advance_mark
-    patch.setattr(marks, "advance_mark", lambda d, r, w, m, _now, s, again: honest(d, r, w, m, 0.0, s, again))
 
 
 @fault(
@@ -309,21 +316,22 @@ def ages_by_the_machines_clock(patch: Patch) -> None:
     patch.setattr(collector._Collection, "_look", by_ours)
 
 
-BEGUN = "test_damage_in_a_copy_whose_first_write_was_cut_off_is_called_damage"
-
-
-@fault("scenarios", "roots that a copy began to make its own, and was cut off, are its own", style=BEGUN)
+@fault(
+    "scenarios",
+    "roots that a copy began to make its own, and was cut off, are its own",
+    style="test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_the_next_one[1-False]",
+)
 def what_a_copy_began_is_anothers(patch: Patch) -> None:
-    patch.setattr(RootMarks, "_was_begun", lambda self, shard: False)
+    patch.setattr(adoption, "_check_copied", lambda context, shard, _: context.check_root(shard.id))
 
 
-@fault("scenarios", "a copy does not go on with what another copy began", style=BEGUN)
+@fault(
+    "scenarios",
+    "a copy does not go on with what another copy began",
+    style="test_what_a_copy_began_to_own_is_no_other_copys",
+)
 def copies_go_on_with_what_others_began(patch: Patch) -> None:
-    def of_any(self: RootMarks, _: int) -> bool:
-        with self._catalog.reading() as tx:
-            return marks.next_incarnation(tx.identity(), self._catalog.home) is not None
-
-    patch.setattr(RootMarks, "_was_begun", of_any)
+    patch.setattr(adoption, "_check_copied", lambda *_: None)
 
 
 @fault(
@@ -332,7 +340,7 @@ def copies_go_on_with_what_others_began(patch: Patch) -> None:
     style="test_the_originals_catalog_in_the_place_of_a_copys_is_refused[False]",
 )
 def what_a_copy_ended_is_begun_again(patch: Patch) -> None:
-    while_running(patch, (RootMarks, "_was_begun"), (marks, "check_mark"), lambda *_: None)
+    while_running(patch, (adoption, "_check_copied"), (adoption, "check_not_ahead"), lambda *_: None)
 
 
 ADOPTED = "test_a_catalog_of_before_the_last_adoption_is_an_older_one[{}]"

@@ -183,7 +183,8 @@ class FaultyDisk:
 
     def note(self, path: str, content: bytes) -> None:
         self._operate("note")
-        self._there().note(path, content)
+        with self.create(path) as file:
+            file.write(content)
 
     def list(self) -> list[tuple[str, float]]:
         self._operate("list")

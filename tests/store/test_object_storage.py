@@ -26,7 +26,7 @@ from elasticscan.storage.objects.prefix import PART_BYTES, ObjectDisk
 from elasticscan.storage.objects.reading import MOST_AT_ONCE
 from elasticscan.store import Store
 from elasticscan.store.copies import backup as backup_module
-from elasticscan.store.roots.markers import MARK
+from elasticscan.store.roots.location import MARKER
 from elasticscan.store.upkeep.garbage import Action
 from tests.base.manual_clock import ManualClock
 from tests.base.s3 import SECRET, Fault, Request, S3Server
@@ -130,8 +130,8 @@ def test_a_small_commit_is_four_requests_for_each_shard_at_most(
     ("method", "path"),
     [
         pytest.param("PUT", ".arrow", id="files"),
-        pytest.param("GET", MARK, id="looks at marks", marks=pytest.mark.long),
-        pytest.param("PUT", MARK, id="marks", marks=pytest.mark.long),
+        pytest.param("GET", MARKER, id="looks at marks", marks=pytest.mark.long),
+        pytest.param("PUT", MARKER, id="marks", marks=pytest.mark.long),
     ],
 )
 @pytest.mark.parametrize("indexes", [0, pytest.param(1, marks=pytest.mark.long)])
@@ -192,8 +192,8 @@ def test_a_prefix_that_was_copied_over_another_is_not_written_to(
     store: Store, bucket: str, s3_server: S3Server
 ) -> None:
     client = s3_server.client
-    for name in ("elasticscan-shard", "elasticscan-newest"):
-        client.copy_object(Bucket=bucket, Key=f"b/{name}", CopySource={"Bucket": bucket, "Key": f"a/{name}"})
+    source = {"Bucket": bucket, "Key": f"a/{MARKER}"}
+    client.copy_object(Bucket=bucket, Key=f"b/{MARKER}", CopySource=source)
     with Store.open(store.uri) as other, pytest.raises(WrongRoot):
         other.table("t").upsert(rows(np.arange(100)))
     assert ids(store) == list(range(ROWS))

@@ -27,7 +27,7 @@ from elasticscan.catalog.log import Log
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context.marks import RootMarks
-from elasticscan.store.roots.markers import read_mark
+from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.writing.definitions import reserve_table
 from tests.base.connections import gate_statements
 
@@ -483,6 +483,6 @@ def test_a_store_is_closed_without_asking_its_catalog(
         patch.setattr(Log, "follow", lambda _: pytest.fail("the catalog is asked"))
         store.close()
     for shard in ("a", "b"):
-        mark = read_mark(LocalDisk(tmp_path / "store" / "shards" / shard))
+        mark = read_marker(LocalDisk(tmp_path / "store" / "shards" / shard), "")
         assert mark is not None
         assert mark.commit == newest

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, CatalogOutdated, InvalidOption, ShardUnavailable, WrongRoot
+from elasticscan.base.errors import AlreadyExists, InvalidOption, ShardUnavailable, WrongRoot
 from elasticscan.catalog import Tx
 from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk
 from elasticscan.store import Store, adoption
-from elasticscan.store.roots.aliases import Place, check_apart, place_of, with_home
-from elasticscan.store.roots.location import BACKUP_MARKER
-from elasticscan.store.roots.markers import MARK, MARKER, Marker, read_mark
+from elasticscan.store.roots.aliases import check_apart, place_of, with_home
+from elasticscan.store.roots.location import BACKUP_MARKER, MARKER
+from elasticscan.store.roots.markers import Marker
 from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
-from tests.store.test_root_scenarios import away, count, made, older_catalog, root, rows, staged
+from tests.store.test_root_scenarios import away, count, made, root, rows, staged
 
 ROWS_IN_FILES = True
 
@@ -65,9 +63,8 @@ def test_a_bind_mount_is_no_second_place(tmp_path: Path, bound: tuple[Path, Path
 @pytest.mark.parametrize(
     ("one", "two"),
     [
-        ("s3://bucket/x?region=eu&scheme=http", "s3://bucket/x?scheme=http&region=eu"),
         ("s3://bucket/x", "s3://key:secret@bucket/x"),
-        ("s3://bucket/x?access_key=k&secret_key=s", "s3://bucket/x/"),
+        ("s3a://bucket/x", "s3://bucket/x/"),
         ("s3://Bucket//x/./y/..", "S3://bucket/x"),
         ("s3://bucket/a%20b", "s3://bucket/a b"),
         ("file:///data/../data/x", "/data/x/"),
@@ -97,9 +94,7 @@ def test_two_places(one: str, two: str) -> None:
 def test_a_file_uri_with_one_slash_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert place_of("file:/data/x") == place_of("/data/x")
-    with made(f"file:{tmp_path}/store", {"a": f"file:{tmp_path}/disk"}) as store:
-        assert store.uri == str(tmp_path / "store")
-        assert (tmp_path / "disk" / MARKER).is_file()
+    with made(tmp_path / "store", {"a": f"file:{tmp_path}/disk"}) as store:
         with pytest.raises(InvalidOption, match="overlaps"):
             store.expand({"b": str(tmp_path / "disk")})
         for wrong in ("file:disk2", "s3:/bucket/x"):
@@ -212,23 +207,9 @@ def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) 
             count(store)
 
 
-def test_indexes_leave_marks_and_are_not_changed_by_an_older_catalog(tmp_path: Path) -> None:
-    first = made(tmp_path / "store")
-    first.table("t").create_index("by_v", ["v"])
-    mark = read_mark(first.context.disk_of(1))
-    assert mark is not None
-    assert (mark.layout, mark.commit) == first.context.catalog.versions()
-    with older_catalog(first, lambda: first.table("t").create_index("by_id", ["id"])) as store:
-        with pytest.raises(CatalogOutdated):
-            store.table("t").drop_index("by_v")
-        with pytest.raises(CatalogOutdated):
-            store.table("t").scan()
-
-
 def test_a_place_never_tells_a_password() -> None:
     place = place_of("s3://key:secret@bucket/x?secret_key=hidden&region=eu")
-    assert place == Place("s3://bucket?region=eu", "/x")
-    assert str(place) == "s3://bucket/x?region=eu"
+    assert place.path == "/x" and "secret@" not in str(place) and "hidden" not in str(place)
     with pytest.raises(InvalidOption) as caught:
         check_apart([("a", "s3://key:secret@bucket/x"), ("b", "s3://bucket/x/y")])
     assert "secret" not in str(caught.value)
@@ -303,35 +284,6 @@ def test_adopting_does_not_take_what_is_another_shards(tmp_path: Path) -> None:
         (root(store, "a") / MARKER).write_bytes((root(store, "b") / MARKER).read_bytes())
         with pytest.raises(WrongRoot):
             store.adopt()
-
-
-@pytest.mark.parametrize("content", [b"", b"torn", b"\xff" * 200])
-def test_a_torn_mark_says_nothing(tmp_path: Path, content: bytes) -> None:
-    with made(tmp_path / "store") as store:
-        (root(store, "a") / MARK).write_bytes(content)
-        assert store.table("t").upsert(rows()) >= 3
-        assert content not in (root(store, "a") / MARK).read_bytes()[: len(content) or 0] or not content
-
-
-def test_an_older_catalog_that_is_another_file_is_noticed_as_well(tmp_path: Path) -> None:
-    """Put back by renaming it, it looks like a copy: that must not make it the owner of newer shards."""
-    with made(tmp_path / "store") as store:
-        saved = tmp_path / "saved.db"
-        newest = sqlite3.connect(tmp_path / "store" / "catalog.db")
-        with closing(newest), closing(sqlite3.connect(saved)) as copy:
-            newest.backup(copy)
-        store.table("t").upsert(rows(1_000))
-    saved.rename(tmp_path / "store" / "catalog.db")
-    with Store.open(tmp_path / "store") as store:
-        for change in (
-            lambda: store.table("t").upsert(rows()),
-            lambda: store.collect_garbage(grace_seconds=0),
-        ):
-            with pytest.raises(CatalogOutdated):
-                change()
-        assert count(store, snapshot=2) == len(rows())
-        store.adopt()
-        assert store.table("t").upsert(rows(5_000)) > 4
 
 
 def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
@@ -427,21 +379,8 @@ def test_garbage_is_collected_elsewhere_where_the_name_of_a_shard_is_used_again(
         assert [shard for shard, _ in store.collect_garbage().skipped] == ["c"]
 
 
-def test_a_root_that_has_another_shards_disk_is_wrong_for_writes_and_for_garbage_collection(
-    tmp_path: Path,
-) -> None:
-    with Store.create(tmp_path / "store", shards=["a", "c"], tablets=8) as store:
-        table = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        one, two = (tmp_path / "store" / "shards" / name / MARKER for name in "ac")
-        one.write_bytes(two.read_bytes())
-        with pytest.raises(WrongRoot):
-            table.upsert(pa.table({"id": range(1_000)}))
-        with pytest.raises(WrongRoot):
-            store.collect_garbage()
-
-
 def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
-    """Neither at a root, where a mark may be missing or old, nor in the catalog."""
+    """Neither at a root nor in the catalog."""
 
     def everything() -> dict[str, tuple[int, bytes]]:
         found = {str(path): path for path in (tmp_path / "store").rglob("*")}
@@ -453,7 +392,6 @@ def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
     with made(tmp_path / "store") as store:
         prepared = staged(store)
         store.compact()
-        (root(store, "b") / MARK).unlink()
     for path in (tmp_path / "store").rglob("*"):
         os.utime(path, (1e9, 1e9) if path.is_file() else None)
     before = everything()

@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
     AlreadyExists,
     ElasticScanError,
     InvalidOption,
+    ShardUnavailable,
     StoreDamaged,
     StoreNotFound,
     WrongRoot,
@@ -402,11 +403,11 @@ def test_of_two_that_claim_one_root_at_once_one_has_it(
 def test_a_root_that_is_being_claimed_for_long_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(markers, "_CLAIM_SECONDS", 0.1)
+    monkeypatch.setattr(markers, "_LOCK_SECONDS", 0.1)
     (tmp_path / "disk").mkdir()
     held = os.open(tmp_path / "disk", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(InvalidOption, match="another process is claiming"):
+    with pytest.raises(ShardUnavailable, match="another process has held"):
         Store.create(tmp_path / "new", {"s": str(tmp_path / "disk")})
     os.close(held)
     Store.create(tmp_path / "new", {"s": str(tmp_path / "disk")}).close()
