@@ -22,6 +22,7 @@ from elasticscan.connector.conversion import FromSpark, arrow_schema
 from elasticscan.connector.deletions import deletions_of
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import Options
+from elasticscan.filters import Predicate
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.store import (
     CommitRequest,
@@ -29,7 +30,6 @@ from elasticscan.store import (
     KeyCheck,
     OutdatedLookError,
     Store,
-    check_condition,
     publish_replacing,
     rows_that_meet,
 )
@@ -96,7 +96,7 @@ class TableWriter:
                 f"option 'replaceWhere' is for mode overwrite, and {why}; leave one out",
                 option="replaceWhere",
             )
-        check_condition(where, table)
+        Predicate.parse_for_change(where, table.schema)
         return where
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:

@@ -421,8 +421,8 @@ def _read_slices(
             if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
                 return _rest_from(rest, int(of[0]), last)
             count = page.fitting(part)
-            if not page.rows:  # pages of about the same size, each a slice of one batch
-                count = -(-len(of) // -(-len(of) // count))
+            if not page.rows and count < len(of) < 2 * count:  # two pages, each a slice of one batch
+                count = -(-len(of) // 2)
             page.scanned += count
             if count < len(of):
                 return cut_page(page, part, of, count, rest, key_at, last)

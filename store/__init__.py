@@ -75,7 +75,7 @@ from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.loading import Loaded
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
-from elasticscan.store.writing.replacing import check_condition, publish_replacing, rows_that_meet
+from elasticscan.store.writing.replacing import publish_replacing, rows_that_meet
 from elasticscan.store.writing.staging import stage
 
 __all__ = [
@@ -113,7 +113,6 @@ __all__ = [
     "Tag",
     "application",
     "can_be_sorted",
-    "check_condition",
     "check_tag_name",
     "columns_of",
     "cut_at_limit",

@@ -48,7 +48,7 @@ from elasticscan.store.writing import (
     writer,
 )
 from elasticscan.store.writing.attempts import OutdatedLookError
-from elasticscan.store.writing.by_condition import Selection
+from elasticscan.store.writing.transactions import WriteTransaction
 
 Asked = ParamSpec("Asked")
 Result = TypeVar("Result")
@@ -163,10 +163,12 @@ class EmbeddedBackend:
         """Return aggregates of a scan that statistics know, if they know all."""
         return known_values(self._context, key, values)
 
-    def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> Selection:
-        """Return the rows of a table that meet a condition, for one commit that changes them."""
+    def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> WriteTransaction:
+        """Return a transaction that changes the rows of a table that meet a condition."""
         context = self._context
-        return Selection(context, lambda tx: context.table(tx, table), where, user_metadata=user_metadata)
+        return WriteTransaction(
+            context, lambda tx: context.table(tx, table), where, user_metadata=user_metadata
+        )
 
     # The catalog
 

@@ -41,10 +41,17 @@ _WIDENINGS = (
 @retry_interrupted
 def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
     """Append columns to a table, in one transaction; columns that exist are skipped."""
-    new_fields = _fields(fields)
+    asked = _fields(fields)
     with context.catalog.writing() as tx:
-        table, new = _check_fields(find(tx)[0], new_fields)
-        return _redefine(tx, table, _with_added(table, new)) if new else table
+        table = find(tx)[0]
+        new = [field for field in asked if _is_new(field, table)]
+        if not new:
+            return table
+        _check_definition(table, [*table.schema, *new])
+        columns = table.all_columns
+        for field in stored_schema(pa.schema(new), []):
+            columns = (*columns, new_column(columns, field, table.definition + 1))
+        return _redefine(tx, table, columns)
 
 
 @retry_interrupted
@@ -79,8 +86,7 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
                 limit="renames",
                 most=MAX_RENAMES,
             )
-        schema = pa.schema([f.with_name(new) if f.name == old else f for f in table.schema])
-        check_definition(schema, list(table.primary_key), list(table.shard_key))
+        _check_definition(table, [f.with_name(new) if f.name == old else f for f in table.schema])
         number = table.definition + 1
         renamed = _changed(table, [old], lambda c: replace(c, names=(*c.names, (number, new))))
         return _redefine(tx, table, renamed)
@@ -101,12 +107,10 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
                 f"allowed are {_WIDENINGS}",
                 column=name,
             )
-        widened = [f.with_type(kind) if f.name == name else f for f in table.schema]
-        check_definition(pa.schema(widened), list(table.primary_key), list(table.shard_key))
+        _check_definition(table, [f.with_type(kind) if f.name == name else f for f in table.schema])
         number = table.definition + 1
-        return _redefine(
-            tx, table, _changed(table, [name], lambda c: replace(c, types=(*c.types, (number, kind))))
-        )
+        widened = _changed(table, [name], lambda c: replace(c, types=(*c.types, (number, kind))))
+        return _redefine(tx, table, widened)
 
 
 def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> TableInfo:
@@ -120,11 +124,8 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
     return tx.redefine(table.redefined(columns))
 
 
-def _with_added(table: TableInfo, fields: Sequence[pa.Field]) -> tuple[TableColumn, ...]:
-    columns = table.all_columns
-    for field in fields:
-        columns = (*columns, new_column(columns, field, table.definition + 1))
-    return columns
+def _check_definition(table: TableInfo, fields: Sequence[pa.Field]) -> None:
+    check_definition(pa.schema(fields), list(table.primary_key), list(table.shard_key))
 
 
 def _changed(
@@ -168,16 +169,6 @@ def _check_new_name(table: TableInfo, old: str, new: str) -> None:
         )
 
 
-def _check_fields(table: TableInfo, fields: list[pa.Field]) -> tuple[TableInfo, list[pa.Field]]:
-    """Return the table, and the columns that it lacks, as they are stored."""
-    new = [field for field in fields if _is_new(field, table)]
-    if not new:
-        return table, []
-    whole = pa.schema([*table.schema, *new])
-    check_definition(whole, list(table.primary_key), list(table.shard_key))
-    return table, list(stored_schema(pa.schema(new), []))
-
-
 def _fields(value: Any) -> list[pa.Field]:
     named = isinstance(value, Mapping)
     given = arguments.types("fields", value) if named else islice(value, MAX_COLUMNS + 1)  # maybe endless
@@ -193,8 +184,8 @@ def _fields(value: Any) -> list[pa.Field]:
 
 def _is_new(field: pa.Field, table: TableInfo) -> bool:
     """Return True if the table lacks a column; raise if it can neither be added nor skipped."""
-    same = next((column for column in table.schema if column.name.lower() == field.name.lower()), None)
-    if same is None:
+    if field.name not in table.schema.names:
+        _check_new_name(table, field.name, field.name)
         if not field.nullable:
             raise InvalidOption(
                 f"column {field.name!r} is null in the rows of table {table.name!r}; declare it nullable",
@@ -202,18 +193,11 @@ def _is_new(field: pa.Field, table: TableInfo) -> bool:
                 column=field.name,
             )
         return True
-    if same.name != field.name:
-        raise AlreadyExists(
-            f"table {table.name!r} already has a column {same.name!r}, which differs from {field.name!r} in "
-            "case alone; choose another name",
-            table=table.name,
-            column=field.name,
-        )
-    if same.type != field.type:
+    own = table.schema.field(field.name).type
+    if own != field.type:
         raise SchemaMismatch(
-            f"table {table.name!r} already has a column {field.name!r}, of type {same.type} and not "
-            f"{field.type}; choose another name, write {same.type}, or widen "
-            "the column (Table.widen_column)",
+            f"table {table.name!r} already has a column {field.name!r}, of type {own} and not {field.type}; "
+            f"choose another name, write {own}, or widen the column (Table.widen_column)",
             column=field.name,
         )
     return False

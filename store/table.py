@@ -14,7 +14,7 @@ import pyarrow as pa
 from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Commit, IdempotencyKey, Tag, Tx, retry_interrupted
+from elasticscan.catalog import Commit, Tag, Tx, retry_interrupted
 from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
 from elasticscan.store import arguments, schema_changes
 from elasticscan.store.arguments import Names, Parameters, Reading, Said, Since, Snapshot, Txn
@@ -30,13 +30,14 @@ from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.rows.typed import arrow_rows
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.flushing import flush
-from elasticscan.store.writing import merging, preconditions, writer
-from elasticscan.store.writing.by_condition import Selection, delete_rows, update_rows
+from elasticscan.store.writing import merging
+from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.replacing import replace_rows
 from elasticscan.store.writing.restoring import restore
+from elasticscan.store.writing.transactions import WriteTransaction
 
 
 class Table:
@@ -146,18 +147,15 @@ class Table:
         Raises `SchemaMismatch` or `InvalidKey` if the rows do not fit, `DiskFull` or `ShardUnavailable` if
         a shard cannot be written; nothing was written then.
         """
-        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        asked = self._transaction(txn, user_metadata, if_unchanged_since)
         table = self.definition
-        rows = arrow_rows(rows, table)
-        with preconditions.unchanged_since(self._context, table, if_unchanged_since, once) as check:
-            return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
+        return asked.write(table, arrow_rows(rows, table))
 
     def insert(self, rows: Any, txn: Txn = None, *, user_metadata: Said = None) -> CommitNumber:
         """Write rows whose primary keys do not exist, or raise `AlreadyExists`, whose `fields` name some."""
-        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        asked = self._transaction(txn, user_metadata)
         table = self.definition
-        rows, check = arrow_rows(rows, table), preconditions.absent(self._context, table, once)
-        return writer.write(self._context, table, rows, txn=once, check=check, user_metadata=said)
+        return asked.write(table, arrow_rows(rows, table), is_insert=True)
 
     def overwrite(
         self,
@@ -173,13 +171,12 @@ class Table:
         With `where` the new rows have to meet it as well, else `InvalidOption` is raised; a new row replaces
         the one with its key in any case. `WriteConflict`: others changed some of the keys at each attempt.
         """
-        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        asked = self._transaction(txn, user_metadata, None, where, parameters)
         table = self.definition
         data = arrow_rows(rows, table)
-        where = arguments.condition("where", where, parameters)
-        if where is not None:
-            return replace_rows(self._selection(where, None, once, said), table, data)
-        return writer.write(self._context, table, data, "overwrite", once, user_metadata=said)
+        if asked.where is not None:
+            return replace_rows(asked, table, data)
+        return asked.write(table, data, "overwrite")
 
     def delete(
         self,
@@ -197,18 +194,16 @@ class Table:
         columns. Keys that do not exist are no error. `SchemaMismatch`, `InvalidKey`, `FilterError`: mend the
         call. `WriteConflict`: others changed some of the rows at each attempt.
         """
-        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        asked = self._transaction(txn, user_metadata, if_unchanged_since, where, parameters)
         if (keys is None) == (where is None):
             raise InvalidOption(
                 "delete takes either keys or where=condition; give one of them", option="where"
             )
-        where = arguments.condition("where", where, parameters)
         if where is not None:
-            return delete_rows(self._selection(where, if_unchanged_since, once, said))
+            return delete_rows(asked)
         table = self.definition
         keys = arrow_keys(keys, table, ". To delete by a condition: delete(where='a > 1')")
-        with preconditions.unchanged_since(self._context, table, if_unchanged_since, once) as check:
-            return writer.delete(self._context, table, keys, once, check, said)
+        return asked.write(table, keys, "delete")
 
     def update(
         self,
@@ -231,9 +226,7 @@ class Table:
 
         An overflow or a division by zero is a `FilterError` or `SchemaMismatch`, too.
         """
-        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
-        where = arguments.condition("where", where, parameters)
-        return update_rows(self._selection(where, if_unchanged_since, once, said), set)
+        return update_rows(self._transaction(txn, user_metadata, if_unchanged_since, where, parameters), set)
 
     def merge(
         self,
@@ -254,32 +247,42 @@ class Table:
             when_matched: of a row whose key exists: "update" it, "delete" it, or "ignore" the new one.
             when_not_matched: of a row whose key does not exist: "insert" it, or "ignore" it.
         """
-        once, said = arguments.transaction(txn), arguments.user_metadata(user_metadata)
+        asked = self._transaction(txn, user_metadata, if_unchanged_since)
         matched = arguments.choice("when_matched", when_matched, merging.WHEN_MATCHED)
         not_matched = arguments.choice("when_not_matched", when_not_matched, merging.WHEN_NOT_MATCHED)
         clauses = Clauses(matched, not_matched, arguments.or_none(arguments.names, "columns", columns))
         table = self.definition
         clauses.check(table)
-        if clauses.is_upsert(table) and columns is None:
-            return self.upsert(rows, txn, if_unchanged_since=if_unchanged_since, user_metadata=said)
+        if clauses == Clauses():
+            return asked.write(table, arrow_rows(rows, table))
         only = clauses.needed(table) if clauses.takes_others(table) else None
         rows = arrow_rows(rows, table, only)
-        selection = self._selection(None, if_unchanged_since, once, said)
-        return merging.merge_rows(selection, self._look, rows, clauses)
+        return merging.merge_rows(asked, self._look, rows, clauses)
 
     def restore(self, to: int | str | datetime, *, user_metadata: Said = None) -> int:
         """Make the newest snapshot equal to an older one, `to`; columns that were added since stay.
 
         The commit's `user_metadata` has `restored_to`. Raises `WriteConflict` if others committed meanwhile.
         """
-        said = arguments.user_metadata(user_metadata)
-        return restore(self._context, self._find, arguments.past("to", to), said)
+        return restore(self._transaction(None, user_metadata), arguments.past("to", to))
 
-    def _selection(
-        self, where: str | None, since: Since, once: IdempotencyKey | None, said: Said
-    ) -> Selection:
-        since = arguments.or_none(arguments.whole_number, "if_unchanged_since", since, 0, MAX_NUMBER)
-        return Selection(self._context, self._find, where, since, once, said)
+    def _transaction(
+        self,
+        txn: Txn,
+        said: Said,
+        since: Since = None,
+        where: str | None = None,
+        parameters: Parameters = None,
+    ) -> WriteTransaction:
+        """Return a transaction of checked arguments."""
+        return WriteTransaction(
+            self._context,
+            self._find,
+            arguments.condition("where", where, parameters),
+            arguments.or_none(arguments.whole_number, "if_unchanged_since", since, 0, MAX_NUMBER),
+            arguments.transaction(txn),
+            arguments.user_metadata(said),
+        )
 
     def scan(
         self,

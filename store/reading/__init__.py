@@ -19,12 +19,11 @@ The modules, from the bottom up:
 changes       scans of what commits changed
 ordering      `order_by`, and the indexes that give it; first_rows: the first of an order without one
 access_paths  paths, chosen and found again
-paging        pages and keys over `reader.drive`; progress: how far scans are, for those who watch
-leased_pages  pages, read while a lease is kept; explaining: what a scan says of its path
-frames        rows for pandas and Polars
+progress      how far scans are, for those who watch
+paging        pages and keys over `reader.drive`, read while a lease is kept
 paged_scan    rows, given out once as pages, a table or a stream; scan: a scan as users hold it
 beginning     scans of rows and of changes, begun
-plain         fragments whose statistics are true of a scan; extremes: values known without a look at a row
+extremes      counts, least and greatest values, known without a look at a row
 aggregating   aggregates, folded page by page
 getting       rows by their primary keys, many at once
 exporting     rows as files, one or several, of kinds by the ends of their names

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from elasticscan.base.errors import ElasticScanError, InvalidOption, NotReady, TableChanged
+from elasticscan.base.errors import ElasticScanError, InvalidOption, TableChanged
 from elasticscan.filters import KeySets, Predicate, column_sets
 from elasticscan.metadata import AUTO, DIRECT, KEY, NONE, Fragment, IndexInfo, IndexRun, TableInfo
 from elasticscan.optimizer import Choice, IndexCondition, KeyCondition, bind, bind_key, choose
 from elasticscan.protocol import ContinuationKey, IndexOrder, KeyList, KeyRanges
 from elasticscan.reader import SortKey
 from elasticscan.store.context import Context
-from elasticscan.store.reading.ordering import Order, indexes_in_order, whole_order
+from elasticscan.store.reading.ordering import Order, indexes_in_order, not_ready, whole_order
 from elasticscan.topology import SlotSet
 
 
@@ -71,8 +71,8 @@ def choose_access(
     predicate: Predicate | None,
     key: KeyCondition,
     name: str,
-    order: Order | None,
     snapshot: int | None,
+    order: Order | None,
 ) -> Choice:
     """Choose the cheapest path, or the one asked for by name or order; `Access.along` follows it.
 
@@ -83,12 +83,7 @@ def choose_access(
     """
     named = next((index for index in indexes if index.name == name), None)
     if named is not None and not named.ready:
-        raise NotReady(
-            f"index {named.name!r} of table {table.name!r} is still being built; wait for it, or call "
-            "create_index again if its build was killed",
-            index=named.name,
-            kind="index",
-        )
+        raise not_ready(named, table)
     layout, newest = context.catalog.versions()
     at = newest if snapshot is None else snapshot
     state = context.table_state(table.id, newest, None, layout)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from functools import partial
 
 from elasticscan.base.errors import InvalidOption, NotFound, NotReady
 from elasticscan.catalog import Interrupted, Tx, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
-from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, Cursor, NamedColumns, Segment, Segments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
@@ -20,7 +20,7 @@ from elasticscan.store.context.shards import note_look
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
 from elasticscan.store.reading.first_rows import kept_order
-from elasticscan.store.reading.ordering import Order, order_of
+from elasticscan.store.reading.ordering import order_of, terms_of
 from elasticscan.store.reading.scan import Scan
 from elasticscan.topology import SlotSet, Topology
 
@@ -62,15 +62,14 @@ def begin_scan(
     column_names = columns_of(table, columns)
     predicate = None if filter is None else Predicate.parse(filter, table.schema)
     by_key = bind_to_key(context, table, predicate)
-
-    def compare(order: Order | None) -> Choice:
-        return choose_access(context, table, indexes, column_names, predicate, by_key, index, order, asked)
+    compare = partial(choose_access, context, table, indexes, column_names, predicate, by_key, index, asked)
 
     # Nothing beats the rows themselves where all are wanted: other ways are compared if somebody asks.
     wants_all = predicate is None and index in (AUTO, NONE)
-    kept = kept_order(order_by, limit, table) if may_sort and index == AUTO else None
+    terms = None if order_by is None else terms_of(order_by, table.schema)
+    kept = kept_order(terms, limit, table) if terms and may_sort and index == AUTO else None
     try:
-        order = order_of(order_by, table.schema)
+        order = order_of(terms) if terms else None
         choice = None if wants_all and order is None else compare(order)
         kept = None
     except (NotFound, NotReady, InvalidOption):
@@ -81,56 +80,45 @@ def begin_scan(
     if definition != table.definition:  # a snapshot is read by a definition that is not older than it
         end_lease(context, lease)
         raise Interrupted(f"columns of table {table.name!r} changed while a scan of it began; begin it again")
-    asked_for = _Asked(column_names, filter, page_limits, lease, limit)
-    key = _key_of(asked_for, table, at, base, by_key.slots, order, choice)
-    leased = held is None and context.catalog.read_only is None
+    first = first_key(table, at, base, by_key.slots, column_names, filter, page_limits, lease)
+    key = replace(
+        first,
+        cursors=() if limit == 0 else first.cursors,
+        index=None if choice is None or choice.index is None else choice.index.id,
+        descending=order is not None and order.descending,
+        merged=order is not None,
+        limit=limit,
+        by_key=choice is not None and choice.by_key,
+    )
     bound = by_key if key.by_key else None if choice is None else choice.bound
     access = Access.along(table, predicate, bound, key.descending, key.merged)
-
-    def choose() -> Choice:
-        return choice or compare(order)
-
-    return Scan(
-        context, table, base, key, choose=choose, access=access, leased=leased, layout=layout, kept=kept
-    )
+    choose = (lambda: choice) if choice else partial(compare, order)
+    leased = held is None and context.catalog.read_only is None
+    return Scan(context, table, base, key, True, choose, access, leased, layout, kept)
 
 
-class _Asked(NamedTuple):
-    """The part of a scan's key that its caller has decided."""
-
-    columns: tuple[str, ...]
-    filter: str | None
-    page_limits: tuple[int, int]
-    lease: str
-    limit: int | None
-
-
-def _key_of(
-    asked: _Asked,
+def first_key(
     table: TableInfo,
     snapshot: int,
     base: Topology,
     slots: SlotSet,
-    order: Order | None,
-    choice: Choice | None,
+    columns: Sequence[str],
+    filter: str | None,  # noqa: A002 - the word users know
+    page_limits: tuple[int, int],
+    lease: str,
 ) -> ContinuationKey:
-    """Return the key of a scan that has read nothing yet."""
+    """Return the key of a direct scan of all rows of some slots that has read nothing yet."""
     return ContinuationKey(
         table=table.id,
         snapshot=snapshot,
         base_topology=base.number,
         slots=slots,
-        cursors=(Cursor(slots),) if slots and asked.limit != 0 else (),
-        columns=asked.columns,
-        filter=asked.filter,
-        page_rows=asked.page_limits[0],
-        page_bytes=asked.page_limits[1],
-        lease=asked.lease,
-        index=None if choice is None or choice.index is None else choice.index.id,
-        descending=order is not None and order.descending,
-        merged=order is not None,
-        limit=asked.limit,
-        by_key=choice is not None and choice.by_key,
+        cursors=(Cursor(slots),) if slots else (),
+        columns=tuple(columns),
+        filter=filter,
+        page_rows=page_limits[0],
+        page_bytes=page_limits[1],
+        lease=lease,
         definition=table.definition,
     )
 
@@ -194,20 +182,9 @@ def scan_changes(
     A change has the key of its row, so slots without rows for the filter have no changes for it either.
     """
     slots = SlotSet.of((segment.start, segment.end) for segment in segments)
-    key = ContinuationKey(
-        table=table.id,
-        snapshot=upto,
-        base_topology=base.number,
-        slots=slots & slots_of_filter(context, table, filter),
-        cursors=(),
-        columns=tuple(columns),
-        filter=filter,
-        page_rows=page_limits[0],
-        page_bytes=page_limits[1],
-        lease=lease,
-        feed=feed,
-        definition=table.definition,
-    ).begin(segments)
+    slots &= slots_of_filter(context, table, filter)
+    key = first_key(table, upto, base, slots, columns, filter, page_limits, lease)
+    key = replace(key, feed=feed).begin(segments)
     if lease:
         table = keep_lease(context, key)
     return Scan(context, table, base, key, leased=bool(lease))

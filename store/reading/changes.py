@@ -88,15 +88,13 @@ def change_pages(
 def feed_arrays(rows: pa.RecordBatch, key: ContinuationKey, facts: CommitFacts) -> list[pa.Array]:
     """Return the columns that a feed adds to rows; rows of a snapshot count as inserted by it."""
     if key.segments is None:
-        constants = [INSERT, key.snapshot, round(facts.times[key.snapshot] * 1e6)]
-        kinds = zip(constants, feed_fields(), strict=True)
-        scalars = [pa.scalar(value, pa.int64() if f.type == _STAMP else f.type) for value, f in kinds]
-        arrays = [pa.repeat(scalar, rows.num_rows) for scalar in scalars]
-        return [*arrays[:2], arrays[2].cast(_STAMP)]
-    versions = rows.column(COMMIT_VERSION)
+        kinds = pa.repeat(INSERT, rows.num_rows)
+        versions = pa.repeat(pa.scalar(key.snapshot, pa.int64()), rows.num_rows)
+    else:
+        kinds, versions = rows.column(CHANGE_TYPE), rows.column(COMMIT_VERSION)
     numbers, places = np.unique(versions.to_numpy(), return_inverse=True)
     stamps = pa.array([round(facts.times[int(n)] * 1e6) for n in numbers], pa.int64()).cast(_STAMP)
-    return [rows.column(CHANGE_TYPE), versions, stamps.take(pa.array(places))]
+    return [kinds, versions, stamps.take(pa.array(places))]
 
 
 def _first_span(segment: Segment, overwrites: Sequence[int], feed: bool) -> ChangeSpan:

@@ -77,8 +77,7 @@ def export_scan(
     }
     schema = scan.schema.with_metadata({f"elasticscan.{name}": text for name, text in about.items()})
     with naming_file(path, "written"):
-        system, place, kind = _destination(path)
-    output = _ExportedFiles(system, place, kind, schema, file_bytes, compression)
+        output = _ExportedFiles(*_destination(path), schema, file_bytes, compression)
     rows = 0
     try:
         with naming_file(path, "written"):

@@ -2,14 +2,14 @@
 
 Statistics have the least and the greatest value of each record batch, exactly as long as these are short:
 a longer one is cut, and then is no value of a row. They tell what a scan would give where the fragments hold
-nothing but its rows (`plain_fragments`), and where it follows of each batch that all its rows meet the
+nothing but its rows (`_plain_fragments`), and where it follows of each batch that all its rows meet the
 condition, or none does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -25,12 +25,13 @@ from elasticscan.filters import (
     decode_key,
     exact_sets,
 )
-from elasticscan.metadata import Block, Fragment, FragmentStatistics
-from elasticscan.protocol import ContinuationKey
+from elasticscan.metadata import Block, Bounds, Fragment, FragmentStatistics
+from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
-from elasticscan.store.reading.plain import plain_fragments
+from elasticscan.topology import SlotSet
 
+_Batch: TypeAlias = tuple[FragmentStatistics, int]  # by its number within a fragment
 _TEXT_END = b"\0\0"  # of the keys of texts and bytes, which have it nowhere else
 
 
@@ -49,28 +50,68 @@ def known_values(
         for each in aggregates
     ):
         return None
-    plain = plain_fragments(context, key)
+    plain = _plain_fragments(context, key)
     if plain is None:
         return None
     state, fragments = plain
     if key.filter is None and all(aggregate.function == COUNT_ROWS for aggregate in aggregates):
         return [pa.array([sum(fragment.rows for fragment in fragments)], pa.int64())] * len(aggregates)
     known = _batches(context, state, fragments, key)
-    values = [None if known is None else known.value(aggregate) for aggregate in aggregates]
+    if known is None:
+        return None
+    values = [value for aggregate in aggregates if (value := _value(aggregate, *known)) is not None]
+    return values if len(values) == len(aggregates) else None
+
+
+def _plain_fragments(context: Context, key: ContinuationKey) -> tuple[KnownTable, list[Fragment]] | None:
+    """Return the fragments whose rows are just those that a scan which stands at its beginning would test.
+
+    Each slot must be in one fragment alone, and each fragment must be nothing but rows of these slots that
+    are in the snapshot: no deleted keys, no key twice, no rows of slots that moved away. None where that is
+    not so.
+
+    Raises:
+        TableChanged, SnapshotExpired: as a scan of it would.
+    """
+    whole = SlotSet.span(0, context.info.slots)
+    if key.limit is not None or key.segments or key.cursors != (Cursor(whole),):
+        return None
+    state = context.table_state(key.table, key.snapshot)
+    bounds, fragments = state.bounds(key.snapshot), {}
+    for interval in state.intervals_at(key.snapshot):
+        if len(interval.fragments) != 1:
+            return None
+        fragments[interval.fragments[0].id] = interval.fragments[0]
+    slots = SlotSet()
+    for fragment in fragments.values():
+        if not _is_plain(fragment, bounds) or fragment.slots & slots:
+            return None
+        slots |= fragment.slots
+    return state, list(fragments.values())
+
+
+def _is_plain(fragment: Fragment, bounds: Bounds) -> bool:
     return (
-        None if any(value is None for value in values) else [value for value in values if value is not None]
+        fragment.unique
+        and not fragment.tombstones
+        and fragment.superseded_at is None
+        and bounds.wholly_hold(fragment)
+        and len(fragment.slots) == fragment.slots_written
     )
 
 
 def _batches(
     context: Context, state: KnownTable, fragments: Sequence[Fragment], key: ContinuationKey
-) -> _Batches | None:
-    """Return the record batches all of whose rows the scan gives; None if it gives some rows of another."""
+) -> tuple[int, list[_Batch]] | None:
+    """Return the record batches all of whose rows the scan gives, and how many rows these are.
+
+    None if it gives some rows of another.
+    """
     statistics = context.statistics(state).fragments_of(key.definition)
     sets: ExactSets | None = ()
     if key.filter is not None and state.table.definition == key.definition:
         sets = exact_sets(Predicate.parse(key.filter, state.table.schema).condition, state.table.schema)
-    rows, blocks = 0, []
+    rows, batches = 0, list[_Batch]()
     for fragment in fragments:
         known = statistics.get(fragment.id)
         if known is None or known.rows != fragment.rows or sets is None:
@@ -78,27 +119,23 @@ def _batches(
         for number, size in enumerate(known.block_rows):
             if all(known.matches(number, column, keys) for column, keys in sets):
                 rows += size
-                blocks.append((known, number))
+                batches.append((known, number))
             elif all(known.may_match(number, {column: keys}) for column, keys in sets):
                 return None
-    return _Batches(rows, blocks)
+    return rows, batches
 
 
-@dataclass(frozen=True, slots=True)
-class _Batches:
-    rows: int
-    blocks: Sequence[tuple[FragmentStatistics, int]]
-
-    def value(self, aggregate: Aggregate) -> pa.Array | None:
-        if aggregate.function == COUNT_ROWS:
-            return pa.array([self.rows], pa.int64())
-        (column,) = aggregate.columns
-        if not all(column in known.columns for known, _ in self.blocks):
-            return None
-        blocks = [known.columns[column][number] for known, number in self.blocks]
-        if aggregate.function == COUNT:
-            return pa.array([self.rows - sum(block.nulls for block in blocks)], pa.int64())
-        return _extreme(aggregate, [block for block in blocks if block.low < block.high])
+def _value(aggregate: Aggregate, rows: int, batches: Sequence[_Batch]) -> pa.Array | None:
+    """Return an aggregate over batches of so many rows; None where statistics do not tell it."""
+    if aggregate.function == COUNT_ROWS:
+        return pa.array([rows], pa.int64())
+    (column,) = aggregate.columns
+    if not all(column in known.columns for known, _ in batches):
+        return None
+    blocks = [known.columns[column][number] for known, number in batches]
+    if aggregate.function == COUNT:
+        return pa.array([rows - sum(block.nulls for block in blocks)], pa.int64())
+    return _extreme(aggregate, [block for block in blocks if block.low < block.high])
 
 
 def _extreme(aggregate: Aggregate, blocks: Sequence[Block]) -> pa.Array | None:

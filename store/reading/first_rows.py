@@ -13,18 +13,15 @@ numbers, -0.0 equals 0.0, texts and bytes go by their bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from elasticscan.base.errors import InvalidOption
 from elasticscan.filters import ordered_floats
 from elasticscan.metadata import TableInfo
-from elasticscan.store.reading.ordering import listed_terms, terms_of
+from elasticscan.store.reading.ordering import Terms, terms_of, written
 
 # Rows that a reader keeps while the others pass.
 MOST_FIRST = 10_000
@@ -45,25 +42,17 @@ class KeptOrder:
     rows: int
 
 
-def kept_order(order_by: Any, limit: int | None, table: TableInfo) -> KeptOrder | None:
-    """Return the order of a scan that could sort its first rows itself; None of one that could not.
-
-    Raises:
-        NotFound, InvalidOption: there is no such order.
-    """
-    if order_by is None or limit is None or limit > MOST_FIRST:
+def kept_order(terms: Terms, limit: int | None, table: TableInfo) -> KeptOrder | None:
+    """Return the order of a scan that could sort its first rows itself; None of one that could not."""
+    if limit is None or limit > MOST_FIRST:
         return None
-    terms = terms_of(listed_terms(order_by, table.schema), table.schema)
-    names = [name for name, _ in terms]
-    if not names or len(set(names)) < len(names):
-        return None  # an error, whatever the limit
     # As an index that is read backwards gives it.
-    rest = [(name, all(down for _, down in terms)) for name in table.primary_key if name not in names]
-    written = tuple(f"{name} DESC" if down else name for name, down in (*terms, *rest))
-    with suppress(InvalidOption):
-        if can_be_sorted(written, table.schema):
-            return KeptOrder(written, (*names, *(name for name, _ in rest)), limit)
-    return None
+    given, down = {name for name, _ in terms}, all(descending for _, descending in terms)
+    whole = [*terms, *((name, down) for name in table.primary_key if name not in given)]
+    names = tuple(name for name, _ in whole)
+    if not all(_is_comparable(table.schema.field(name).type) for name in names):
+        return None
+    return KeptOrder(tuple(written(whole)), names, limit)
 
 
 def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:

@@ -119,10 +119,8 @@ def _read_at(
     request = replace(request, snapshot=snapshot, layout=look.layout)
     places, batches = [np.empty(0, dtype=np.int64)], list[pa.RecordBatch]()
     for begin in range(0, count, MOST_KEYS):
-        part = request
-        if count > MOST_KEYS:
-            slots = request.slots[begin : begin + MOST_KEYS]
-            part = replace(request, slots=slots, keys=request.keys.slice(begin, MOST_KEYS))
+        slots = request.slots[begin : begin + MOST_KEYS]
+        part = replace(request, slots=slots, keys=request.keys.slice(begin, MOST_KEYS))
         numbers, more = read_by_key(part, look.placement, cluster.placements, cluster.shards)
         places.append(np.where(numbers < 0, -1, numbers + rows))
         batches += more

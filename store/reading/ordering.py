@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from elasticscan.base.errors import InvalidOption, NotFound, NotReady
 from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import SORTED, IndexInfo, TableInfo
 from elasticscan.store import arguments
+
+Terms: TypeAlias = list[tuple[str, bool]]
 
 _DIRECTIONS = {"ASC": False, "DESC": True}
 
@@ -34,41 +36,39 @@ class Order:
 
     def terms(self) -> list[str]:
         """As `order_by` takes them."""
-        return [f"{name} DESC" if self.descending else name for name in self.columns]
+        return written([(name, self.descending) for name in self.columns])
 
 
-def order_of(order_by: Any, schema: pa.Schema) -> Order | None:
-    """Return the order that a user asked for: "a", "a DESC", "a, b", or a list of such terms.
+def terms_of(order_by: Any, schema: pa.Schema) -> Terms:
+    """Return the columns of an order, and which of them go down: of "a, b DESC", or of a list of such terms.
 
     Raises:
-        NotFound, InvalidOption: it cannot be had.
+        NotFound: a column is not there.
+        InvalidOption: there are none, or one is named twice.
     """
-    if order_by is None:
-        return None
-    terms = terms_of(listed_terms(order_by, schema), schema)
-    columns = tuple(name for name, _ in terms)
-    if not columns or len(set(columns)) < len(columns):
+    if isinstance(order_by, str) and order_by not in schema.names:
+        order_by = order_by.split(",")
+    terms = [_term(text, schema) for text in arguments.names("order_by", order_by)]
+    if not terms or len({name for name, _ in terms}) < len(terms):
         raise InvalidOption(
             f"order_by={order_by!r} must name at least one column, and each once", option="order_by"
         )
+    return terms
+
+
+def order_of(terms: Terms) -> Order:
+    """Return an order that an index may give. Raises `InvalidOption` if the directions differ."""
     if len({descending for _, descending in terms}) > 1:
         raise InvalidOption(
-            f"order_by={order_by!r} needs one direction, or a limit of up to 10,000 rows",
+            f"order_by={', '.join(written(terms))!r} needs one direction, or a limit of up to 10,000 rows",
             option="order_by",
         )
-    return Order(columns, terms[0][1])
+    return Order(tuple(name for name, _ in terms), terms[0][1])
 
 
-def listed_terms(order_by: Any, schema: pa.Schema) -> Any:
-    """Return the terms of an order that may be one text."""
-    if not isinstance(order_by, str):
-        return order_by
-    return [order_by] if order_by in schema.names else order_by.split(",")
-
-
-def terms_of(order_by: Any, schema: pa.Schema) -> list[tuple[str, bool]]:
-    """Return the columns of a list of terms, and which of them go down. Raises as `order_of` does."""
-    return [_term(text, schema) for text in arguments.names("order_by", order_by)]
+def written(terms: Terms) -> list[str]:
+    """Return terms as `order_by` takes them."""
+    return [f"{name} DESC" if descending else name for name, descending in terms]
 
 
 def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
@@ -77,7 +77,9 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
-    name = _without_quotes(name, schema)
+    if name not in schema.names and len(name) > 2 and name[0] == name[-1] == "`":  # as in a condition
+        bare = name[1:-1].replace("``", "`")
+        name = bare if bare in schema.names else name
     if name not in schema.names:
         hint = suggest(name, schema.names) or "; a term is a column, or 'column DESC'"
         raise NotFound(
@@ -86,16 +88,18 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     return name, descending
 
 
-def _without_quotes(name: str, schema: pa.Schema) -> str:
-    """Return a column's name that may stand between backquotes, as in a condition."""
-    bare = name[1:-1].replace("``", "`")
-    quoted = len(name) > 2 and name[0] == name[-1] == "`"
-    return bare if quoted and name not in schema.names and bare in schema.names else name
-
-
 def whole_order(index: IndexInfo, table: TableInfo, descending: bool) -> Order:
     """All columns that an index's entries are in the order of."""
     return Order(tuple(dict.fromkeys((*index.columns, *table.primary_key))), descending)
+
+
+def not_ready(index: IndexInfo, table: TableInfo) -> NotReady:
+    return NotReady(
+        f"index {index.name!r} of table {table.name!r} is still being built; wait for it, or call "
+        "create_index again if its build was killed",
+        index=index.name,
+        kind="index",
+    )
 
 
 def indexes_in_order(
@@ -111,12 +115,7 @@ def indexes_in_order(
     if any(index.ready for index in fitting):
         return [index for index in fitting if index.ready]
     if fitting:
-        raise NotReady(
-            f"index {fitting[0].name!r} of table {table.name!r} is still being built; wait for it, or call "
-            "create_index again if its build was killed",
-            index=fitting[0].name,
-            kind="index",
-        )
+        raise not_ready(fitting[0], table)
     named = next((index for index in indexes if index.name == name), None)
     if named is not None:
         has = "has no order, as it is a hash index"

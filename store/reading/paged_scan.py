@@ -6,6 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from threading import RLock
 from typing import Any, NoReturn, Self
 
@@ -13,9 +14,23 @@ import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, ScanConsumed
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.reading.frames import pandas_frame, polars_frame
 from elasticscan.store.reading.paging import Page
 from elasticscan.topology import SlotSet
+
+# What pandas calls the types of columns that else would become floats, or objects, for the sake of a null.
+_NULLABLE = {
+    pa.bool_(): "BooleanDtype",
+    **{getattr(pa, f"int{bits}")(): f"Int{bits}Dtype" for bits in (8, 16, 32, 64)},
+    **{getattr(pa, f"uint{bits}")(): f"UInt{bits}Dtype" for bits in (8, 16, 32, 64)},
+}
+
+
+def _library(name: str) -> Any:
+    """Import pandas or Polars, when a frame is asked for and not before."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise InvalidOption(f"{name} is not installed: pip install {name}; or use to_table()") from error
 
 
 class PagedScan(Iterator[Page]):
@@ -92,8 +107,8 @@ class PagedScan(Iterator[Page]):
         After an error the scan stands where it stood, so the same call can be made again.
 
         Raises:
-            ScanConsumed: all rows were given out before, or the scan is closed, also meanwhile.
-            ScanConsumed: a stream has begun to read the scan.
+            ScanConsumed: all rows were given out before, a stream has begun to read the scan, or it is
+                closed, also meanwhile.
         """
         with self._remaining(self._state.columns) as batches:
             return pa.Table.from_batches(list(batches), schema=self.schema)
@@ -106,20 +121,23 @@ class PagedScan(Iterator[Page]):
 
         Raises as `to_table`, and `InvalidOption` where pandas is not installed.
         """
-        return pandas_frame(self.to_table)
+        pandas = _library("pandas")
+        rows = self.to_table()
+        with_nulls = {column.type for column in rows.columns if column.null_count}
+        nullable = {kind: getattr(pandas, name)() for kind, name in _NULLABLE.items() if kind in with_nulls}
+        return rows.to_pandas(types_mapper=nullable.get)
 
     def to_polars(self) -> Any:
         """All remaining rows as a Polars frame. Raises as `to_table`, and `InvalidOption` without Polars."""
-        return polars_frame(self.to_table)
+        return _library("polars").from_arrow(self.to_table())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """All remaining rows as a stream of record batches, read as they are asked for.
 
         Raises:
             ScanConsumed: all rows were given out before, or the scan is closed; from the stream, too, when
-                that happens before its end, or when it is asked again after an error.
-            ScanConsumed: from the stream's first batch, when another stream of this scan was begun, or pages
-                were taken since.
+                that happens before its end, when it is asked again after an error, or when another stream
+                was begun, or pages were taken, before its first batch.
         """
         self._check_open()
         return pa.RecordBatchReader.from_batches(self.schema, _Stream(self))

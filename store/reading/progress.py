@@ -38,7 +38,7 @@ class Reporting:
         self._began = self._said_at = context.clock.now()
         self._next = self._began + REPORT_SECONDS
         self._rows_said = 0
-        self._id = self._scan = ""
+        self._id = ""
         self._ended = False
         self._shared = key.lease
 

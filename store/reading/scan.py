@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import InvalidOption, ScanConsumed
+from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
@@ -16,11 +17,9 @@ from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import ScanLayout
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
-from elasticscan.store.reading.explaining import explain_scan
 from elasticscan.store.reading.first_rows import KeptOrder
-from elasticscan.store.reading.leased_pages import LeasedPages
 from elasticscan.store.reading.paged_scan import PagedScan
-from elasticscan.store.reading.paging import Page, schema_of
+from elasticscan.store.reading.paging import Page, Pages, schema_of
 from elasticscan.topology import SlotSet, Topology
 
 
@@ -65,7 +64,7 @@ class Scan(PagedScan):
         self._kept = kept  # the order that it sorts its first rows by
         self._choose, self.layout = choose, layout  # of a scan that begins; None of one that was resumed
         self._access = access or access_of(context, table, key)
-        self._pages = LeasedPages(context, table, base, self._access, key, kept, leased)
+        self._pages = Pages(context, table, base, self._access, key, kept, leased)
 
     @property
     def _context(self) -> Context:
@@ -148,14 +147,40 @@ class Scan(PagedScan):
         return None if self._choose is None else self._choose()
 
     def explain(self) -> dict[str, Any]:
-        """Explain the scan's access path; after a run, with estimated against actual counts."""
-        actual = {
-            "rows_scanned": self.stats.scanned,
-            "rows_skipped": self.stats.skipped_rows,
-            "rows_returned": self._returned,
-            "pages": self.stats.pages,
-        }
+        """Explain the scan's path, and what it has read; and where the slots are that it has not read yet."""
+        context, state = self._context, self._state
+        placement, pending = context.placement(), slots_of(state.cursors)
+        names = dict(self._base.shard_names) | context.shard_names()
+        scans = []
+        for shard, slots in sorted(placement.split_by_shard(pending).items()):
+            home = slots & self._base.placement.at(shard)
+            for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
+                if part:
+                    scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
         access = explain_access(self._access, self.choice, self._table)
         if self._kept is not None:
             access["order_by"] = list(self._kept.terms)
-        return explain_scan(self._context, self._table.name, self._base, self._state, access, actual)
+        return {
+            "table": self._table.name,
+            "snapshot": state.snapshot,
+            "base_topology": self._base.number,
+            "columns": list(state.columns),
+            "filter": state.filter,
+            **access,
+            "limit": state.limit,
+            "kept_by": "lease" if self._is_leased() else "retention",
+            "actual": {
+                "rows_scanned": self.stats.scanned,
+                "rows_skipped": self.stats.skipped_rows,
+                "rows_returned": self._returned,
+                "pages": self.stats.pages,
+            },
+            "slots": len(state.slots),
+            "pending_slots": len(pending),
+            "scans": scans,
+        }
+
+    @retry_interrupted
+    def _is_leased(self) -> bool:
+        with self._context.catalog.reading() as tx:
+            return tx.lease_end(self._state.lease) > tx.now

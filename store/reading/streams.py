@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,11 @@ from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.catalog import Commit, Tx, retry_interrupted
 from elasticscan.metadata import Fragment, TableInfo
-from elasticscan.protocol import ContinuationKey, Cursor
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import keep_lease, stream_of
 from elasticscan.store.context.lookups import SlotPlaces, slot_places
 from elasticscan.store.reading.access_paths import slots_of_filter
+from elasticscan.store.reading.beginning import first_key
 from elasticscan.store.reading.scan import Scan
 from elasticscan.topology import SlotSet
 
@@ -172,22 +172,10 @@ def scan_snapshot(
         SnapshotExpired: it is gone.
         TableChanged: the table was dropped.
     """
-    base = state.places.base
+    base, lease = state.places.base, _snapshot_lease(context, state.table, at)
     slots &= slots_of_filter(context, state.table, filter)
-    key = ContinuationKey(
-        table=state.table.id,
-        snapshot=at,
-        base_topology=base.number,
-        slots=slots,
-        cursors=(Cursor(slots),) if slots else (),
-        columns=tuple(columns),
-        filter=filter,
-        page_rows=page_rows,
-        page_bytes=DEFAULT_PAGE_BYTES,
-        lease=_snapshot_lease(context, state.table, at),
-        feed=feed,
-        definition=state.table.definition,
-    )
+    limits = page_rows, DEFAULT_PAGE_BYTES
+    key = replace(first_key(state.table, at, base, slots, columns, filter, limits, lease), feed=feed)
     return Scan(context, keep_lease(context, key), base, key, ends_lease=False)
 
 

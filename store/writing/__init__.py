@@ -26,6 +26,7 @@ staging        rows become files that nothing refers to yet, or wait in memory f
 publishing     they become a commit; again what moved meanwhile
 writer         the two of them, for rows and for keys that are deleted
 attempts       done again where others came before
+transactions   rows read, and what becomes of them committed, if no other commit changed them meanwhile
 by_condition   rows that meet a condition, deleted or given new values; replacing: others in place of them
 merging        rows that meet those with the same keys: updated, deleted, inserted
 restoring      a table made again what it was at an older snapshot

@@ -72,7 +72,10 @@ def with_runs(
     if not missing_runs(indexes, staged := list(staged)):
         return staged
     versions = versions or context.versions()
-    table, indexes = _as_indexed(context, table, indexes, versions[0])
+    now = context.newest_definition(table.id, versions[0])
+    if now is None:
+        return staged  # a table that was dropped has no indexes
+    table = now  # as its indexes name its columns: the caller's may be of an older definition
     origin = context.origin("index", versions=versions)
     built = list[tuple[Disk, str]]()
 
@@ -95,14 +98,6 @@ def with_runs(
             with suppress(OSError, ElasticScanError):
                 disk.delete(path)
         raise
-
-
-def _as_indexed(
-    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], layout: int
-) -> tuple[TableInfo, Sequence[IndexInfo]]:
-    """Return the table as its indexes name its columns: the caller's may be of an older definition."""
-    now = context.newest_definition(table.id, layout)
-    return (table, ()) if now is None else (now, indexes)  # a table that was dropped has no indexes
 
 
 def define_index(

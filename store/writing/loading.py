@@ -28,7 +28,7 @@ from elasticscan.store.rows.sources import (
 )
 from elasticscan.store.rows.text import TextRules
 from elasticscan.store.writing.definitions import reserve_table
-from elasticscan.store.writing.preconditions import absent, unchanged_since
+from elasticscan.store.writing.preconditions import absent, unchanged
 from elasticscan.store.writing.publishing import is_committed
 from elasticscan.store.writing.writer import write
 
@@ -74,17 +74,14 @@ class Load:
 
     def check(self) -> None:
         """Raise `InvalidOption` where two of them exclude each other."""
-        given = {
-            "if_unchanged_since": self.if_unchanged_since is not None,
-            f"mode {self.mode!r}": self.mode != UPSERT,
-            "job": self.job is not None,
-        }
-        chosen = [name for name, is_given in given.items() if is_given]
-        if len(chosen) > 1 and not (len(chosen) == 2 and self.mode == INSERT and self.job is not None):
-            raise InvalidOption(
-                f"{' and '.join(chosen[:2])} do not go together; give one of them",
-                option=chosen[1].partition(" ")[0],
-            )
+        is_checked, is_job = self.if_unchanged_since is not None, self.job is not None
+        if is_checked and (is_job or self.mode != UPSERT):
+            both = f"if_unchanged_since and {'job' if is_job else f'mode {self.mode!r}'}"
+        elif is_job and self.mode == OVERWRITE:
+            both = f"job and mode {self.mode!r}"
+        else:
+            return
+        raise InvalidOption(f"{both} do not go together; leave one out", option=both.split()[0])
 
 
 class _LoadProgress:
@@ -116,8 +113,8 @@ def load_files(context: Context, load: Load, on_progress: OnLoaded | None = None
             table.schema, _batches(files, table, load.rules, guessed, progress)
         )
         kind = "overwrite" if load.mode == OVERWRITE else "write"
-        with unchanged_since(context, table, load.if_unchanged_since, once) as unchanged:
-            check = absent(context, table, once) if load.mode == INSERT else unchanged
+        with unchanged(context, table, load.if_unchanged_since, once) as since:
+            check = absent(context, table, once) if load.mode == INSERT else since
             return write(context, table, batches, kind, once, check=check, user_metadata=load.user_metadata)
 
     if load.job is None:

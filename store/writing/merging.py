@@ -1,33 +1,29 @@
 """Merges: rows meet those of a table that have the same primary keys, and what becomes of them is one commit.
 
 The rows come in pieces. The table's rows of a piece's keys are read at the merge's snapshot, and what
-becomes of both is staged; so memory holds a piece, however many there are. The commit requires that nobody
-has written a key of it since that snapshot: it is as if the merge had been done there. Where somebody has,
-all is done again at a newer snapshot (`attempts`), with the rows as they were handed in.
+becomes of both is staged; so memory holds a piece, however many there are. Where all is done again at a newer
+snapshot (`transactions`), the rows are as they were handed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import InvalidOption, SchemaMismatch, SnapshotExpired
+from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import CurrentTable, KnownTable
 from elasticscan.store.reading.getting import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
-from elasticscan.store.writing.by_condition import Selection, commit_of
-from elasticscan.store.writing.preconditions import unchanged
-from elasticscan.store.writing.publishing import CommitNumber, publish_own
-from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.attempts import OutdatedLookError
+from elasticscan.store.writing.publishing import CommitNumber
+from elasticscan.store.writing.transactions import WriteTransaction
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)
@@ -47,10 +43,6 @@ class Clauses:
     matched: str = UPDATE
     not_matched: str = INSERT
     columns: Sequence[str] | None = None
-
-    def is_upsert(self, table: TableInfo) -> bool:
-        """Return True if what is there does not matter."""
-        return self.matched == UPDATE and self.not_matched == INSERT and not self._kept(table)
 
     def needed(self, table: TableInfo) -> list[str]:
         """Return the columns that rows must have."""
@@ -131,12 +123,12 @@ class RereadableRows:
 
 
 def merge_rows(
-    selection: Selection, look: Callable[[], CurrentTable], rows: Any, clauses: Clauses
+    transaction: WriteTransaction, look: Callable[[], CurrentTable], rows: Any, clauses: Clauses
 ) -> CommitNumber:
     """Merge rows into a table, in one commit.
 
     Args:
-        selection: the table, and what the commit shall rely on; its `where` does not count.
+        transaction: of the table, without a condition.
         look: the table as it is now.
         rows: anything that speaks Arrow.
         clauses: what is done with them.
@@ -145,35 +137,17 @@ def merge_rows(
         RowsChanged: rows were written after `since`.
         WriteConflict: they were written each time that they were read.
     """
-    done = commit_of(selection)
-    if done is not None:
-        return CommitNumber(done, 0)
     with RereadableRows(rows) as rereadable:
-        return until_unchanged(
-            selection.context,
-            lambda: _attempt(selection, look, rereadable, clauses),
-            f"rows of table {selection.table().name!r} whose keys are merged",
-            "try again, or merge fewer at once",
-            is_final=selection.since is not None,
-        )
 
+        def attempt() -> CommitNumber:
+            current = look()
+            table, at = current.state.table, transaction.since
+            clauses.check(table)
+            at = current.newest if at is None else at
+            merged = rows_merged(transaction.context, look, current, at, rereadable.batches(), clauses)
+            return transaction.commit(table, at, merged)
 
-def _attempt(
-    selection: Selection, look: Callable[[], CurrentTable], rows: RereadableRows, clauses: Clauses
-) -> CommitNumber:
-    context, current = selection.context, look()
-    table, at = current.state.table, current.newest if selection.since is None else selection.since
-    clauses.check(table)
-    with ExitStack() as stack:
-        try:
-            check = stack.enter_context(unchanged(context, table, at, selection.txn))
-        except SnapshotExpired as error:
-            if selection.since is not None:
-                raise
-            raise OutdatedLookError from error
-
-        staged = stage(context, table, rows_merged(context, look, current, at, rows.batches(), clauses))
-        return publish_own(context, table, staged, selection.request("write", check))
+        return transaction.run(attempt, "whose keys are merged", "try again, or merge fewer at once")
 
 
 def rows_merged(

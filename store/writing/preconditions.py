@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, RowsChanged
-from elasticscan.base.limits import LEASE_SECONDS, MAX_NUMBER
+from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
-from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, is_kept
 from elasticscan.store.context.lookups import check_kept
@@ -49,38 +48,6 @@ class _Seen:
 
     def floor(self, snapshot: int) -> int:
         return floor_at(self.overwrites, snapshot)
-
-
-class Precondition(Protocol):
-    """A requirement that has to hold when a write is committed."""
-
-    def look(self, staged: Sequence[StagedFragment]) -> None:
-        """Compare with the commits until now, without a lock. Raises where it does not hold."""
-
-    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
-        """Compare in the transaction that commits; False to look again before, never `at_last`."""
-
-
-class Untouched:
-    """The requirement that nobody has committed to a table after a commit of it."""
-
-    def __init__(self, context: Context, table: TableInfo, newest: int) -> None:
-        self._context, self._table, self._newest = context, table, newest
-
-    def look(self, staged: Sequence[StagedFragment]) -> None:
-        with self._context.catalog.reading() as tx:
-            if tx.table_by_id(self._table.id) is not None:
-                self.holds(tx, staged, at_last=False)
-
-    def holds(self, tx: Tx, staged: Sequence[StagedFragment], at_last: bool) -> bool:
-        newest = tx.last_commit_of(self._table.id)
-        if newest != self._newest:
-            raise RowsChanged(
-                f"table {self._table.name!r} has a commit after {self._newest}, and nothing was written",
-                table=self._table.name,
-                newest=newest,
-            )
-        return True
 
 
 class KeyCheck:
@@ -201,21 +168,11 @@ def absent(context: Context, table: TableInfo, txn: IdempotencyKey | None = None
     return KeyCheck(context, table, None, txn)
 
 
-def unchanged_since(
-    context: Context, table: TableInfo, since: int | None, txn: IdempotencyKey | None
-) -> AbstractContextManager[KeyCheck | None]:
-    """Return the check of a write that may have been given `if_unchanged_since`."""
-    if since is None:
-        return nullcontext()
-    since = arguments.whole_number("if_unchanged_since", since, 0, MAX_NUMBER)
-    return unchanged(context, table, since, txn)
-
-
 @contextmanager
 def unchanged(
-    context: Context, table: TableInfo, since: int, txn: IdempotencyKey | None = None
-) -> Iterator[KeyCheck]:
-    """Require that nobody wrote or deleted keys of the write after a commit.
+    context: Context, table: TableInfo, since: int | None, txn: IdempotencyKey | None = None
+) -> Iterator[KeyCheck | None]:
+    """Require that no other write wrote or deleted keys of this one after a commit; None requires nothing.
 
     While the block runs, the changes since then stay readable: by a lease, where retention is short.
 
@@ -223,6 +180,9 @@ def unchanged(
         NotFound: there is no such commit yet.
         SnapshotExpired: the changes since then are no longer kept.
     """
+    if since is None:
+        yield None
+        return
     context.check_newest()
     lease = ""
     with context.catalog.reading() as tx:

@@ -12,22 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
-from elasticscan.base.errors import (
-    AlreadyExists,
-    CommitUnknown,
-    DiskFull,
-    ElasticScanError,
-    RowsChanged,
-    SnapshotExpired,
-    TableChanged,
-)
+from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, TableChanged
 from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
 from elasticscan.store.writing.indexing import missing_runs, with_runs
-from elasticscan.store.writing.preconditions import Precondition
+from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.store.writing.small_commits import SmallCommit, joined_in_memory, small_commit
 from elasticscan.store.writing.staging import remove_staged
 from elasticscan.topology import Placement
@@ -46,18 +38,20 @@ class CommitRequest:
     Attributes:
         kind: its name in the table's history.
         txn: (application, version); a write with the same pair is committed once.
-        check: what it requires of its keys. Where that does not hold, what was staged is removed.
+        check: what it requires of its keys.
         user_metadata: what its writer says of it.
         versions: those of the catalog at a look from before anything was staged, as for `stage`.
-        keep: paths that stay staged where the check does not hold.
+        keep: paths that stay staged where the commit fails.
+        newest: the newest commit that the table may have, if it may have no later one.
     """
 
     kind: str = "write"
     txn: IdempotencyKey | None = None
-    check: Precondition | None = None
+    check: KeyCheck | None = None
     user_metadata: Mapping[str, str] | None = None
     versions: tuple[int, int] | None = None
     keep: Collection[str] = ()
+    newest: int | None = None
 
 
 class CommitNumber(int):
@@ -69,13 +63,10 @@ class CommitNumber(int):
 
     rows: int
 
-    def __new__(cls, commit: int, rows: int) -> CommitNumber:
+    def __new__(cls, commit: int, rows: int = 0) -> CommitNumber:
         made = super().__new__(cls, commit)
         made.rows = rows
         return made
-
-    def __reduce__(self) -> tuple[type[CommitNumber], tuple[int, int]]:
-        return CommitNumber, (int(self), self.rows)
 
 
 def publish(
@@ -88,8 +79,11 @@ def publish(
     If some moved meanwhile, their rows are staged again at the new place, and the commit is tried
     again; so it is when an index was made meanwhile. A table that was only reserved is entered with it.
 
+    Where that fails, what was staged is removed, but for what the request keeps, and where the answer of the
+    catalog was lost.
+
     Raises:
-        RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says.
+        RowsChanged, AlreadyExists, SnapshotExpired: as the request's `check` says, or its `newest`.
         ContinuationKeyError: `txn` was committed before with other content.
         TableChanged: the table was dropped.
         WriteConflict: another table took the name of one that was reserved.
@@ -97,25 +91,6 @@ def publish(
     context.checkpoint("rows staged")
     with context.upkeep.follow() as claim:
         return _Publication(context, table, staged, request or CommitRequest()).commit(claim)
-
-
-def publish_own(
-    context: Context,
-    table: TableInfo,
-    staged: Sequence[StagedFragment],
-    request: CommitRequest,
-    handed_in: Collection[str] = (),
-) -> CommitNumber:
-    """As `publish`. Where there is no room, what its caller staged goes: who tries again stages it again.
-
-    `handed_in` are the paths of files that others staged.
-    """
-    try:
-        return publish(context, table, staged, request)
-    except DiskFull:
-        with suppress(ElasticScanError):  # then it is garbage
-            remove_staged(context, [fragment for fragment in staged if fragment.path not in handed_in])
-        raise
 
 
 @retry_interrupted
@@ -128,8 +103,8 @@ def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
 class _Publication:
     """Files on their way into a commit: those that were staged, and those that take their place meanwhile.
 
-    However it ends, none is left that nobody answers for: the commit refers to it, it is removed, or it is
-    one that the caller staged and still has.
+    However it ends, none is left that nobody answers for: the commit refers to it, it is removed, or the
+    request keeps it.
     """
 
     def __init__(
@@ -148,15 +123,11 @@ class _Publication:
                 if txn is None or not is_committed(context, self._table.id, txn):
                     self._prepare()
                 number, committed = self._commit(claim)
-        except (RowsChanged, AlreadyExists, SnapshotExpired):
-            remove_staged(context, [fragment for fragment in self._all if fragment.path not in keep])
-            raise
         except CommitUnknown:
             raise
-        except BaseException:
-            paths = {fragment.path for fragment in self._staged}
+        except Exception:  # an interrupt may come before the answer of the catalog, so it leaves all as it is
             with suppress(ElasticScanError):  # then they are garbage
-                remove_staged(context, [fragment for fragment in self._all if fragment.path not in paths])
+                remove_staged(context, [fragment for fragment in self._all if fragment.path not in keep])
             raise
         paths = {fragment.path for fragment in committed}
         discard([fragment for fragment in self._all if fragment.path not in paths], context.disk_of)
@@ -169,30 +140,25 @@ class _Publication:
         self._all += self._fragments  # removing one twice does no harm
 
     def _prepare(self) -> None:
-        """Merge what lies crowded, and make the runs; where that fails, what was staged is removed."""
+        """Merge what lies crowded, and make the runs."""
         context, table, versions = self._context, self._table, self._request.versions
         versions = versions or context.versions()
-        try:
-            self._take(joined_in_memory(self._staged))
-            self._small = small_commit(self._fragments)
-            if self._small is not None:
-                self._small.check_indexes(context.indexes(table.id, versions[0]))
-                return
-            if any(fragment.shard == MEMORY for fragment in self._fragments):
-                self._settle(context.placement(versions[0]), ())
-            counts = Counter(fragment.shard for fragment in self._fragments)
-            active = context.placement(versions[0]).shards
-            crowded = [f for f in self._fragments if counts[f.shard] > 1 and f.shard in active]
-            if crowded:
-                origin = context.origin(self._request.kind, versions=versions)
-                others = [fragment for fragment in self._fragments if fragment not in crowded]
-                self._take([*others, *gather(table, crowded, context.staging_disk, origin)])
-            indexes = context.indexes(table.id, versions[0])
-            self._take(with_runs(context, table, indexes, self._fragments, versions))
-        except BaseException:
-            with suppress(ElasticScanError):  # then it is garbage
-                remove_staged(context, self._staged)
-            raise
+        self._take(joined_in_memory(self._staged))
+        self._small = small_commit(self._fragments)
+        if self._small is not None:
+            self._small.check_indexes(context.indexes(table.id, versions[0]))
+            return
+        if any(fragment.shard == MEMORY for fragment in self._fragments):
+            self._settle(context.placement(versions[0]), ())
+        counts = Counter(fragment.shard for fragment in self._fragments)
+        active = context.placement(versions[0]).shards
+        crowded = [f for f in self._fragments if counts[f.shard] > 1 and f.shard in active]
+        if crowded:
+            origin = context.origin(self._request.kind, versions=versions)
+            others = [fragment for fragment in self._fragments if fragment not in crowded]
+            self._take([*others, *gather(table, crowded, context.staging_disk, origin)])
+        indexes = context.indexes(table.id, versions[0])
+        self._take(with_runs(context, table, indexes, self._fragments, versions))
 
     def _settle(self, placement: Placement, indexes: Sequence[IndexInfo]) -> None:
         """Make the next attempt possible.
@@ -218,12 +184,14 @@ class _Publication:
             at_last = attempt >= ATTEMPTS_WITHOUT_LOCK
             if check is not None:
                 check.look(self._fragments)
+            if check is not None or self._request.newest is not None:
                 context.checkpoint("keys compared")
             with context.catalog.writing(is_small=self._small is not None and not at_last) as tx:
                 earlier = self._made_before(tx)
                 if earlier is not None:
                     return earlier
                 is_there = self._check_is_there(tx)
+                check_newest(tx, table, self._request.newest)
                 for _ in range(2 * at_last):  # nothing can change now, so this attempt is the last
                     if not self._is_settled(tx):
                         self._settle(tx.placement(), tx.indexes(table.id))
@@ -235,12 +203,13 @@ class _Publication:
         raise AssertionError("unreachable")
 
     def _small_commit(self, tx: Tx) -> Append | None:
-        """Return the commit if it can be appended without a transaction: it has read nothing.
+        """Return the commit if it can be appended without a transaction: it relies on nothing that was read.
 
         Now and then it needs one all the same, which finds the maintenance that is due.
         """
         request, table, small = self._request, self._table, self._small
-        if small is None or request.check is not None or request.txn is not None:
+        relies = request.check is not None or request.newest is not None or request.txn is not None
+        if small is None or relies:
             return None
         if tx.table_by_id(table.id) is None or not small.fits(tx, table, tx.indexes(table.id)):
             return None
@@ -288,6 +257,16 @@ class _Publication:
         number = tx.add_commit(table.id, kind, fragments, request.txn, request.user_metadata, rows)
         claim(tx, table.id, fragments)
         return number
+
+
+def check_newest(tx: Tx, table: TableInfo, newest: int | None) -> None:
+    """Raise `RowsChanged` if a table has a commit after the one that is to be its newest."""
+    if newest is not None and tx.last_commit_of(table.id) != newest:
+        raise RowsChanged(
+            f"table {table.name!r} has a commit after {newest}, and nothing was written",
+            table=table.name,
+            newest=tx.last_commit_of(table.id),
+        )
 
 
 def _in_place(placement: Placement, staged: Sequence[StagedFragment]) -> bool:

@@ -10,7 +10,7 @@ makes is the old one exactly; if somebody has, all is done again (`attempts`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -18,90 +18,83 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import RowsChanged, SnapshotExpired
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
-from elasticscan.store.context import Context, Find
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.beginning import begin_changes, begin_scan
-from elasticscan.store.reading.scan import Scan
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.writing.attempts import until_unchanged
-from elasticscan.store.writing.preconditions import Untouched
-from elasticscan.store.writing.publishing import CommitRequest, publish_own
+from elasticscan.store.writing.attempts import OutdatedLookError
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
 from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.transactions import WriteTransaction
 
 RESTORED_TO = "restored_to"  # in the commit's user metadata
 
 _LIMITS = (DEFAULT_PAGE_ROWS, DEFAULT_PAGE_BYTES)
 
 
-@retry_interrupted
-def restore(context: Context, find: Find, to: int | str | datetime, said: Mapping[str, str]) -> int:
+def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
     """Make a table's newest snapshot equal to an older one; returns the commit's number.
 
     Args:
+        transaction: of the table, without a condition.
         to: a commit number, a tag, or a time with its zone.
-        said: what its caller says of the commit.
 
     Raises:
         NotFound, SnapshotExpired: there is no such snapshot, or not any more.
         WriteConflict: others wrote to the table each time.
     """
-    context.check_newest()
-    with context.catalog.reading() as tx:
-        table = find(tx)[0]
+    transaction.context.check_newest()
+    snapshot = _snapshot_of(transaction, to)
+    rows = f"that a restore to snapshot {snapshot} reads"
+    return transaction.run(lambda: _attempt(transaction, snapshot), rows, "pause them, and try again")
+
+
+@retry_interrupted
+def _snapshot_of(transaction: WriteTransaction, to: int | str | datetime) -> int:
+    """Return the commit number of a snapshot that is kept."""
+    with transaction.context.catalog.reading() as tx:
+        table = transaction.find(tx)[0]
         snapshot = snapshot_of(tx, table, to)
-    assert snapshot is not None, "it was given"
-
-    def attempt() -> int:
-        try:
-            return _attempt(context, find, snapshot, {**said, RESTORED_TO: str(snapshot)})
-        except SnapshotExpired:
-            with context.catalog.reading() as tx:
-                tx.check_snapshot(find(tx)[0], snapshot)  # which it was, until a merge let go of it
-            raise
-
-    rows = f"rows of table {table.name!r}, which was to be restored to snapshot {snapshot},"
-    return until_unchanged(context, attempt, rows, "pause them, and try again")
+        assert snapshot is not None, "it was given"
+        tx.check_snapshot(table, snapshot)
+        return snapshot
 
 
-def _attempt(context: Context, find: Find, snapshot: int, said: Mapping[str, str]) -> int:
-    """Raise `RowsChanged` when somebody wrote to the table meanwhile."""
+@retry_interrupted
+def _attempt(transaction: WriteTransaction, snapshot: int) -> CommitNumber:
+    """Raise `RowsChanged` when another commit came to the table meanwhile."""
+    context = transaction.context
     with context.catalog.reading() as tx:
-        table, newest = find(tx)[0], 0
+        table = transaction.find(tx)[0]
         tx.check_snapshot(table, snapshot)
         newest = tx.last_commit_of(table.id)
-        replaced = any(number > snapshot for number in tx.overwrites(table.id))
-    kind = "overwrite" if replaced else "write"
-    upto = max(snapshot, newest)  # others may have committed since
-    with _rows(context, find, table, (snapshot, upto), replaced) as rows:
+        is_replaced = any(number > snapshot for number in tx.overwrites(table.id))
+    kind = "overwrite" if is_replaced else "write"
+    with _rows(transaction, table, (snapshot, max(snapshot, newest)), is_replaced) as rows:
         staged = stage(context, table, rows, kind)
-    check = Untouched(context, table, newest)
-    return publish_own(context, table, staged, CommitRequest(kind, check=check, user_metadata=said))
+    said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
+    return publish(context, table, staged, CommitRequest(kind, user_metadata=said, newest=newest))
 
 
 @contextmanager
 def _rows(
-    context: Context, find: Find, table: TableInfo, commits: tuple[int, int], replaced: bool
+    transaction: WriteTransaction, table: TableInfo, commits: tuple[int, int], is_replaced: bool
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield the rows to be written; raise `RowsChanged` where the columns changed since."""
-    if replaced:
-        with begin_scan(context, find, None, None, commits[0], _LIMITS, index="none") as scan:
-            _check_columns(table, scan)
-            yield scan.batches()
+    """Yield the rows to be written; raise `OutdatedLookError` where the columns changed since."""
+    context, find = transaction.context, transaction.find
+    if is_replaced:
+        scan = begin_scan(context, find, None, None, commits[0], _LIMITS, index="none")
     else:
-        with begin_changes(context, find, commits, None, None, True, _LIMITS) as feed:
-            _check_columns(table, feed)
-            yield (undone(events, table) for events in feed.batches())
-
-
-def _check_columns(table: TableInfo, scan: Scan) -> None:
-    if scan.standing.definition != table.definition:
-        raise RowsChanged(f"the columns of table {table.name!r} were changed; try again", table=table.name)
+        scan = begin_changes(context, find, commits, None, None, True, _LIMITS)
+    with scan:
+        if scan.standing.definition != table.definition:
+            raise OutdatedLookError
+        pages = scan.batches()
+        yield pages if is_replaced else (undone(events, table) for events in pages)
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import pyarrow as pa
 
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
 from elasticscan.catalog import IdempotencyKey, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.rows.keys import conform_keys, tombstones_of
-from elasticscan.store.writing.preconditions import Precondition
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish_own
+from elasticscan.store.writing.preconditions import KeyCheck
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
 from elasticscan.store.writing.staging import conformed_rows, stage
 
 
@@ -36,25 +38,16 @@ def write(
     kind: str = "write",
     txn: IdempotencyKey | None = None,
     buffer_bytes: int = WRITE_BUFFER_BYTES,
-    check: Precondition | None = None,
+    check: KeyCheck | None = None,
     user_metadata: Mapping[str, str] | None = None,
 ) -> CommitNumber:
-    """Upsert rows by primary key, all or nothing."""
-    versions = context.seen  # by whoever looked the table up
-    staged = stage(context, table, conformed_rows(data, table), kind, buffer_bytes, versions)
-    return publish_own(context, table, staged, CommitRequest(kind, txn, check, user_metadata, versions))
+    """Upsert rows by primary key, or delete by it what `kind` "delete" gives as keys, all or nothing.
 
-
-def delete(
-    context: Context,
-    table: TableInfo,
-    keys: Any,
-    txn: IdempotencyKey | None = None,
-    check: Precondition | None = None,
-    user_metadata: Mapping[str, str] | None = None,
-) -> CommitNumber:
-    """Delete by primary key, all or nothing; keys that are not there are no error."""
-    tombstones = (tombstones_of(batch, table) for batch in conform_keys(keys, table))
-    versions = context.seen  # by whoever looked the table up
-    staged = stage(context, table, tombstones, "delete", versions=versions)
-    return publish_own(context, table, staged, CommitRequest("delete", txn, check, user_metadata, versions))
+    Keys to delete that are not there are no error.
+    """
+    batches: Iterator[pa.RecordBatch] = conformed_rows(data, table)
+    if kind == "delete":
+        batches = (tombstones_of(keys, table) for keys in conform_keys(data, table))
+    versions = context.seen  # when the table was looked up
+    staged = stage(context, table, batches, kind, buffer_bytes, versions)
+    return publish(context, table, staged, CommitRequest(kind, txn, check, user_metadata, versions))

@@ -64,7 +64,7 @@ from elasticscan.store.moves import mover, owners
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.reading import getting, paging
 from elasticscan.store.upkeep import compaction, executor, keeper
-from elasticscan.store.writing import by_condition, indexing, preconditions, publishing
+from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
 from tests.faults.unchecked import (
@@ -1131,7 +1131,7 @@ def rows_by_condition_are_not_checked(patch: Patch) -> None:
     def unchecked(*_: Any) -> Iterator[None]:
         yield None
 
-    patch.setattr(by_condition, "unchanged", unchecked)
+    patch.setattr(transactions, "unchanged", unchecked)
 
 
 # ------------------------------------------------------------------------------------ times and owners

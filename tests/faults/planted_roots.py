@@ -34,7 +34,6 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 )
 def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
     _unchecked(patch, writer, "write")
-    _unchecked(patch, writer, "delete")
 
 
 @fault(

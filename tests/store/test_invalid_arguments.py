@@ -397,9 +397,3 @@ def test_every_public_method_with_arguments_is_called() -> None:
         if not name.startswith("_") and len(inspect.signature(member).parameters) > 1
     }
     assert there - LEFT_OUT == set(CALLS) - {"create", "open"}
-
-
-def test_an_argument_of_another_name_is_a_type_error(store: Store) -> None:
-    for name in CALLS:
-        with pytest.raises(TypeError):
-            call(store, name, nothing=1)

@@ -20,8 +20,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, Sna
 from elasticscan.catalog import Tx
 from elasticscan.store import Store
 from elasticscan.store.upkeep import compaction
-from elasticscan.store.writing import restoring
-from elasticscan.store.writing.preconditions import Untouched
+from elasticscan.store.writing import publishing, restoring
 from tests.faults.unchecked import horizons_may_pass_tags
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
@@ -175,11 +174,11 @@ def _rows_that_came_stay(patch: Patch) -> None:
 
 def _overwrites_are_taken_for_changes(patch: Patch) -> None:
     rows = restoring._rows
-    patch.setattr(restoring, "_rows", lambda c, f, t, commits, _: rows(c, f, t, commits, False))
+    patch.setattr(restoring, "_rows", lambda asked, table, commits, _: rows(asked, table, commits, False))
 
 
 def _writers_are_not_noticed(patch: Patch) -> None:
-    patch.setattr(Untouched, "holds", lambda self, tx, staged, at_last: True)
+    patch.setattr(publishing, "check_newest", lambda tx, table, newest: None)
 
 
 FAULTS: dict[str, tuple[Callable[[Patch], None], int]] = {

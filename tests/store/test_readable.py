@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -207,18 +207,6 @@ def test_times_of_other_libraries_are_those_times_or_refused(store: Store) -> No
     for finer in (day + np.timedelta64(1, "ns"), pd.Timestamp(day) + pd.Timedelta(1, "ns")):
         with pytest.raises(FilterError, match="to the microsecond"):
             count(finer)
-
-
-def test_a_time_names_the_newest_snapshot_until_then(table: Table) -> None:
-    made = table.history()[-1].created_at
-    table.upsert([{"id": 4, "n": 4, "city": None, "ok": True}])
-    then = datetime.fromtimestamp(made + 1e-6, UTC)
-    assert table.scan(snapshot=then).count() == 3
-    assert table.to_arrow(snapshot=then.isoformat()).num_rows == 3
-    with pytest.raises(TypeError):
-        table.scan(snapshot=made)  # type: ignore[arg-type]
-    with pytest.raises(NotFound):
-        table.scan(snapshot="yesterday")
 
 
 @pytest.mark.parametrize("name", ["o.xlsx", "o.json", "a.b/o.orc", "o.parquet.gz", ".tsv.bz2"])

@@ -187,7 +187,7 @@ def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -
             shutil.copytree(tmp_path / "store/shards/a.away/t1", root(store, "a") / "t1", dirs_exist_ok=True)
             with pytest.raises(ShardUnavailable, match="not mounted"):
                 publish(store.context, store.table("t").definition, prepared)
-        publish(store.context, store.table("t").definition, prepared)
+        publish(store.context, store.table("t").definition, staged(store))
         assert count(store) == 2 * ROWS
 
 

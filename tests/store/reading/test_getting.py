@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -72,23 +70,6 @@ def test_no_keys_and_none_that_are_there_give_no_rows_with_all_columns(trips: Ta
         got = trips.get(keys, ["day"])
         assert (got.num_rows, got.schema) == (0, pa.schema([TRIPS.field("day")]))
     assert trips.get([1000], ["day"], keep_missing=True).to_pydict() == {"day": [None]}
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        (3, 4),
-        range(3, 5),
-        np.array([3, 4]),
-        pa.array([3, 4]),
-        pa.chunked_array([[3], [4]]),
-        pa.table({"id": pa.array([3, 4], pa.int16())}),
-        [{"id": 3}, {"id": 4}],
-    ],
-    ids=["tuple", "range", "numpy", "arrow", "chunks", "narrow", "dicts"],
-)
-def test_keys_are_what_delete_takes(trips: Table, keys: Any) -> None:
-    assert trips.get(keys, ["id"]).column("id").to_pylist() == [3, 4]
 
 
 def test_a_scan_gives_keys(trips: Table) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -237,37 +236,3 @@ def test_a_column_that_comes_meanwhile_loses_no_value(store: Store, table: Table
     store.context.checkpoint = lambda _: None
     assert set(counts(table).values()) == {1}
     assert sorted(table.scan(["more"], "more IS NOT NULL").to_table()["more"].to_pylist()) == [*range(5)]
-
-
-def test_updates_and_deletes_beside_moves_and_merges_count_each_once(tmp_path: Path) -> None:
-    place = tmp_path / "counters.store"
-    with Store.create(place, ["s1", "s2"], tablets=4, slots=16) as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        table.upsert(rows(range(20)))
-        errors: list[BaseException] = []
-        done: list[int] = []
-
-        def count(first: int) -> None:
-            try:
-                with Store.open(place) as mine:
-                    for _ in range(6):
-                        try:
-                            mine.table("t").update({"n": "n + 1"}, f"id BETWEEN {first} AND {first + 4}")
-                        except WriteConflict:
-                            continue
-                        done.append(5)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=count, args=(first,)) for first in (0, 3, 6)]
-        for thread in threads:
-            thread.start()
-        for number in range(6):
-            store.move(
-                1 + number % 4, "s2" if store.topology.placement.tablet(1 + number % 4).shard == 1 else "s1"
-            )
-            table.compact()
-        for thread in threads:
-            thread.join()
-        assert errors == []
-        assert sum(counts(table).values()) == sum(done)

@@ -129,13 +129,6 @@ def test_unchanged_since_reads_as_of_then_and_is_not_tried_again(table: Table) -
     assert content(table)[5][1] == "Lima"
 
 
-def test_it_is_done_once_under_its_name(table: Table) -> None:
-    first = table.merge([{"id": 4, "n": 3}], columns=["n"], txn=("job", 1))
-    table.update({"n": 8}, "id = 4")
-    assert table.merge([{"id": 4, "n": 3}], columns=["n"], txn=("job", 1)) == first
-    assert content(table)[4][0] == 8
-
-
 def test_columns_that_come_or_go_while_rows_are_read_begin_it_again(store: Store, table: Table) -> None:
     schema = pa.schema([SCHEMA.field("id"), SCHEMA.field("n")])
 

@@ -108,11 +108,13 @@ def test_a_write_that_cannot_be_gathered_leaves_nothing(
     assert fragments_of(store) == ()
 
 
-def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_commit_that_fails_leaves_what_its_request_keeps_and_no_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch, keeps: bool
 ) -> None:
     staged = staged_by_tasks(store)
     before = files_of(store)
+    request = publishing.CommitRequest(keep={fragment.path for fragment in staged} if keeps else set())
 
     def refused(*_: object) -> bool:
         raise ElasticScanError("not now")
@@ -120,8 +122,8 @@ def test_a_commit_that_fails_leaves_what_was_staged_and_no_more(
     with monkeypatch.context() as patch:
         patch.setattr(publishing, "_in_place", refused)
         with pytest.raises(ElasticScanError, match="not now"):
-            publishing.publish(store.context, store.table("t").definition, staged)
-    assert files_of(store) == before
+            publishing.publish(store.context, store.table("t").definition, staged, request)
+    assert files_of(store) == (before if keeps else set())
     assert fragments_of(store) == ()
 
 

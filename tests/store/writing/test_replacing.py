@@ -15,7 +15,6 @@ from elasticscan.base.errors import (
     InvalidOption,
     NotFound,
     SchemaMismatch,
-    WriteConflict,
 )
 from elasticscan.store import Store, Table
 from tests.base.manual_clock import ManualClock
@@ -92,14 +91,6 @@ def test_what_others_write_meanwhile_is_looked_at_again(store: Store, table: Tab
     table.overwrite(rows("mon", [7], 9), where=MONDAY)
     assert {key: value for key, value in content(table).items() if value[0] == "mon"} == {7: ("mon", 9)}
     assert not store.verify()
-
-
-def test_keys_that_others_write_each_time_end_in_a_conflict(store: Store, table: Table) -> None:
-    each_time(store, "keys compared", lambda times: table.upsert(rows("mon", [5], times)))
-    with pytest.raises(WriteConflict, match="each of the 10 times"):
-        table.overwrite(rows("mon", [7], 9), where=MONDAY)
-    assert content(table)[7] == ("mon", 0)
-    assert content(table)[5][1] == 10
 
 
 def test_it_is_done_once_under_its_name(table: Table) -> None:

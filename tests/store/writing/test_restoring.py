@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import elasticscan
 from elasticscan.base.errors import NotFound, SnapshotExpired, TableChanged, WriteConflict
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.reading.beginning import begin_changes
 from elasticscan.store.writing import restoring
 from elasticscan.store.writing.attempts import FEWEST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
-from tests.seeds import seeds
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
 
@@ -237,35 +234,3 @@ def test_another_table_may_be_written_meanwhile(store: Store, table: Table) -> N
         other.table("t").restore(before)
     assert calls == 2
     assert contents(table) == then
-
-
-@pytest.mark.parametrize("seed", seeds(6, short=2))
-def test_random_histories_are_restored_exactly(tmp_path: Path, seed: int) -> None:
-    dice = random.Random(seed)
-    with elasticscan.create(tmp_path / "r.store", ["s1", "s2", "s3"], tablets=6, slots=32) as store:
-        table = store.create_table("t", SCHEMA, ["id", "part"], ["id"])
-        kept: dict[int, list[dict[str, Any]]] = {}
-        for _ in range(25):
-            step = dice.choice(["upsert"] * 5 + ["delete"] * 3 + ["overwrite", "compact", "move", "restore"])
-            some = sorted(dice.sample(range(60), dice.randint(0, 25)))
-            if step == "upsert":
-                table.upsert(rows(some, dice.randint(0, 99)))
-            elif step == "delete":
-                table.delete(rows(some, 0).select(["id", "part"]))
-            elif step == "overwrite":
-                table.overwrite(rows(some, dice.randint(0, 99)))
-            elif step == "compact":
-                table.compact()
-            elif step == "move":
-                tablet = dice.choice(store.status()["tablets"])
-                target = dice.choice([name for name in ("s1", "s2", "s3") if name != tablet["shard"]])
-                store.move(tablet["id"], target)
-            elif kept:
-                to = dice.choice(list(kept))
-                table.restore(to)
-                assert contents(table) == kept[to]
-            kept[store.status()["snapshot"]] = contents(table)
-        for to in dice.sample(list(kept), min(4, len(kept))):
-            table.restore(to)
-            assert contents(table) == kept[to]
-        assert store.verify() == []

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base import limits
 from elasticscan.base.errors import AlreadyExists, InvalidKey, RowsChanged, StoreDamaged
 from elasticscan.catalog.entries import ROWS
 from elasticscan.metadata import MEMORY, StagedFragment
@@ -200,14 +199,6 @@ def test_a_backup_has_rows_that_lie_in_the_log(store: Store, tmp_path: Path) -> 
     with Store.from_backup(tmp_path / "backups", tmp_path / "new") as copied:
         assert ids_of(copied.table("t"), filter="k >= 0", index="by_k") == list(range(5))
         assert copied.verify() == []
-
-
-def test_rows_in_files_are_for_those_who_ask_for_none_in_the_log(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "INLINE_BYTES", 0)
-    store.table("t").upsert(rows(0, 1))
-    assert in_log(store) == 0
 
 
 def test_a_repair_takes_rows_from_a_log_that_is_whole_and_says_which_are_lost_with_another(
