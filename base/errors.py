@@ -1,40 +1,9 @@
 """The errors of elasticscan, sorted by what the caller should do about it.
 
-    ElasticScanError
-    ├── UsageError                  correct the call
-    │   ├── InvalidOption           ES_INVALID_OPTION
-    │   ├── InvalidKey              ES_INVALID_KEY
-    │   ├── LimitExceeded           ES_LIMIT_EXCEEDED
-    │   ├── SchemaMismatch          ES_SCHEMA_MISMATCH
-    │   ├── NotSupported            ES_NOT_SUPPORTED
-    │   ├── FilterError             ES_INVALID_FILTER
-    │   ├── ScanConsumed            ES_SCAN_CONSUMED
-    │   ├── ContinuationKeyError    ES_INVALID_CONTINUATION_KEY
-    │   ├── StoreNotFound           ES_STORE_NOT_FOUND
-    │   ├── NotFound                ES_NOT_FOUND
-    │   ├── AlreadyExists           ES_ALREADY_EXISTS
-    │   ├── ReadOnlyStore           ES_READ_ONLY
-    │   └── InvalidTopologyChange   ES_INVALID_TOPOLOGY_CHANGE
-    ├── TryAgain                    the same call may succeed later
-    │   ├── CatalogUnavailable      ES_CATALOG_UNAVAILABLE
-    │   ├── CommitUnknown           ES_COMMIT_UNKNOWN
-    │   ├── NotReady                ES_NOT_READY
-    │   ├── OutOfResources          ES_OUT_OF_RESOURCES
-    │   └── WriteConflict           ES_WRITE_CONFLICT
-    ├── StartAgain                  the same call cannot succeed; a new scan can
-    │   ├── SnapshotExpired         ES_SNAPSHOT_EXPIRED
-    │   ├── RowsChanged             ES_ROWS_CHANGED
-    │   └── TableChanged            ES_TABLE_CHANGED
-    └── OperatorNeeded              an operator must look at the store or its disks
-        ├── StoreTooNew             ES_STORE_TOO_NEW
-        ├── StoreDamaged            ES_STORE_DAMAGED
-        ├── ShardUnavailable        ES_SHARD_UNAVAILABLE
-        ├── WrongRoot               ES_WRONG_ROOT
-        ├── CatalogOutdated         ES_CATALOG_OUTDATED
-        ├── DiskFull                ES_DISK_FULL
-        ├── FragmentDamaged         ES_FRAGMENT_DAMAGED
-        │   └── FragmentMissing     the same
-        └── CoverageBroken          ES_COVERAGE_BROKEN
+    UsageError        correct the call
+    TryAgain          the same call may succeed later
+    StartAgain        the same call cannot succeed; a new scan can
+    OperatorNeeded    an operator must look at the store or its disks
 
 The first line of a class's docstring says when it is met, the second what to do: docs/errors.md is
 made of them (`python scripts/errors_page.py`).
@@ -61,43 +30,6 @@ _MESSAGE_CHARACTERS = 4_000
 
 # The next step when a catalog or a file is damaged or gone.
 RESTORE = "restore it from a backup, or make a new store of what is left with `elasticscan repair OLD NEW`"
-__all__ = [
-    "AlreadyExists",
-    "CatalogOutdated",
-    "CatalogUnavailable",
-    "CommitUnknown",
-    "ContinuationKeyError",
-    "CoverageBroken",
-    "DiskFull",
-    "ElasticScanError",
-    "FilterError",
-    "FragmentDamaged",
-    "FragmentMissing",
-    "InvalidKey",
-    "InvalidOption",
-    "InvalidTopologyChange",
-    "LimitExceeded",
-    "NotFound",
-    "NotReady",
-    "NotSupported",
-    "OperatorNeeded",
-    "OutOfResources",
-    "ReadOnlyStore",
-    "RowsChanged",
-    "ScanConsumed",
-    "SchemaMismatch",
-    "ShardUnavailable",
-    "SnapshotExpired",
-    "StartAgain",
-    "StoreDamaged",
-    "StoreNotFound",
-    "StoreTooNew",
-    "TableChanged",
-    "TryAgain",
-    "UsageError",
-    "WriteConflict",
-    "WrongRoot",
-]
 
 
 class ElasticScanError(Exception):
@@ -377,3 +309,10 @@ class CoverageBroken(OperatorNeeded):
     Do not use its rows; run it again, and report it."""
 
     code = "ES_COVERAGE_BROKEN"
+
+
+__all__ = [
+    name
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, ElasticScanError)
+]

@@ -18,7 +18,6 @@ Arrow keeps its values in the machine's byte order, which is taken to be little-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,9 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
     >>> spark_hash([pa.array([1], pa.int32())]).tolist()
     [-559580957]
     """
-    rows = _equal_length(columns)
+    assert columns, "a hash needs at least one column"
+    rows = len(columns[0])
+    assert all(len(column) == rows for column in columns), "hashed columns must be of equal length"
     folds = [_fold_of(column.type) for column in columns]
     running = np.full(rows, seed & 0xFFFFFFFF, dtype=np.uint32)
     scratch = np.empty((2, min(rows, _BLOCK_ROWS)), dtype=np.uint32)
@@ -70,7 +71,7 @@ def spark_hash(columns: Sequence[pa.Array | pa.ChunkedArray], seed: int = SPARK_
             if block.null_count:
                 before = part.copy()
                 fold(block, part, scratch)
-                np.copyto(part, before, where=_is_null(block))
+                np.copyto(part, before, where=pc.is_null(block).to_numpy(zero_copy_only=False))
             else:
                 fold(block, part, scratch)
     return running.view(np.int32)
@@ -93,13 +94,6 @@ def slots_of(columns: Sequence[pa.Array | pa.ChunkedArray], slots: int) -> NDArr
 # ------------------------------------------------------------------------------- columns to blocks
 
 
-def _equal_length(columns: Sequence[pa.Array | pa.ChunkedArray]) -> int:
-    assert columns, "a hash needs at least one column"
-    rows = len(columns[0])
-    assert all(len(column) == rows for column in columns), "hashed columns must be of equal length"
-    return rows
-
-
 def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
     """Yield slices of at most `_BLOCK_ROWS` rows, never empty, each with the number of rows before it."""
     before = 0
@@ -109,15 +103,10 @@ def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]
         before += len(chunk)
 
 
-def _is_null(block: pa.Array) -> NDArray[np.bool_]:
-    mask: NDArray[np.bool_] = pc.is_null(block).to_numpy(zero_copy_only=False)
-    return mask
-
-
-def _raw(block: pa.Array, dtype: Any, width: int = 1) -> NDArray[Any]:
-    """Return the values, without a copy, as `width` numbers a row; those of nulls are arbitrary."""
-    item = np.dtype(dtype).itemsize * width
-    values = np.frombuffer(block.buffers()[1], dtype, count=len(block) * width, offset=block.offset * item)
+def raw_values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
+    """Return the values, without a copy, as so many numbers a row; those of nulls are arbitrary."""
+    item = np.dtype(dtype).itemsize * per_row
+    values = np.frombuffer(column.buffers()[1], dtype, len(column) * per_row, column.offset * item)
     values.setflags(write=False)  # Arrow's memory is shared with all holders of the column.
     return values
 
@@ -161,10 +150,8 @@ def _finish(running: Words, length: int | Words, scratch: Words) -> None:
     np.bitwise_xor(running, spare, out=running)
 
 
-def _fold_words(
-    words: Callable[[pa.Array], Sequence[Words]], block: pa.Array, running: Words, scratch: Words
-) -> None:
-    parts = words(block)
+def _fold_words(block: pa.Array, running: Words, scratch: Words) -> None:
+    parts = _words_of(block)
     for part in parts:
         _mix(running, part, scratch)
     _finish(running, 4 * len(parts), scratch)
@@ -182,7 +169,7 @@ def _fold_texts(block: pa.Array, running: Words, scratch: Words) -> None:
 
 def _fold_fixed_size_binary(block: pa.Array, running: Words, scratch: Words) -> None:
     width = block.type.byte_width
-    _fold_equal(_raw(block, np.uint8, width).reshape(len(block), width), running, scratch)
+    _fold_equal(raw_values(block, np.uint8, width).reshape(len(block), width), running, scratch)
 
 
 def _fold_big_decimals(block: pa.Array, running: Words, scratch: Words) -> None:
@@ -190,7 +177,7 @@ def _fold_big_decimals(block: pa.Array, running: Words, scratch: Words) -> None:
 
     These are big-endian, and as few as hold value and sign: 127 is `7f`, 128 is `00 80`, -128 is `80`.
     """
-    halves = _raw(block, np.int64, 2).reshape(-1, 2)
+    halves = raw_values(block, np.int64, 2).reshape(-1, 2)
     negative = halves[:, 1] >> 63
     low, high = (halves[:, 0] ^ negative).view(np.uint64), (halves[:, 1] ^ negative).view(np.uint64)
     low[high != 0] = np.iinfo(np.uint64).max
@@ -281,30 +268,31 @@ def _signed_words(values: NDArray[Any]) -> Words:
     return signed.astype(np.int32, copy=False).view(np.uint32)
 
 
-def _halves(longs: NDArray[Any]) -> tuple[Words, Words]:
-    pairs = longs.view(np.uint32)
-    return pairs[0::2], pairs[1::2]
+def _words_of(block: pa.Array) -> Sequence[Words]:
+    """Return the numbers as which plain values hash: one of 32 bits, or the low and the high half of 64."""
+    kind = block.type
+    if pa.types.is_decimal128(kind):
+        quarters = raw_values(block, np.uint32, 4)
+        return quarters[0::4], quarters[1::4]
+    if pa.types.is_timestamp(kind):
+        words = _microseconds(block).view(np.uint32)
+    elif pa.types.is_floating(kind):
+        values = raw_values(block, np.dtype(f"f{kind.bit_width // 8}")) + kind.to_pandas_dtype()(0)
+        values[np.isnan(values)] = np.nan  # minus zero is zero now, and there is one NaN
+        words = values.view(np.uint32)
+    else:
+        small = kind.bit_width < 32
+        words = raw_values(
+            block.cast(pa.int32()) if small else block, np.uint32, 2 if kind.bit_width == 64 else 1
+        )
+    return (words,) if len(words) == len(block) else (words[0::2], words[1::2])
 
 
-def _bool_words(block: pa.Array) -> Sequence[Words]:
-    return (_signed_words(_raw(block.cast(pa.uint8()), np.uint8)),)
-
-
-def _narrow_words(block: pa.Array) -> Sequence[Words]:
-    return (_signed_words(_raw(block, np.dtype(f"i{block.type.bit_width // 8}"))),)
-
-
-def _long_words(block: pa.Array) -> Sequence[Words]:
-    return _halves(_raw(block, np.int64))
-
-
-def _timestamp_words(block: pa.Array) -> Sequence[Words]:
-    if block.type.unit == "us":
-        return _halves(_raw(block, np.int64))
+def _microseconds(block: pa.Array) -> Longs:
     if block.type.unit == "ns":
-        return _halves(_raw(block, np.int64) // 1000)
+        return raw_values(block, np.int64) // 1000
     try:
-        return _halves(_raw(block.cast(pa.timestamp("us", block.type.tz)), np.int64))
+        return raw_values(block.cast(pa.timestamp("us", block.type.tz)), np.int64)
     except pa.ArrowInvalid as error:
         raise InvalidKey(
             f"A timestamp is too far away to be counted in microseconds, as its hash needs: {error}. "
@@ -313,44 +301,22 @@ def _timestamp_words(block: pa.Array) -> Sequence[Words]:
         ) from error
 
 
-def _float_words(block: pa.Array) -> Sequence[Words]:
-    values = _raw(block, np.float32)
-    # Minus zero is zero, and there is one NaN.
-    bits = np.where(values == 0, np.uint32(0), values.view(np.uint32))
-    return (np.where(np.isnan(values), np.uint32(0x7FC00000), bits),)
-
-
-def _double_words(block: pa.Array) -> Sequence[Words]:
-    values = _raw(block, np.float64)
-    bits = np.where(values == 0, np.uint64(0), values.view(np.uint64))
-    return _halves(np.where(np.isnan(values), np.uint64(0x7FF8000000000000), bits))
-
-
-def _small_decimal_words(block: pa.Array) -> Sequence[Words]:
-    quarters = _raw(block, np.uint32, 4)
-    return quarters[0::4], quarters[1::4]
-
-
 Fold = Callable[[pa.Array, Words, Words], None]
 
+_PLAIN = (
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    *(pa.date32(), pa.timestamp("us"), pa.decimal128(1)),
+)
 _FOLDS: dict[int, Fold] = {
-    pa.bool_().id: partial(_fold_words, _bool_words),
-    pa.int64().id: partial(_fold_words, _long_words),
-    pa.timestamp("us").id: partial(_fold_words, _timestamp_words),
-    pa.float32().id: partial(_fold_words, _float_words),
-    pa.float64().id: partial(_fold_words, _double_words),
-    pa.binary(1).id: _fold_fixed_size_binary,
-    **{
-        kind.id: partial(_fold_words, _narrow_words)
-        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.date32())
-    },
+    **{kind.id: _fold_words for kind in _PLAIN},
     **{kind.id: _fold_texts for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
+    pa.binary(1).id: _fold_fixed_size_binary,
 }
 
 
 def _fold_of(kind: pa.DataType) -> Fold:
-    if pa.types.is_decimal128(kind):
-        return partial(_fold_words, _small_decimal_words) if kind.precision <= 18 else _fold_big_decimals
+    if pa.types.is_decimal128(kind) and kind.precision > 18:
+        return _fold_big_decimals
     if kind.id not in _FOLDS:
         raise SchemaMismatch(
             f"a column of type {kind} cannot be hashed as Spark does; use a whole number, date, timestamp, "

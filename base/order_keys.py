@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import ContinuationKeyError, InvalidKey, SchemaMismatch
+from elasticscan.base.hashing import raw_values
 
 ALLOWED_KEY_TYPES = (
     "bool, int8, int16, int32, int64, date32, timestamp, decimal128, string, large_string, binary, "
@@ -95,10 +96,6 @@ def _null() -> InvalidKey:
     return InvalidKey("A column of a key holds a null. Give every row a value in its key columns.")
 
 
-def _encode_bool(scalar: pa.Scalar) -> bytes:
-    return b"\1" if scalar.as_py() else b"\0"
-
-
 def encode_integer(width: int, bias: int, scalar: pa.Scalar) -> bytes:
     return int(scalar.as_py() + bias).to_bytes(width, "big")
 
@@ -112,11 +109,6 @@ def _encode_decimal(scalar: pa.Scalar) -> bytes:
     return (int(unscaled) + _BIAS_16).to_bytes(16, "big")
 
 
-def _encode_fixed(scalar: pa.Scalar) -> bytes:
-    value: bytes = scalar.as_py()
-    return value
-
-
 def _encode_text(scalar: pa.Scalar) -> bytes:
     data: bytes = scalar.as_buffer().to_pybytes()
     return data.replace(b"\0", _ESCAPED_ZERO) + _END
@@ -124,9 +116,9 @@ def _encode_text(scalar: pa.Scalar) -> bytes:
 
 # Of values that are not null.
 ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
-    _BOOL: _encode_bool,
+    _BOOL: partial(encode_integer, 1, 0),
     _DECIMAL: _encode_decimal,
-    _FIXED: _encode_fixed,
+    _FIXED: lambda scalar: bytes(scalar.as_py()),
     **{kind: partial(encode_integer, width, 1 << (8 * width - 1)) for kind, width in _INTEGERS.items()},
     **{kind: partial(encode_time, width, 1 << (8 * width - 1)) for kind, width in _TIMES.items()},
     **dict.fromkeys(_TEXTS | _BINARIES, _encode_text),
@@ -218,11 +210,11 @@ def sort_codes(column: pa.Array) -> NDArray[Any]:
     if not len(column):
         return np.empty(0, dtype=np.int64)
     if kind.id == _BOOL:
-        return _values(column.cast(pa.uint8()), np.uint8)
+        return raw_values(column.cast(pa.uint8()), np.uint8)
     if kind.id in _INTEGERS or kind.id in _TIMES:
-        return _values(column, np.dtype(f"i{_width(kind)}"))
+        return raw_values(column, np.dtype(f"i{_width(kind)}"))
     if kind.id == _DECIMAL:
-        halves = _values(column, np.int64, 2)
+        halves = raw_values(column, np.int64, 2)
         low, high = halves[0::2], halves[1::2]
         if kind.precision <= 18 or np.array_equal(low >> 63, high):
             return low
@@ -242,12 +234,3 @@ def encoded_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
         else:
             lengths += _width(kind)
     return lengths
-
-
-def _values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
-    item = np.dtype(dtype).itemsize * per_row
-    values = np.frombuffer(
-        column.buffers()[1], dtype, count=len(column) * per_row, offset=column.offset * item
-    )
-    values.setflags(write=False)  # Arrow's memory is shared with all holders of the column.
-    return values

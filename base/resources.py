@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from elasticscan.base.errors import OutOfResources
 
 _FILES = frozenset({errno.EMFILE, errno.ENFILE})
-_SOME_BYTES = 64 << 20
 
 
 def lack_in(error: Exception) -> OutOfResources | None:
@@ -28,15 +27,6 @@ def _lack(what: str, refused: str, allow: str) -> OutOfResources:
 def lack_of_memory() -> OutOfResources:
     """Return the error for a library that reports a lack of memory in its own words."""
     return _lack("memory", "no more memory is available", "`ulimit -v`, the container's limit")
-
-
-def lacks_memory() -> bool:
-    """Return True if the process gets no memory; False if damaged bytes asked for too much of it."""
-    try:
-        bytearray(_SOME_BYTES)
-    except MemoryError:
-        return True
-    return False
 
 
 def lack_of_files(needed: int) -> OutOfResources | None:

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import SchemaMismatch
-from elasticscan.base.hashing import spark_hash
+from elasticscan.base.hashing import raw_values, spark_hash
 from elasticscan.base.order_keys import (
     ENCODERS,
     SIGNED_WIDTHS,
@@ -116,7 +116,7 @@ def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
     if nulls == len(column):  # it may have no values
         return nulls, nulls
     sign = "u" if offset == 0 else "i"
-    values = np.frombuffer(column.buffers()[1], f"{sign}{width}", len(column), column.offset * width)[nulls:]
+    values = raw_values(column, f"{sign}{width}")[nulls:]
     # A key that was cut within the value is the lowest with that prefix.
     number = int.from_bytes(key[1 : 1 + width].ljust(width, b"\0"), "big") - offset
     value = values.dtype.type(number)
@@ -154,7 +154,7 @@ def sort_codes(column: pa.Array) -> list[NDArray[Any]]:
         column = pc.coalesce(column, column[pc.index(column.is_valid(), True).as_py()])
     kind = column.type
     if kind.id in _FLOATS:
-        codes.append(float_codes(column))
+        codes.append(float_codes(column.cast(pa.float64()).to_numpy() + 0.0))  # -0.0 + 0.0 is 0.0
     elif kind.id in _UNSIGNED:
         codes.append(column.to_numpy(zero_copy_only=True))
     elif kind.id in _TIMES:
@@ -186,12 +186,15 @@ def _hashable(column: pa.Array) -> pa.Array:
     return column.cast(pa.float32()) if kind == pa.float16() else column
 
 
-def float_codes(column: pa.Array) -> NDArray[np.int64]:
-    """Return signed integers in the order of the floats, with one NaN above infinity; no nulls."""
-    values: NDArray[np.float64] = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
-    values[np.isnan(values)] = np.nan  # one NaN, the positive one
-    bits = values.view(np.int64)
+def float_codes(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return signed integers in the order of the floats, with one NaN above infinity, and -0.0 below 0.0."""
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
     return bits ^ ((bits >> 63) & np.int64(_TOP_BIT - 1))
+
+
+def floats_of(codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the floats of such integers."""
+    return (codes ^ ((codes >> 63) & np.int64(_TOP_BIT - 1))).view(np.float64)
 
 
 def _encode_float(form: str, scalar: pa.Scalar) -> bytes:

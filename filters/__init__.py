@@ -47,14 +47,12 @@ from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_va
 from elasticscan.filters.casts import always_fits, may_fail
 from elasticscan.filters.coercion import (
     TIMESTAMP,
-    computed_type,
     integer_as_decimal,
     is_computable,
     is_integer,
     is_number,
     type_name,
 )
-from elasticscan.filters.exact import has_several_constants
 from elasticscan.filters.expression import (
     And,
     Call,
@@ -71,6 +69,7 @@ from elasticscan.filters.expression import (
     Or,
     children,
     column_names,
+    has_several_constants,
     quote_name,
     shortened,
     to_sql,
@@ -124,7 +123,6 @@ __all__ = [
     "children",
     "column_names",
     "column_sets",
-    "computed_type",
     "constant_of",
     "decode_key",
     "exact_sets",

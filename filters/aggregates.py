@@ -21,12 +21,10 @@ from sqlglot.errors import SqlglotError
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS, MAX_FILTER_BYTES
 from elasticscan.base.showing import brief
-from elasticscan.filters.coercion import computed_type, is_computable
-from elasticscan.filters.exact import is_exact
-from elasticscan.filters.expression import Column, Expression, column_names, to_sql
-from elasticscan.filters.kernels import Rows, can_fail, compile_expression
+from elasticscan.filters.coercion import computed_type, is_computable, is_float, is_number
+from elasticscan.filters.expression import Expression, column_names, is_column, to_sql
+from elasticscan.filters.kernels import ARROW_REFUSALS, Rows, can_fail, compile_expression
 from elasticscan.filters.parser import STUMBLES, FilterSql, check_quotes, parse_value
-from elasticscan.filters.predicate import ARROW_REFUSALS
 
 COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
 SUM, MIN, MAX, AVG = "sum", "min", "max", "avg"
@@ -82,16 +80,18 @@ class Aggregate:
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
         if function is None or others or (is_distinct and function not in (COUNT, MIN, MAX)):
             raise _refused(text, "is not supported")
-        if function == COUNT and not is_distinct and _counts_rows(argument):
+        is_star = isinstance(argument, exp.Star) and not any(argument.args.values())
+        if function == COUNT and not is_distinct and (is_star or isinstance(argument, exp.Literal)):
             return cls(COUNT_ROWS, None, name, pa.null(), pa.int64())
         if argument is None or isinstance(argument, (exp.Star, exp.Distinct)):
             raise _refused(text, "is not supported")
         value = parse_value(argument.sql(dialect=FilterSql, comments=False), schema)
         if is_distinct and function == COUNT:
             function = COUNT_DISTINCT
-        if isinstance(value, Column) and len(value.path) == 1:
-            stored = schema.field(value.path[0]).type
-            check_groupable(value.path[0], stored, text)
+        if is_column(value):
+            (column,) = column_names(value)
+            stored = schema.field(column).type
+            check_groupable(column, stored, text)
         elif function == COUNT_DISTINCT:
             raise _refused(text, "is not of a column as a whole")
         else:
@@ -107,7 +107,7 @@ class Aggregate:
     @property
     def is_of_column(self) -> bool:
         """Return True if the value is a column."""
-        return isinstance(self.value, Column) and len(self.value.path) == 1
+        return self.value is not None and is_column(self.value)
 
     @property
     def may_fail(self) -> bool:
@@ -117,14 +117,17 @@ class Aggregate:
     @property
     def fails_by_group(self) -> bool:
         """Return True if an overflow is an error of its group, as in a sum."""
-        return self.function == SUM and self.value is not None and is_exact(self.value)
+        value = self.value
+        return (
+            self.function == SUM and value is not None and is_number(value.type) and not is_float(value.type)
+        )
 
     def __str__(self) -> str:
         if self.value is None:
             return COUNT_ROWS
         shown = to_sql(self.value)
-        if isinstance(self.value, Column) and len(self.value.path) == 1:
-            shown = self.value.path[0]
+        if self.is_of_column:
+            shown = self.columns[0]
         return f"count(DISTINCT {shown})" if self.function == COUNT_DISTINCT else f"{self.function}({shown})"
 
 
@@ -135,10 +138,9 @@ def _check_computed(text: str, value: Expression, schema: pa.Schema) -> None:
         raise _refused(text, "names no column")
     if not is_computable(value.type):
         raise _refused(text, f"is of the type {value.type}")
-    fields = [field for field in schema if field.name in names]
-    nothing = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in fields], schema=pa.schema(fields))
+    fields = pa.schema([field for field in schema if field.name in names])
     try:
-        compile_expression(value)(Rows(nothing))
+        compile_expression(value)(Rows(pa.RecordBatch.from_pylist([], fields)))
     except ARROW_REFUSALS as error:
         raise _refused(text, f"cannot be computed ({error})") from error
 
@@ -175,12 +177,6 @@ def _types(text: str, function: str, stored: pa.DataType) -> tuple[pa.DataType, 
         f"{brief(text)}: the column is {stored}; name a column of numbers",
         option="values",
     )
-
-
-def _counts_rows(argument: object) -> bool:
-    if isinstance(argument, exp.Star):
-        return not any(argument.args.values())
-    return isinstance(argument, exp.Literal)
 
 
 def _refused(text: str, why: str) -> InvalidOption:

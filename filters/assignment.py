@@ -18,11 +18,10 @@ import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import can_cast, cast_array
-from elasticscan.filters.coercion import computed_type, is_float, is_integer, is_number, type_name
-from elasticscan.filters.expression import Column, Expression, Literal, column_names, shortened, to_text
-from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
+from elasticscan.filters.coercion import computed_type, is_integer, is_number, type_name
+from elasticscan.filters.expression import Expression, Literal, column_names, is_column, shortened, to_text
+from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
 from elasticscan.filters.parser import parse_value
-from elasticscan.filters.predicate import ARROW_REFUSALS
 from elasticscan.filters.typed import convert
 
 _DATES = (pt.is_date32, pt.is_timestamp)
@@ -55,8 +54,7 @@ class Assignment:
         """
         assignment = cls(field, _fitting(parse_value(text, schema), field), text.strip())
         # On no rows it shows already whether Arrow can do this.
-        nothing = [pa.array([], one.type) for one in schema]
-        assignment.values(pa.RecordBatch.from_arrays(nothing, schema=schema))
+        assignment.values(pa.RecordBatch.from_pylist([], schema))
         return assignment
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
@@ -64,27 +62,23 @@ class Assignment:
 
         Raises `FilterError` where Spark would fail too, as in an overflow, and where a value would change.
         """
-        copied = self.value.path[0] if isinstance(self.value, Column) and len(self.value.path) == 1 else None
-        if copied is not None and batch.column(copied).type == self.field.type:
-            return batch.column(copied)  # also what Spark has no match for, as nanoseconds
-        needed = [name for name in batch.schema.names if name in self.columns]
-        rows = Rows(batch.select(needed)) if needed else Rows(batch)
+        if is_column(self.value):
+            (copied,) = map(batch.column, self.columns)
+            if copied.type == self.field.type:
+                return copied  # also what Spark has no match for, as nanoseconds
+        rows = needed_rows(batch, self.columns)
         try:
             return self._stored(rows.array(self._evaluate(rows)))
         except FilterError as error:
             raise FilterError(f"{error.message} (in {self})", column=self.field.name) from None
         except ARROW_REFUSALS as error:
-            raise FilterError(f"{self} fails: {error}", column=self.field.name) from error
+            raise FilterError(f"{self} fails: {error}; CAST it", column=self.field.name) from error
 
     def _stored(self, values: pa.Array) -> pa.Array:
-        target = self.field.type
-        computed = computed_type(target)
-        if values.type != computed and not pt.is_null(values.type):
-            converted = cast_array(values, computed) if is_number(computed) else pc.cast(values, computed)
-            if is_integer(computed):
-                _check_same(values, converted, self.field)
-            values = converted
-        return pc.cast(values, target)
+        computed = computed_type(self.field.type)
+        if is_number(values.type) and is_number(computed) and not is_integer(computed):
+            values = cast_array(values, computed)  # rounded, as SQL stores it
+        return pc.cast(pc.cast(values, computed), self.field.type)
 
     def __str__(self) -> str:
         return f"{self.field.name} = {shortened(self.text)}"
@@ -106,18 +100,3 @@ def _fitting(value: Expression, field: pa.Field) -> Expression:
         f"{to_text(value)} is {type_name(value.type)}, column {field.name!r} {type_name(computed)}; {hint}",
         column=field.name,
     )
-
-
-def _check_same(before: pa.Array, after: pa.Array, field: pa.Field) -> None:
-    """Raise if a number changed."""
-    back = (
-        cast_array(after, before.type)
-        if is_integer(after.type) or is_float(before.type)
-        else pc.cast(after, before.type, safe=False)
-    )
-    if pc.all(pc.equal(before, back)).as_py() is False:
-        first = pc.index(pc.equal(before, back), False).as_py()
-        raise FilterError(
-            f"{before[first].as_py()} does not fit column {field.name!r} ({field.type}); round it by a CAST",
-            column=field.name,
-        )

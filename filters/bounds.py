@@ -19,13 +19,12 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.base.order_keys import decode
 from elasticscan.base.value_keys import END, NULL, VALUES, can_be_encoded, encode_value, successor
-from elasticscan.filters.casts import can_cast, cast_array, may_fail
+from elasticscan.filters.casts import can_cast, cast_array, has_digits_for, may_fail
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_integer, is_number
 from elasticscan.filters.key_sets import Interval, KeySet
 
 _TEXT_END = b"\0\0"  # of strings and binaries of any length
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-_DIGITS = {pa.bool_(): 1, pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _FLOAT_FORMS = {pa.float32(): ">f", pa.float64(): ">d"}
 _FAR = (pa.ArrowInvalid, FilterError, OverflowError)
 _KEEP_ORDER = {
@@ -41,21 +40,10 @@ def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if pt.is_boolean(source) or is_number(source):
         if pt.is_decimal128(target):
-            return _fits_decimal(source, target)
+            return has_digits_for(source, target)
         if is_number(target):
             return not may_fail(source, target)
     return (source, target) in _KEEP_ORDER
-
-
-def _fits_decimal(source: pa.DataType, target: pa.DataType) -> bool:
-    if pt.is_decimal128(source):
-        # Rounding may carry into one more digit.
-        digits = source.precision - source.scale + (target.scale < source.scale)
-    elif source in _DIGITS:
-        digits = _DIGITS[source]
-    else:
-        return False
-    return bool(digits <= target.precision - target.scale)
 
 
 @lru_cache(maxsize=64)
@@ -188,7 +176,8 @@ class FixedAxis:
         value = pa.repeat(decode_key(self.key(step), self.stored), 1)
         try:
             # As the evaluator takes a column: nanoseconds are cut off.
-            value = value.cast(types[0], safe=not _is_nanoseconds(self.stored))
+            is_nanoseconds = pt.is_timestamp(self.stored) and self.stored.unit == "ns"
+            value = value.cast(types[0], safe=not is_nanoseconds)
             for kind in types[1:]:
                 value = cast_array(value, kind)
             return encode_value(value[0])
@@ -307,7 +296,3 @@ def _is_utf8(key: bytes) -> bool:
 
 
 Axis = FixedAxis | TextAxis
-
-
-def _is_nanoseconds(kind: pa.DataType) -> bool:
-    return bool(pt.is_timestamp(kind) and kind.unit == "ns")

@@ -18,7 +18,6 @@ from elasticscan.base.errors import FilterError
 from elasticscan.filters.coercion import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    integer_as_decimal,
     is_float,
     is_integer,
     type_name,
@@ -79,11 +78,22 @@ def always_fits(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if the conversion refuses and rounds no value, also by the digits of decimals."""
     if not pt.is_decimal128(target):
         return not may_fail(source, target)
-    exact = integer_as_decimal(source) if is_integer(source) else source
-    if not pt.is_decimal128(exact):
+    places = source.scale if pt.is_decimal128(source) else 0
+    return places <= target.scale and has_digits_for(source, target)
+
+
+def has_digits_for(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return True if a decimal type has enough digits before the point for all numbers of a type, rounded."""
+    if pt.is_decimal128(source):
+        # Rounding may carry into one more digit.
+        digits = source.precision - source.scale + (target.scale < source.scale)
+    elif is_integer(source):
+        digits = len(str(1 << (source.bit_width - 1)))
+    elif pt.is_boolean(source):
+        digits = 1
+    else:
         return False
-    whole = exact.precision - exact.scale
-    return bool(exact.scale <= target.scale and whole <= target.precision - target.scale)
+    return bool(digits <= target.precision - target.scale)
 
 
 def _family(kind: pa.DataType) -> str:

@@ -88,14 +88,10 @@ def computed_decimal(precision: int, scale: int) -> pa.DataType:
     Beyond 38 digits Spark keeps 38, and all places behind the point if they are no more than 6: then a
     result is exact, or an overflow.
     """
-    if precision <= MAX_DECIMAL_DIGITS or not _keeps_places(precision, scale):
-        return decimal_type(precision, scale)
-    return pa.decimal128(MAX_DECIMAL_DIGITS, scale)
-
-
-def _keeps_places(precision: int, scale: int) -> bool:
-    adjusted = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, _KEPT_PLACES))
-    return adjusted == scale and precision <= MOST_COMPUTED_DIGITS
+    kept_places = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, _KEPT_PLACES))
+    if kept_places == scale and MAX_DECIMAL_DIGITS < precision <= MOST_COMPUTED_DIGITS:
+        return pa.decimal128(MAX_DECIMAL_DIGITS, scale)
+    return decimal_type(precision, scale)
 
 
 def digits_needed(op: str, one: pa.DataType, two: pa.DataType) -> tuple[int, int]:

@@ -1,53 +1,32 @@
 """Values of rows that are folded: columns as they are, and what is computed of them, each once.
 
-    inputs = Inputs(rows, evaluators)
-    inputs.values(value), inputs.units(value)
+    inputs = Inputs(rows, set_aside)
+    inputs.values(value), inputs.addends(value, kind), inputs.failed
 
 Batches are computed one by one, so that what is made on the way stays in the processor's cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.exact import ExactColumns, Units, scale_of
-from elasticscan.filters.expression import Column, Expression, column_names, to_text
-from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
-from elasticscan.filters.predicate import ARROW_REFUSALS
+from elasticscan.filters.coercion import computed_type, is_integer
+from elasticscan.filters.exact import Units
+from elasticscan.filters.expression import Expression, column_names, is_column, to_text
+from elasticscan.filters.kernels import ARROW_REFUSALS, Rows, compile_expression
 from elasticscan.filters.units import as_decimals
 
 _MOST_ROWS, _MOST = 1 << 31, 1 << 63
+_MOST_FOUND = 64  # rows that are set aside one by one, which are found by halves; then in parts of a batch
 
 
-def is_column(value: Expression) -> bool:
-    return isinstance(value, Column) and len(value.path) == 1
-
-
-def evaluators(values: Iterable[Expression]) -> dict[Expression, Evaluator]:
-    """Return the evaluators of what has to be computed."""
-    return {value: compile_expression(value) for value in values if not is_column(value)}
-
-
-@dataclass(frozen=True, slots=True)
-class Addends:
-    """Numbers of a group to add up.
-
-    Attributes:
-        values: one for each row.
-        are_units: true of whole numbers of units of a decimal's last place.
-        beyond: 1 for each row whose number did not fit its type; None for none.
-    """
-
-    values: pa.ChunkedArray
-    are_units: bool
-    beyond: pa.ChunkedArray | None
+_compiled = lru_cache(64)(compile_expression)  # each page asks for the same ones
 
 
 class Inputs:
@@ -55,68 +34,79 @@ class Inputs:
 
     Args:
         rows: with every column that a value names.
-        evaluators: of every value that is no column.
+        set_aside: values that are null where Arrow cannot compute them; `failed` has the numbers of the rows.
     """
 
-    def __init__(self, rows: pa.Table, evaluators: Mapping[Expression, Evaluator]) -> None:
-        self._rows, self._evaluators = rows, evaluators
+    def __init__(self, rows: pa.Table, set_aside: Collection[Expression]) -> None:
+        self._rows, self._set_aside = rows, set_aside
+        self._batches = [Rows(batch) for batch in rows.to_batches()]
+        self._exact = [Units(batch) for batch in self._batches]
         self._values: dict[Expression, pa.ChunkedArray] = {}
-        self._units: dict[Expression, list[Units]] = {}
-        self._exact: list[ExactColumns] | None = None
+        self._units: dict[Expression, pa.ChunkedArray | None] = {}
+        self.failed: dict[Expression, list[int]] = {}
 
     def values(self, value: Expression) -> pa.ChunkedArray:
         """Return the value of each row.
 
         Raises:
-            FilterError: it cannot be computed for some row.
+            FilterError: it cannot be computed for some row, and is not to be set aside.
         """
-        if isinstance(value, Column) and is_column(value):
-            return self._rows.column(value.path[0])
+        if is_column(value):
+            (name,) = column_names(value)
+            return with_kernels(self._rows.column(name))
         if value not in self._values:
-            self._values[value] = self._computed(value)
+            arrays, before = [], 0
+            for rows in self._batches:
+                arrays += self._of_batch(value, rows, before)
+                before += rows.length
+            self._values[value] = pa.chunked_array(arrays, value.type)
         return self._values[value]
 
     def present(self, value: Expression) -> pa.ChunkedArray:
         """Any values that are null in the rows in which this one is."""
-        if not self._units.get(value):
-            return self.values(value)
-        return pa.chunked_array([one.values for one in self._units[value]])
+        units = self._units.get(value)
+        return self.values(value) if units is None else units
 
-    def addends(self, value: Expression, kind: pa.DataType) -> Addends:
-        """Return the numbers of an exact expression: in 64 bits if all sums fit, else of a type."""
+    def addends(self, value: Expression, kind: pa.DataType) -> tuple[pa.ChunkedArray, bool]:
+        """Return numbers to add up: in 64 bits if these hold any sum of them, else of a type that does.
+
+        True says that they are whole numbers of units of a decimal's last place.
+        """
         if value not in self._units:
-            if self._exact is None:
-                self._exact = [ExactColumns(batch) for batch in self._rows.to_batches()]
-            self._units[value] = [batch.units(value) for batch in self._exact]
-        parts = self._units[value]
-        if not parts:
-            return Addends(pa.chunked_array([], kind), False, None)
-        beyond = None
-        if any(part.beyond is not None for part in parts):
-            flags = [
-                part.beyond if part.beyond is not None else np.zeros(len(part.values), bool) for part in parts
-            ]
-            beyond = pa.chunked_array([pa.array(one.astype(np.int64)) for one in flags])
-        if not any(part.is_wide for part in parts):
-            units = pa.chunked_array([part.values for part in parts])
-            if adds_up(units):
-                return Addends(units, True, beyond)
-        exact = pa.decimal128(38, scale_of(value.type))
-        wide = [
-            (part.values if part.is_wide else as_decimals(part.values, exact)).cast(kind) for part in parts
-        ]
-        return Addends(pa.chunked_array(wide), False, beyond)
+            self._units[value] = None if is_column(value) and is_integer(value.type) else self._whole(value)
+        units = self._units[value]
+        if units is not None and adds_up(units):
+            return units, pt.is_decimal128(value.type)
+        values = self.values(value)
+        if pt.is_float16(values.type):
+            return values.cast(pa.float32()), False
+        as_they_are = pt.is_floating(values.type) or (pt.is_integer(values.type) and adds_up(values))
+        return values if as_they_are else values.cast(kind), False
 
-    def _computed(self, value: Expression) -> pa.ChunkedArray:
-        names, evaluate = sorted(column_names(value)), self._evaluators[value]
-        arrays = []
+    def _whole(self, value: Expression) -> pa.ChunkedArray | None:
+        units = [batch.of(value) for batch in self._exact]
+        return pa.chunked_array(units) if units and None not in units else None
+
+    def _of_batch(self, value: Expression, rows: Rows, before: int) -> list[pa.Array]:
+        """Return the values of a batch with so many rows before it."""
         try:
-            for batch in self._rows.select(names).to_batches():
-                rows = Rows(batch)
-                arrays.append(rows.array(evaluate(rows)))
+            return [rows.array(_compiled(value)(rows))]
         except ARROW_REFUSALS as error:
-            raise FilterError(f"{to_text(value)} fails: {error}") from error
-        return pa.chunked_array(arrays, value.type)
+            if value not in self._set_aside:
+                raise FilterError(f"{to_text(value)} fails: {error}") from error
+        failed = self.failed.setdefault(value, [])
+        if rows.length == 1 or len(failed) >= _MOST_FOUND:
+            failed += range(before, before + rows.length)
+            return [pa.nulls(rows.length, value.type)]
+        half = rows.length // 2
+        first = self._of_batch(value, Rows(rows.batch.slice(0, half)), before)
+        return first + self._of_batch(value, Rows(rows.batch.slice(half)), before + half)
+
+
+def with_kernels(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values of types that Arrow has no kernels for as of others."""
+    kind = values.type
+    return values.cast(computed_type(kind)) if pt.is_decimal32(kind) or pt.is_decimal64(kind) else values
 
 
 def adds_up(values: pa.ChunkedArray) -> bool:
@@ -129,6 +119,5 @@ def adds_up(values: pa.ChunkedArray) -> bool:
 
 def from_units(sums: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Convert sums in units to decimals of a type that holds them."""
-    units = sums.combine_chunks() if isinstance(sums, pa.ChunkedArray) else sums
-    exact = as_decimals(units, pa.decimal128(38, kind.scale))
+    exact = as_decimals(sums.combine_chunks(), pa.decimal128(38, kind.scale))
     return exact if pt.is_decimal128(kind) else exact.cast(kind)

@@ -37,9 +37,17 @@ from elasticscan.filters.expression import (
     children,
     column_names,
 )
-from elasticscan.filters.patterns import Pattern, like_pattern
+from elasticscan.filters.patterns import Pattern, pattern_of
 from elasticscan.filters.units import is_narrow, to_units
 
+# Errors of values and types that the kernels do not take.
+ARROW_REFUSALS = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
+)
 Datum: TypeAlias = pa.Array | pa.Scalar
 Evaluator = Callable[["Rows"], Datum]
 
@@ -127,6 +135,15 @@ def _compiled(node: Expression) -> Evaluator:
             return _coalesce(node)
         case Call():
             return _call(node)
+
+
+def needed_rows(batch: pa.RecordBatch, columns: frozenset[str]) -> Rows:
+    """Return the rows of a batch with the columns that an expression reads.
+
+    Parts that are evaluated on some rows only take these rows of every column.
+    """
+    needed = [name for name in batch.schema.names if name in columns]
+    return Rows(batch.select(needed) if needed else batch)
 
 
 def constant_of(node: Expression) -> Literal | None:
@@ -330,14 +347,9 @@ def _in(node: In) -> Evaluator:
 def _match(node: Match) -> Evaluator:
     child = compile_expression(node.child)
     if node.kind == "ILIKE":
-        pattern = like_pattern(node.pattern.lower(), node.escape)
+        pattern = pattern_of(node.kind, node.pattern.lower(), node.escape)
         return lambda rows: _find(_change_case(rows.array(child(rows)), "lower"), pattern)
-    if node.kind == "LIKE":
-        pattern = like_pattern(node.pattern, node.escape)
-    else:
-        pattern = Pattern(
-            {"STARTSWITH": "starts", "ENDSWITH": "ends"}.get(node.kind, "contains"), node.pattern
-        )
+    pattern = pattern_of(node.kind, node.pattern, node.escape)
     # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
     _find(pa.array(["x"]), pattern)
     return lambda rows: _find(child(rows), pattern)
@@ -369,11 +381,15 @@ def _change_case(text: pa.Array, case: str) -> pa.Array:
 
 
 def _call(node: Call) -> Evaluator:
-    args = [compile_expression(arg) for arg in node.args]
+    first, others = compile_expression(node.args[0]), [_lazily(arg) for arg in node.args[1:]]
+    is_risky = any(map(can_fail, node.args[1:]))
     function = _function(node)
 
     def evaluate(rows: Rows) -> Datum:
-        values = [arg(rows) for arg in args]
+        values = [first(rows)]
+        # As in Spark, the other sides are not looked at where the first is null.
+        mask = rows.array(pc.is_valid(values[0])) if is_risky else None
+        values += [arg(rows, mask) for arg in others]
         if not any(isinstance(value, pa.Array) for value in values):
             values = [rows.array(value) for value in values]
         return function(*values)
@@ -398,28 +414,22 @@ def _cut(node: Call, *values: Datum) -> Datum:
     return pc.cast(_CHECKED[node.name](*wide), node.type)
 
 
-def _refuse_zero(left: Datum, right: Datum, operation: str) -> None:
-    zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
-    if pc.any(zero).as_py() if isinstance(zero, pa.Array) else zero.as_py():
-        raise FilterError(f"{operation} by zero; guard it with a condition, as in NULLIF(divisor, 0)")
+def _refuse_zero(operation: str, compute: Callable[[Datum, Datum], Datum]) -> Callable[..., Datum]:
+    """Return a computation of (dividend, divisor) that fails where the divisor is 0."""
 
+    def checked(left: Datum, right: Datum) -> Datum:
+        zero = pc.and_(pc.equal(right, pa.scalar(0, right.type)), pc.is_valid(left))
+        if pc.any(zero).as_py() if isinstance(zero, pa.Array) else zero.as_py():
+            raise FilterError(f"{operation} by zero; guard it with a condition, as in NULLIF(divisor, 0)")
+        return compute(left, right)
 
-def _divide(left: Datum, right: Datum) -> Datum:
-    _refuse_zero(left, right, "division")
-    return pc.divide(left, right)
-
-
-def _divide_whole(left: Datum, right: Datum) -> Datum:
-    _refuse_zero(left, right, "division")
-    return pc.divide_checked(left, right)
+    return checked
 
 
 def _remainder(left: Datum, right: Datum) -> Datum:
-    _refuse_zero(left, right, "remainder")
     if is_integer(left.type):
         # The smallest number divided by -1 overflows although the remainder is 0.
-        harmless = pc.if_else(pc.equal(right, pa.scalar(-1, right.type)), pa.scalar(1, right.type), right)
-        return pc.remainder(left, harmless)
+        right = pc.if_else(pc.equal(right, pa.scalar(-1, right.type)), pa.scalar(1, right.type), right)
     return pc.remainder(left, right)
 
 
@@ -447,9 +457,9 @@ _FUNCTIONS: dict[str, Callable[..., Datum]] = {
     "*": pc.multiply,
     "NEGATE": pc.negate,
     "ABS": pc.abs,
-    "/": _divide,
-    "DIV": _divide_whole,
-    "%": _remainder,
+    "/": _refuse_zero("division", pc.divide),
+    "DIV": _refuse_zero("division", pc.divide_checked),
+    "%": _refuse_zero("remainder", _remainder),
     "CONCAT": lambda *parts: pc.binary_join_element_wise(*parts, ""),
     "UPPER": lambda text: _change_case(text, "upper"),
     "LOWER": lambda text: _change_case(text, "lower"),

@@ -7,27 +7,34 @@ from dataclasses import dataclass
 
 from elasticscan.base.errors import FilterError
 
-_SPECIAL = frozenset("\\.[]{}()*+?^$|-&")
-
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text to look for: `kind` is equal, starts, ends, contains or regex."""
+    """A text to look for: `kind` is equal, starts, ends, contains or regex.
+
+    `prefix` begins all texts that have it.
+    """
 
     kind: str
     text: str
+    prefix: str = ""
 
 
-def like_pattern(pattern: str, escape: str) -> Pattern:
-    """Return a LIKE pattern, turned into the cheapest way to look for it."""
+def pattern_of(kind: str, pattern: str, escape: str) -> Pattern:
+    """Return the pattern of a `Match`, turned into the cheapest way to look for it."""
+    if kind == "STARTSWITH":
+        return Pattern("starts", pattern, pattern)
+    if kind in ("ENDSWITH", "CONTAINS"):
+        return Pattern("ends" if kind == "ENDSWITH" else "contains", pattern)
     pieces, shape = _like_pieces(pattern, escape)
     plain = "".join(piece for piece, sort in zip(pieces, shape, strict=True) if sort == "c")
-    for simple, kind in (("c*", "equal"), ("c*%+", "starts"), ("%+c*", "ends"), ("%+c*%+", "contains")):
+    prefix = "".join(pieces[: len(shape) - len(shape.lstrip("c"))])
+    for simple, found in (("c*", "equal"), ("c*%+", "starts"), ("%+c*", "ends"), ("%+c*%+", "contains")):
         if re.fullmatch(simple, shape):
-            return Pattern(kind, plain)
+            return Pattern(found, plain, prefix)
     regexes = {"%": ".*", "_": "."}
-    body = "".join(regexes.get(sort) or quote(piece) for piece, sort in zip(pieces, shape, strict=True))
-    return Pattern("regex", rf"(?s)\A{body}\z")
+    body = "".join(regexes.get(sort) or re.escape(piece) for piece, sort in zip(pieces, shape, strict=True))
+    return Pattern("regex", rf"(?s)\A{body}\z", prefix)
 
 
 def _like_pieces(pattern: str, escape: str) -> tuple[list[str], str]:
@@ -49,7 +56,3 @@ def _like_pieces(pattern: str, escape: str) -> tuple[list[str], str]:
             pieces.append(symbol)
             shape += symbol if symbol in ("%", "_") else "c"
     return pieces, shape
-
-
-def quote(text: str) -> str:
-    return "".join(f"\\{symbol}" if symbol in _SPECIAL else symbol for symbol in text)

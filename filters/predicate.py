@@ -20,16 +20,9 @@ import pyarrow as pa
 from elasticscan.base.errors import FilterError
 from elasticscan.base.limits import MAX_FILTER_BYTES
 from elasticscan.filters.expression import Expression, Literal, column_names, shortened, to_sql, to_text
-from elasticscan.filters.kernels import Evaluator, Rows, compile_expression
+from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
 from elasticscan.filters.parser import parse_condition
 
-ARROW_REFUSALS = (
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    pa.ArrowTypeError,
-    pa.ArrowIndexError,
-    pa.ArrowKeyError,
-)
 _TRUE = Literal(True, pa.bool_())
 # A filter is read when a query is planned, by each of its tasks, and whenever its key is resumed.
 _KEPT, _KEPT_CHARACTERS = 256, 4_000
@@ -85,10 +78,8 @@ class Predicate:
         try:
             predicate = cls(condition, text.strip())
             # Evaluated on no rows, the condition shows already if Arrow cannot work with these types.
-            needed = [field for field in schema if field.name in predicate.columns]
-            predicate.mask(
-                pa.record_batch([pa.array([], field.type) for field in needed], schema=pa.schema(needed))
-            )
+            needed = pa.schema([field for field in schema if field.name in predicate.columns])
+            predicate.mask(pa.RecordBatch.from_pylist([], needed))
         except ARROW_REFUSALS as error:
             raise FilterError(f"the filter cannot be evaluated: {error}", filter=text) from error
         except RecursionError:
@@ -100,9 +91,7 @@ class Predicate:
 
         Raises `FilterError` where Spark would fail too, as in a division by zero or an overflow.
         """
-        # Parts that are evaluated on some rows only take these rows of every column of the batch.
-        needed = [name for name in batch.schema.names if name in self.columns]
-        rows = Rows(batch.select(needed)) if needed else Rows(batch)
+        rows = needed_rows(batch, self.columns)
         try:
             return rows.array(self._evaluate(rows))
         except FilterError as error:

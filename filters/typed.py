@@ -110,12 +110,16 @@ def _decimal_text(text: str) -> Literal:
 def boolean(value: Expression) -> Expression:
     if value.type == pa.bool_() or pt.is_null(value.type) or pt.is_string(value.type):
         return convert(value, pa.bool_())
-    raise FilterError(f"{to_text(value)} is {type_name(value.type)}, where a condition is needed")
+    raise _misplaced(value, "a condition is needed")
+
+
+def _misplaced(value: Expression, need: str) -> FilterError:
+    return FilterError(f"{to_text(value)} is {type_name(value.type)}, where {need}")
 
 
 def text(value: Expression) -> Expression:
     if pt.is_binary(value.type):
-        raise FilterError(f"{to_text(value)} is BINARY, where text is needed; CAST it to STRING")
+        raise _misplaced(value, "text is needed; CAST it to STRING")
     return convert(value, pa.string())
 
 
@@ -124,7 +128,7 @@ def floating(value: Expression) -> Expression:
         return value
     if is_number(value.type) or pt.is_string(value.type) or pt.is_null(value.type):
         return convert(value, pa.float64())
-    raise FilterError(f"{to_text(value)} is {type_name(value.type)}, where a number is needed")
+    raise _misplaced(value, "a number is needed")
 
 
 def _shared_type(values: Sequence[Expression]) -> pa.DataType:
@@ -245,7 +249,7 @@ def sign(name: str, value: Expression) -> Expression:
     if pt.is_string(value.type) or pt.is_null(value.type):
         value = convert(value, pa.float64())
     if not is_number(value.type):
-        raise FilterError(f"{to_text(value)} is {type_name(value.type)}, where a number is needed")
+        raise _misplaced(value, "a number is needed")
     return Call(name, (value,), value.type)
 
 

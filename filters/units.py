@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from elasticscan.base.hashing import raw_values
+
 ALL_DIGITS = Context(prec=76)
 # Decimals of so many digits fit 64 bits.
 NARROW_DIGITS = 18
@@ -22,20 +24,26 @@ def is_narrow(kind: pa.DataType) -> bool:
     return bool(pt.is_decimal128(kind) and kind.precision <= NARROW_DIGITS)
 
 
-def words_of(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the low and the high 64 bits of each decimal, as two columns; anything where there is null."""
-    if not len(array):
-        return np.empty((0, 2), np.int64)  # which may have no buffer at all
-    return np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
+def low_words(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """Return the low 64 bits of decimals, 0 where there is null; None if these do not hold all numbers."""
+    if not len(values):
+        return np.empty(0, np.int64)  # which may have no buffer at all
+    words = raw_values(values, np.int64, 2).reshape(-1, 2)
+    low = np.ascontiguousarray(words[:, 0])
+    is_null = np.asarray(values.is_null()) if values.null_count else None
+    if not is_narrow(values.type):
+        fits = words[:, 1] == low >> 63
+        if not (fits if is_null is None else fits | is_null).all():
+            return None
+    return low if is_null is None else np.where(is_null, 0, low)
 
 
 def to_units(values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
     """Narrow decimals in units; what is null stays so."""
-    if isinstance(values, pa.Scalar):
-        value = values.as_py()
-        return pa.scalar(None if value is None else whole_units(value, values.type.scale), pa.int64())
-    low = np.ascontiguousarray(words_of(values)[:, 0])
-    return pa.array(low, mask=np.asarray(values.is_null()) if values.null_count else None)
+    if isinstance(values, pa.Array):
+        return pa.array(low_words(values), mask=np.asarray(values.is_null()) if values.null_count else None)
+    value = values.as_py()
+    return pa.scalar(None if value is None else whole_units(value, values.type.scale), pa.int64())
 
 
 def whole_units(value: Decimal, scale: int) -> int:

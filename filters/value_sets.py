@@ -33,7 +33,7 @@ from elasticscan.filters.expression import (
 )
 from elasticscan.filters.kernels import constant_of, is_unknown
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
-from elasticscan.filters.patterns import like_pattern
+from elasticscan.filters.patterns import pattern_of
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _MOST_BISECTIONS = 200  # for one list; each takes milliseconds
@@ -214,30 +214,17 @@ class _ColumnMeaning:
     def match(self, node: Match) -> _Truth:
         if not isinstance(node.child, Column) or not self.chain(node.child):
             return _UNKNOWN
-        kind, prefix = _beginning(node)
-        if kind == "equal":
-            return self.comparison("=", node.child, Literal(prefix, pa.string()))
+        if node.kind == "ILIKE":  # any text may have it
+            return _Truth(NOT_NULL, NOT_NULL, NULLS, exact=False)
+        pattern = pattern_of(node.kind, node.pattern, node.escape)
+        if pattern.kind == "equal":
+            return self.comparison("=", node.child, Literal(pattern.text, pa.string()))
         if not isinstance(self.axis, TextAxis):
             return _UNKNOWN
-        hit = KeySet.of([Interval(*self.axis.prefixed(prefix.encode()))])
-        if kind == "starts":
+        hit = KeySet.of([Interval(*self.axis.prefixed(pattern.prefix.encode()))])
+        if pattern.kind == "starts":
             return _Truth(hit, (hit | NULLS).complement(), NULLS)
         return _Truth(hit, NOT_NULL, NULLS, exact=False)
-
-
-def _beginning(node: Match) -> tuple[str, str]:
-    """Return the beginning that a text must have, and if that is all (`starts`, `equal`) or there is more."""
-    if node.kind == "STARTSWITH":
-        return "starts", node.pattern
-    if node.kind != "LIKE":
-        return "more", ""
-    pattern = like_pattern(node.pattern, node.escape)
-    if pattern.kind in ("starts", "equal"):
-        return pattern.kind, pattern.text
-    at = 0
-    while node.pattern[at] not in "%_" or node.pattern[at] == node.escape:
-        at += 2 if node.pattern[at] == node.escape else 1
-    return "more", like_pattern(node.pattern[:at], node.escape).text
 
 
 def _all_of(parts: list[_Truth]) -> _Truth:

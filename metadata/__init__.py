@@ -20,7 +20,7 @@ Everything here is pure. `storage` writes and reads the files, `catalog` keeps t
 decides by the statistics; none of them knows the others.
 """
 
-from elasticscan.metadata.columns import TableColumn, is_widening, new_column, schema_at
+from elasticscan.metadata.columns import TableColumn, is_widening, new_column
 from elasticscan.metadata.fragments import (
     CHANGE_COLUMNS,
     CHANGE_TYPE,
@@ -57,7 +57,6 @@ from elasticscan.metadata.records import (
     LAYOUT,
     MAX_FILES,
     NO_CHANGES,
-    NO_SLOTS,
     STORE,
     AddedFragment,
     AddedRun,
@@ -117,7 +116,6 @@ __all__ = [
     "MEMORY",
     "NONE",
     "NO_CHANGES",
-    "NO_SLOTS",
     "QUERY_PREFIX",
     "SHARD_COLUMN",
     "SLOT_COLUMN",
@@ -171,7 +169,6 @@ __all__ = [
     "no_such_column",
     "pack_histogram",
     "pack_statistics",
-    "schema_at",
     "split_statistics",
     "table_of",
     "unpack_histogram",

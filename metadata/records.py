@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, get_args
 
 from elasticscan.metadata.fragments import StagedFragment, TableInfo
 from elasticscan.metadata.indexes import IndexInfo, StagedRun
@@ -296,26 +296,12 @@ Record = (
     | StoreAdopted
 )
 
-# The records that change anything but rows: a placement check asks for the newest number of these.
-LAYOUT: Final = (
-    StoreCreated,
-    StoreAdopted,
-    ShardDefined,
-    TableDefined,
-    TableDropped,
-    IndexDefined,
-    MoveSwitched,
-    TabletsChanged,
-    HorizonRaised,
-    TagChanged,
-    SecretChanged,
-    FragmentsReplaced,
-    FilesCondemned,
-)
+_KINDS: Final[tuple[type[Record], ...]] = get_args(Record)
 
-FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {
-    kind.__name__: (kind, 1) for kind in (*LAYOUT, RowsCommitted, TimeObserved, TopologyEntered)
-}
+# The records that change anything but rows: a placement check asks for the newest number of these.
+LAYOUT: Final = tuple(kind for kind in _KINDS if kind not in (RowsCommitted, TimeObserved, TopologyEntered))
+
+FORMATS: Final[Mapping[str, tuple[type[Record], int]]] = {kind.__name__: (kind, 1) for kind in _KINDS}
 
 
 def table_of(record: Record) -> int:

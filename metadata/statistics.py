@@ -54,23 +54,22 @@ class KeyHistogram:
         low, high = _cut(low, high)
         return max(0.0, self._rank(high) - self._rank(low))
 
-    def rows_in(self, low: bytes, high: bytes, narrow: float) -> float:
-        """About how many rows have low <= key < high, guessed as `narrow` as far as the bounds allow.
+    def rows_equal(self, low: bytes, high: bytes, columns: int = 1, share: float = 1.0) -> float:
+        """About how many rows have one value in each of the first columns; [low, high) are its keys.
 
-        With 100 rows and bounds a b b b d, each of the four steps has 25 rows. The key b is three of the
-        bounds, so all rows of the two steps between them have it, and it may begin or end in the steps
-        alongside them: `narrow` is taken if it is between 50 and 100, else the nearer of the two.
+        Or a share of them, whose keys these are.
+
+        As many as values have in the mean, as far as the bounds allow: with 100 rows and bounds a b b b d,
+        each of the four steps has 25 rows. The key b is three of the bounds, so all rows of the two steps
+        between them have it, and it may begin or end in the steps alongside them: it has 50 to 100 rows.
         """
         low, high = _cut(low, high)
         if not self.bounds or low >= high or high <= self.bounds[0] or low > self.bounds[-1]:
             return 0.0
-        inside = bisect_left(self.bounds, high) - bisect_left(self.bounds, low)
-        return min(float(self.rows), max(min(narrow, (inside + 1) * self.step), (inside - 1) * self.step))
-
-    def rows_equal(self, low: bytes, high: bytes, columns: int = 1) -> float:
-        """About how many rows have one value in each of the first columns; [low, high) are its keys."""
         different = self.distinct[min(columns, len(self.distinct)) - 1] if self.distinct else 1
-        return self.rows_in(low, high, self.rows / max(1, different))
+        inside = bisect_left(self.bounds, high) - bisect_left(self.bounds, low)
+        mean = min(share * self.rows / max(1, different), (inside + 1) * self.step)
+        return min(float(self.rows), max(mean, (inside - 1) * self.step))
 
     def _rank(self, key: bytes) -> float:
         """About how many rows have a key below this one."""

@@ -29,13 +29,13 @@ from elasticscan.filters import (
     column_names,
     decode_key,
     normalise,
+    shortened,
     to_text,
     value_set,
 )
 from elasticscan.metadata import HASH, IndexInfo
 
 MAX_RANGES = 1_000
-_SHOWN_CHARACTERS = 200
 
 Ranges = tuple[tuple[bytes, bytes], ...]
 
@@ -79,16 +79,14 @@ def bind(index: IndexInfo, condition: Expression | None, schema: pa.Schema) -> I
         if ranges is None:
             return None
         bound = fixed = len(columns)
-        used, remaining = columns, conjuncts.parts
+        used, implied = columns, []
     else:
         used = take_columns(columns)
         ranges = _ranges(used)
         bound, fixed = len(used), sum(keys.singles for keys in used)
         implied = [name for name, *two in zip(index.columns, used, columns, strict=False) if two[0] == two[1]]
-        remaining = conjuncts.not_implied_by(implied)
     text = conjuncts.text_limiting(index.columns[: len(used)])
-    residual = remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None
-    return IndexCondition(index, ranges, bound, fixed, text, residual)
+    return IndexCondition(index, ranges, bound, fixed, text, conjuncts.residual(implied))
 
 
 class Conjuncts:
@@ -121,13 +119,14 @@ class Conjuncts:
             self._domains[name] = [value_set(part, field) for part in self.parts]
         return self._domains[name]
 
-    def not_implied_by(self, columns: list[str]) -> tuple[Expression, ...]:
-        """Return the parts that may still be false when these columns have values of their key sets."""
-        return tuple(
+    def residual(self, columns: list[str]) -> Expression | None:
+        """Return what may still be false when these columns have values of their key sets."""
+        left = [
             part
             for at, part in enumerate(self.parts)
             if not any(self.domains(name)[at].exact for name in columns)
-        )
+        ]
+        return left[0] if len(left) == 1 else And(tuple(left)) if left else None
 
     def text_limiting(self, columns: Sequence[str]) -> str:
         """Return the parts that limit these columns, cut where they are long."""
@@ -136,8 +135,7 @@ class Conjuncts:
             for at, part in enumerate(self.parts)
             if any(self.domains(name)[at].keys != EVERYTHING for name in columns)
         ]
-        text = " AND ".join(texts)
-        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+        return shortened(" AND ".join(texts))
 
 
 def take_columns(columns: Sequence[KeySet], room: int = MAX_RANGES) -> list[KeySet]:

@@ -25,7 +25,6 @@ from elasticscan.metadata import (
     AUTO,
     DIRECT,
     HASH,
-    INDEX_KINDS,
     KEY,
     NONE,
     SORTED,
@@ -146,26 +145,18 @@ def choose(
         ways.append((estimate.by_key(key, intervals, statistics), None))
     for info, histograms in indexes:
         bound = bind(info, condition, schema)
-        entries = _count_entries(info, bound, len(histograms), count)
+        entries = None
+        if count is not None and bound is not None and bound.bound:
+            is_cheap = len(bound.ranges) * len(histograms) <= MOST_COUNTED
+            entries = count(info, bound.ranges) if is_cheap else None
         ways.append((estimate.of_index(info, bound, histograms, entries), bound))
     if index == NONE:
         taken = ways[0]
-    elif index == KEY:
-        taken = _take_key(ways, primary_key)
     elif index == AUTO:
         taken = min((way for way in ways if way[0].usable), key=lambda way: way[0].cost)
     else:
-        taken = _take(index, [way for way in ways if way[0].kind in INDEX_KINDS])
+        taken = _take(index, ways[1:], primary_key)
     return Choice(*taken, tuple(candidate for candidate, _ in ways))
-
-
-def _count_entries(
-    info: IndexInfo, bound: IndexCondition | None, runs: int, count: CountEntries | None
-) -> float | None:
-    """Return the entries that a scan would look at, counted; None where only an estimate is cheap enough."""
-    if count is None or bound is None or not bound.bound or len(bound.ranges) * runs > MOST_COUNTED:
-        return None
-    return count(info, bound.ranges)
 
 
 _Way = tuple[Candidate, IndexCondition | None]
@@ -173,19 +164,14 @@ CountEntries = Callable[[IndexInfo, Ranges], float | None]
 _WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
 
 
-def _take_key(ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
-    by_key = [way for way in ways if way[0].kind == KEY]
-    if not by_key:
+def _take(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
+    by_name = {way[0].access: way for way in ways}
+    if name == KEY and name not in by_name:
         raise InvalidOption(
             f"index={KEY!r} reads ranges of primary keys, and the filter limits no {primary_key[0]}; "
             "index='auto' chooses by cost",
             index=KEY,
         )
-    return by_key[0]
-
-
-def _take(name: str, ways: Sequence[_Way]) -> _Way:
-    by_name = {way[0].access: way for way in ways}
     if name not in by_name:
         hint = suggest(name, by_name) or "; Table.indexes() lists them, index='auto' chooses by cost"
         raise NotFound(f"there is no index {name!r}{hint}", index=name, kind="index")
@@ -218,13 +204,15 @@ class _Estimate:
         self.keys = column_sets(condition, schema)
         self.rows, self.scanned = rows_to_read(intervals, statistics, self.keys)
 
+    def row_weight(self, remainder: str | None) -> float:
+        return DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if remainder else 0.0)
+
     def direct(self) -> Candidate:
-        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if self.filter else 0.0)
         return Candidate(
             access=DIRECT,
             kind=DIRECT,
             rows_scanned=self.scanned,
-            cost=self.scanned * weight,
+            cost=self.scanned * self.row_weight(self.filter),
             remainder=self.filter,
             covered=True,
         )
@@ -238,17 +226,15 @@ class _Estimate:
         limited = EVERYTHING if key.limited is None else self.keys.get(key.limited, EVERYTHING)
         rows, seeks = rows_by_key(key, len(self.primary_key), limited, intervals, statistics)
         residual = None if key.residual is None else to_text(key.residual)
-        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if residual else 0.0)
+        seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
         return Candidate(
             access=KEY,
             kind=KEY,
             rows_scanned=rows,
-            cost=rows * weight + seeks * (KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK),
+            cost=rows * self.row_weight(residual) + seeks * seek,
             condition=key.text,
             remainder=residual,
             covered=True,
-            usable=True,
-            reason=None,
         )
 
     def fetching(self, rows: float) -> float:
@@ -275,8 +261,7 @@ class _Estimate:
                 usable=False,
                 reason=f"a hash index needs the values of all its columns ({', '.join(index.columns)})",
             )
-        last = self.keys.get(index.columns[bound.bound - 1], EVERYTHING) if bound.bound else EVERYTHING
-        scanned = index_rows(bound, last, histograms) if counted is None else counted
+        scanned = index_rows(bound, histograms) if counted is None else counted
         residual = bound.residual
         needed = self.needed if residual is None else self.needed | column_names(residual)
         missing = needed - entries

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, takewhile
+from collections.abc import Mapping, Sequence
 
 from elasticscan.filters import KeySet, KeySets
 from elasticscan.metadata import HASH, Fragment, FragmentStatistics, KeyHistogram, SlotInterval
 from elasticscan.optimizer.binding import IndexCondition
 from elasticscan.optimizer.keys import KeyCondition
 from elasticscan.protocol import KeyRanges
-from elasticscan.topology import Range, SlotSet
+from elasticscan.topology import SlotSet
 
 # Of the entries with the same first columns, so many are taken to be in a range of the next one.
 UNKNOWN_SELECTIVITY = 1 / 3
@@ -32,8 +30,9 @@ def rows_to_read(
         rows_per_slot[number] = share * (fragment.rows if blocks is None else blocks.rows)
         matching_per_slot[number] = rows_per_slot[number]
         if blocks is not None and key_sets:
-            matching_per_slot[number] = share * _rows_in_blocks(blocks, key_sets)
-    matching = {number for number, rows in matching_per_slot.items() if rows}
+            matching = (rows for at, rows in enumerate(blocks.block_rows) if blocks.may_match(at, key_sets))
+            matching_per_slot[number] = share * sum(matching)
+    are_read = {number for number, rows in matching_per_slot.items() if rows}
     everything = looked_at = 0.0
     for interval in intervals:
         numbers, slots = [fragment.id for fragment in interval.fragments], interval.end - interval.start
@@ -41,7 +40,7 @@ def rows_to_read(
         everything += rows
         if interval.is_plain:
             looked_at += slots * matching_per_slot[numbers[0]]
-        elif not matching.isdisjoint(numbers):
+        elif not are_read.isdisjoint(numbers):
             looked_at += rows
     return everything, looked_at
 
@@ -53,18 +52,15 @@ def _share_of_slot(fragment: Fragment) -> float:
 
 def within(intervals: Sequence[SlotInterval], slots: SlotSet) -> Sequence[SlotInterval]:
     """Return the parts of intervals that are in these slots."""
-    ends = [end for _, end in slots.ranges]
-    if len(ends) == 1 and all(slots.ranges[0][0] <= i.start and i.end <= ends[0] for i in intervals):
-        return intervals
+    if len(slots.ranges) == 1:
+        ((first, end),) = slots.ranges
+        if all(first <= interval.start and interval.end <= end for interval in intervals):
+            return intervals
     return tuple(
-        SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
+        SlotInterval(start, end, interval.fragments)
         for interval in intervals
-        for start, end in _from(slots.ranges, bisect_right(ends, interval.start), interval.end)
+        for start, end in slots & SlotSet.span(interval.start, interval.end)
     )
-
-
-def _from(ranges: Sequence[Range], first: int, beyond: int) -> Iterator[Range]:
-    return takewhile(lambda ends: ends[0] < beyond, islice(ranges, first, None))
 
 
 def rows_by_key(
@@ -99,43 +95,17 @@ def rows_by_key(
     return rows, seeks
 
 
-def _rows_in_blocks(fragment: FragmentStatistics, key_sets: KeySets) -> int:
-    """Return the rows of the blocks that may match."""
-    return sum(rows for at, rows in enumerate(fragment.block_rows) if fragment.may_match(at, key_sets))
-
-
-def index_rows(
-    condition: IndexCondition,
-    keys_of_last: KeySet,
-    histograms: Sequence[KeyHistogram],
-) -> float:
+def index_rows(condition: IndexCondition, histograms: Sequence[KeyHistogram]) -> float:
     """About how many entries an index scan reads.
 
-    `keys_of_last` are the values of the last bound column. Where that is limited to a range and
-    columns before it are fixed, a range is often too narrow for the index's histogram; then it is taken
-    as a third of what the fixed columns leave.
+    A range behind fixed columns is often too narrow for the index's histogram: it is taken as a third of what
+    these leave.
     """
     if not condition.bound:
         return float(sum(histogram.rows for histogram in histograms))
-    if condition.index.kind == HASH:
-        return sum(histogram.rows_equal(*ends) for histogram in histograms for ends in condition.ranges)
-    if condition.fixed == condition.bound:
-        return sum(
-            histogram.rows_equal(*ends, condition.bound)
-            for histogram in histograms
-            for ends in condition.ranges
-        )
-    if condition.bound == 1:
-        single = {ends[:2] for ends in keys_of_last.intervals if ends.single}
-        return sum(
-            histogram.rows_equal(*ends) if ends in single else histogram.rows_between(*ends)
-            for histogram in histograms
-            for ends in condition.ranges
-        )
-    share = UNKNOWN_SELECTIVITY / max(1, len(keys_of_last.intervals))
-    total = 0.0
-    for histogram in histograms:
-        different = histogram.distinct[: condition.fixed] or (1,)
-        narrow = share * histogram.rows / max(1, different[-1])
-        total += sum(histogram.rows_in(low, high, narrow) for low, high in condition.ranges)
-    return total
+    places = [(histogram, *ends) for histogram in histograms for ends in condition.ranges]
+    if not condition.fixed:
+        return sum(histogram.rows_between(low, high) for histogram, low, high in places)
+    columns = 1 if condition.index.kind == HASH else condition.fixed
+    share = 1.0 if condition.fixed == condition.bound else UNKNOWN_SELECTIVITY
+    return sum(histogram.rows_equal(low, high, columns, share) for histogram, low, high in places)

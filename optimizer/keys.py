@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.value_keys import END, successor
-from elasticscan.filters import EVERYTHING, NOT_NULL, And, Expression, KeySet, single_values
+from elasticscan.filters import EVERYTHING, NOT_NULL, Expression, KeySet, single_values
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer.binding import MAX_RANGES, Conjuncts, combinations, take_columns
 from elasticscan.protocol import KeyList, KeyRange, KeyRanges
@@ -130,12 +130,11 @@ def _condition(
     names = table.primary_key[: len(used)]
     fixed = hashed + next((n for n, keys in enumerate(used[hashed:]) if not keys.singles), len(used) - hashed)
     exact = [name for name, part, keys in zip(names, used, columns, strict=False) if part == keys]
-    remaining = conjuncts.not_implied_by(exact)
     return KeyCondition(
         slots=slots,
         keys=listed,
         fixed=fixed,
         limited=names[fixed] if fixed < len(used) else None,
         text=conjuncts.text_limiting(names),
-        residual=remaining[0] if len(remaining) == 1 else And(remaining) if remaining else None,
+        residual=conjuncts.residual(exact),
     )

@@ -16,8 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import elasticscan
-from elasticscan.base import errors
-from elasticscan.base.errors import ElasticScanError, FilterError, FragmentMissing
+from elasticscan.base.errors import ElasticScanError, FilterError
 from elasticscan.cli.app import app
 from elasticscan.filters import Predicate
 from scripts import errors_page
@@ -92,19 +91,9 @@ def test_the_page_of_errors_is_made_of_their_classes() -> None:
     assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == errors_page.page()
 
 
-def test_each_error_says_when_it_is_met_and_what_to_do_and_is_drawn() -> None:
-    lacking = []
-    for kind in errors_page.below(ElasticScanError):
-        lines = (kind.__doc__ or "").splitlines()
-        if kind in errors_page.HEADINGS:
-            drawn = f"── {kind.__name__} "
-        else:
-            lacking += [kind.__name__] if len(lines) < 2 else []
-            below_another = kind is FragmentMissing
-            drawn = f"── {kind.__name__:<{20 if below_another else 24}}"
-            drawn += "the same" if below_another else f"{kind.code}\n"
-        lacking += [] if drawn in (errors.__doc__ or "") else [drawn]
-    assert lacking == []
+def test_each_error_says_when_it_is_met_and_what_to_do() -> None:
+    kinds = [kind for kind in errors_page.below(ElasticScanError) if kind not in errors_page.HEADINGS]
+    assert [kind.__name__ for kind in kinds if len((kind.__doc__ or "").splitlines()) < 2] == []
 
 
 def test_the_functions_on_the_page_of_conditions_are_those_of_filters() -> None:

@@ -313,12 +313,6 @@ def test_extreme_hashes_have_slots_too() -> None:
         assert found.dtype == np.uint16
 
 
-def test_slots_are_those_of_known_rows() -> None:
-    columns = [pa.array([1, 1, None, None], pa.int64()), pa.array(["x", None, "x", None])]
-    assert slots_of(columns, 4096).tolist() == [248, 1181, 2850, 42]
-    assert slots_of(columns, 1000).tolist() == [360, 669, 810, 42]
-
-
 @pytest.mark.parametrize("slots", [0, -1, 65_537])
 def test_an_impossible_number_of_slots_is_refused(slots: int) -> None:
     with pytest.raises(InvalidOption, match="slots"):

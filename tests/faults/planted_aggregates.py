@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.filters import Fold, KeySet, folding
+from elasticscan.filters import Fold, KeySet, folding, inputs
 from elasticscan.metadata import FragmentStatistics
 from elasticscan.reader import scan as driver
 from elasticscan.store.reading import extremes
@@ -42,12 +42,13 @@ def null_group_is_zero(patch: Patch) -> None:
 
 @fault("scenarios", "NaN is above all numbers", style=_PROGRAM)
 def nan_is_below_some(patch: Patch) -> None:
-    patch.setattr(folding, "_NAN_BITS", np.int64(0))
+    honest = folding.float_codes
+    patch.setattr(folding, "float_codes", lambda values: np.where(np.isnan(values), 0, honest(values)))
 
 
 @fault("scenarios", "sums of a page that may overflow are not added up in 64 bits", style=_PROGRAM)
 def page_sums_wrap_around(patch: Patch) -> None:
-    patch.setattr(folding, "adds_up", lambda values: True)
+    patch.setattr(inputs, "adds_up", lambda values: True)
 
 
 @fault("scenarios", "partial rows that were handed over are not handed over again", style=_PARTIAL)

@@ -1,4 +1,4 @@
-"""Whole and decimal numbers in 64 or 256 bits, against Python's own."""
+"""Whole and decimal numbers that are added up, in 64 bits or more, against Python's own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters.exact import ExactColumns, has_several_constants, is_exact, scale_of
-from elasticscan.filters.expression import Call, Cast, Column, Expression, Literal
+from elasticscan.filters.exact import Units
+from elasticscan.filters.expression import Call, Cast, Column, Expression, Literal, has_several_constants
+from elasticscan.filters.inputs import Inputs
+from elasticscan.filters.kernels import Rows
 from elasticscan.filters.parser import parse_value
 from elasticscan.filters.units import as_decimals, to_units
 
@@ -70,9 +72,8 @@ def of_row(node: Expression, row: dict[str, Any]) -> Any:
     one, two = Decimal(left), Decimal(right)
     compute = {"+": CONTEXT.add, "*": CONTEXT.multiply}.get(node.name, CONTEXT.subtract)
     value = compute(one, two)
-    units = abs(value.scaleb(scale_of(node.type), CONTEXT))
     if pa.types.is_decimal(node.type):
-        fits = units < 10**node.type.precision
+        fits = abs(value.scaleb(node.type.scale, CONTEXT)) < 10**node.type.precision
     else:
         bound = 2 ** (node.type.bit_width - 1)
         fits = -bound <= value < bound
@@ -86,7 +87,6 @@ def test_random_expressions_are_those_of_python(seed: int) -> None:
     draw = random.Random(seed)
     rows = some_rows(draw, draw.choice([0, 1, 40]))
     padded = pa.concat_batches([some_rows(draw, 3), rows]).slice(3)
-    columns = ExactColumns(padded)
     for _ in range(6):
         try:
             node = parse_value(some_text(draw, draw.choice([1, 2, 3])), rows.schema)
@@ -94,32 +94,45 @@ def test_random_expressions_are_those_of_python(seed: int) -> None:
             continue
         if isinstance(node, Literal) or not any(name in str(node) for name in COLUMNS):
             continue
-        assert is_exact(node)
-        units = columns.units(node)
-        scale = scale_of(node.type)
-        values = units.values if units.is_wide else as_decimals(units.values, pa.decimal128(38, scale))
-        for place, (row, value) in enumerate(zip(rows.to_pylist(), values.to_pylist(), strict=True)):
-            beyond = units.beyond is not None and bool(units.beyond[place])
+        scale = node.type.scale if pa.types.is_decimal(node.type) else 0
+        inputs = Inputs(pa.Table.from_batches([padded]), {node})
+        numbers, in_units = inputs.addends(node, pa.decimal256(76, scale))
+        if in_units:
+            numbers = as_decimals(numbers.combine_chunks(), pa.decimal128(38, scale))
+        failed = inputs.failed.get(node, [])
+        for place, (row, value) in enumerate(zip(rows.to_pylist(), numbers.to_pylist(), strict=True)):
             try:
                 expected = of_row(node, row)
             except Beyond:
-                assert beyond, (node, row)
+                assert place in failed, (node, row)
                 continue
-            assert not beyond, (node, row)
+            assert place not in failed, (node, row)
             assert value == expected, (node, row)
 
 
 def test_numbers_that_fit_are_computed_in_64_bits_and_parts_of_them_once() -> None:
     schema = pa.schema([(name, pa.decimal128(15, 2)) for name in ("price", "off", "tax")])
     rows = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names, Decimal("1.10"))] * 3, schema=schema)
-    columns = ExactColumns(rows)
+    units = Units(Rows(rows))
     charge = parse_value("price * (1 - off) * (1 + tax)", schema)
-    units = columns.units(charge)
-    assert (units.is_wide, units.beyond, units.values.to_pylist()) == (False, None, [-231_000] * 3)
+    computed = units.of(charge)
+    assert computed is not None and computed.to_pylist() == [-231_000] * 3
     assert charge.type == pa.decimal128(38, 6)
-    known = dict(columns._parts)
-    columns.units(parse_value("price * (1 - off)", schema))
-    assert columns._parts == known
+    known = dict(units._parts)
+    assert units.of(parse_value("price * (1 - off)", schema)) is not None
+    assert units._parts == known
+
+
+def test_of_many_rows_that_fail_those_around_some_are_set_aside_too() -> None:
+    rows = pa.table({"i": pa.array([2**31 - 1] * 100 + [1] * 4000, pa.int32())})
+    node = parse_value("i + 1", rows.schema)
+    inputs = Inputs(rows, {node})
+    values = inputs.values(node)
+    failed = inputs.failed[node]
+    assert set(range(100)) <= set(failed) and values.null_count == len(failed) < 2000
+    assert values[-1].as_py() == 2
+    with pytest.raises(FilterError, match=r"i \+ 1 fails: overflow"):
+        Inputs(rows, {}).values(node)
 
 
 def test_constants_that_spark_computes_first_are_found() -> None:

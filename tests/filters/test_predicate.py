@@ -547,14 +547,6 @@ def test_a_column_may_have_any_word_of_sql_as_its_name(first: int) -> None:
             assert Predicate.parse(str(predicate), schema) == predicate, word
 
 
-def test_a_predicate_survives_pickling() -> None:
-    predicate = Predicate.parse("n > 0 AND name LIKE 'O%'", ROWS.schema)
-    copy = pickle.loads(pickle.dumps(predicate))
-    assert copy == predicate
-    assert copy.columns == {"n", "name"}
-    assert copy.mask(ROWS).equals(predicate.mask(ROWS))
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -104,6 +104,6 @@ def test_a_range_is_never_off_by_more_than_two_steps(values: list[int | None], e
         exact = sum(low <= each < high for each in keys)
         # Bounds are rounded to whole rows, which may add one on either side.
         assert abs(histogram.rows_between(low, high) - exact) <= 2 * histogram.step + 2
-        assert 0 <= histogram.rows_in(low, high, 3.0) <= len(values)
+        assert 0 <= histogram.rows_equal(low, high) <= len(values)
     parts = sum(histogram.rows_between(low, high) for low, high in pairwise(bounds))
     assert parts == pytest.approx(histogram.rows_between(bounds[0], bounds[-1]))
