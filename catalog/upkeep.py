@@ -67,12 +67,8 @@ class UpkeepTx(StateTx):
         at = self.times.stamp
         _put(self, _STEP, OwnedStep(target, owner, at, at), owner)
 
-    def end_step(self, target: str, owner: str) -> bool:
-        """End a step; false when another owner has taken it over."""
-        return self.end_steps({target: owner})
-
     def end_steps(self, owners: Mapping[str, str]) -> bool:
-        """End the steps at some targets; false as `end_step`, of any."""
+        """End the steps at some targets, each of its owner; false when another one has taken any over."""
         found = find_leases(self, [_lease_id(_STEP, target) for target in owners])
         steps = (held_value(lease, OwnedStep) for lease in found.values())
         mine = [step.target for step in steps if step.owner == owners[step.target]]
@@ -86,22 +82,18 @@ class UpkeepTx(StateTx):
             if step.owner == owner:
                 _put(self, _STEP, replace(step, heartbeat_at=self.times.stamp), owner)
 
-    def add_done(self, target: str, pieces: int, bytes_read: int = 0, bytes_written: int = 0) -> None:
-        """Note that a step was done."""
-        self.add_all_done({target: (pieces, bytes_read, bytes_written)})
-
-    def add_all_done(self, done: Mapping[str, tuple[int, int, int]]) -> None:
-        """Note that steps were done, each as `add_done` does."""
-        before, at = {of.target: of for of in self.done(done)}, self.times.stamp
+    def add_done(self, done: Mapping[str, tuple[int, int, int]]) -> None:
+        """Note that a step was done at each of some targets: its pieces, and bytes read and written."""
+        before = {of.target: of for of in self.done(done)}
         for target, (pieces, bytes_read, bytes_written) in done.items():
-            of = before.get(target, StepsDone(target, 0, 0, 0, 0, at))
-            more = StepsDone(
-                target,
-                of.steps + 1,
-                of.pieces + pieces,
-                of.bytes_read + bytes_read,
-                of.bytes_written + bytes_written,
-                at,
+            of = before.get(target, StepsDone(target, 0, 0, 0, 0, 0.0))
+            more = replace(
+                of,
+                steps=of.steps + 1,
+                pieces=of.pieces + pieces,
+                bytes_read=of.bytes_read + bytes_read,
+                bytes_written=of.bytes_written + bytes_written,
+                newest_at=self.times.stamp,
             )
             _put(self, _DONE, more, "")
 

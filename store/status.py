@@ -158,7 +158,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         names = {shard.id: shard.name for shard in shards}
         newest = [f for f in fragments if f.max_commit >= floors.get(f.table, (0, 0))[0]]
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, newest)
-        upkeep = upkeep_of(tx, message, fragments, runs, wrote, floors, Policy())
+        upkeep = upkeep_of(tx, message, Policy())
         steps = steps_of(tx, tables, names)
     described = [
         {

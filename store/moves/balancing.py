@@ -10,7 +10,6 @@ split. A move is planned only if the target stays below where the source was, so
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -61,23 +60,13 @@ class Join:
 
 def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
     """Return about how many bytes each tablet has: those of each fragment, spread evenly over its slots."""
-    edges = [0, *(tablet.end for tablet in placement.tablets)]
-    upto = dict.fromkeys(edges, 0.0)  # bytes of all slots below each edge
-    changes: dict[int, float] = {}
+    density = np.zeros(placement.slot_count + 1)  # what begins at each slot, less what ends
     for fragment in fragments:
-        density = fragment.serving_bytes / max(len(fragment.slots), 1)
-        for start, end in fragment.slots:
-            changes[start] = changes.get(start, 0.0) + density
-            changes[end] = changes.get(end, 0.0) - density
-    total = density = 0.0
-    previous = 0
-    for at in sorted({*changes, *edges}):
-        total += density * (at - previous)
-        density += changes.get(at, 0.0)
-        if at in upto:
-            upto[at] = total
-        previous = at
-    return {tablet.id: max(0.0, upto[tablet.end] - upto[tablet.start]) for tablet in placement.tablets}
+        per_slot = fragment.serving_bytes / max(len(fragment.slots), 1)
+        density[fragment.slots.edges[::2]] += per_slot
+        density[fragment.slots.edges[1::2]] -= per_slot
+    sizes = np.add.reduceat(density.cumsum()[:-1], placement.starts).round(3)
+    return {tablet.id: float(size) for tablet, size in zip(placement.tablets, sizes, strict=True)}
 
 
 def tablet_depths(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, int]:
@@ -178,32 +167,23 @@ def plan_moves(
     if len(held) < 2:
         return ()
     margin = max(bounds.share * sum(held.values()) / len(held), bounds.bytes)
+    tablets = sorted(
+        (t for t in placement.tablets if t.shard in held and sizes[t.id] > 0), key=lambda t: t.id
+    )
+    size = np.array([sizes[tablet.id] for tablet in tablets])
+    movable_at = np.array([tablet.shard for tablet in tablets])
     moves: list[Move] = []
-    movable = {shard: list[tuple[float, int]]() for shard in held}  # by size, and then by id
-    for tablet in placement.tablets:
-        if tablet.shard in held and sizes[tablet.id] > 0:
-            movable[tablet.shard].append((sizes[tablet.id], tablet.id))
-    for tablets in movable.values():
-        tablets.sort()
     while most is None or len(moves) < most:
         fullest = max(held, key=lambda shard: (held[shard], -shard))
         emptiest = min(held, key=lambda shard: (held[shard], shard))
         gap = held[fullest] - held[emptiest]
         # Half of the gap would close it; more than that, up to all of it, still makes it smaller.
-        at = _nearest(movable[fullest], gap)
-        if gap <= margin or at is None:
+        off = np.where((movable_at == fullest) & (size < gap), abs(size - gap / 2), np.inf)
+        nearest = int(off.argmin()) if tablets else 0  # the one of the lowest id
+        if gap <= margin or not tablets or off[nearest] == np.inf:
             break
-        size, tablet_id = movable[fullest].pop(at)  # one tablet moves once in a plan
-        moves.append(Move(tablet_id, fullest, emptiest))
-        held[fullest] -= size
-        held[emptiest] += size
+        moves.append(Move(tablets[nearest].id, fullest, emptiest))
+        movable_at[nearest] = -1  # one tablet moves once in a plan
+        held[fullest] -= size[nearest]
+        held[emptiest] += size[nearest]
     return tuple(moves)
-
-
-def _nearest(tablets: Sequence[tuple[float, int]], gap: float) -> int | None:
-    """Return the index of the tablet (size, id) nearest to half of a gap and below it; the lowest id."""
-    larger = bisect_left(tablets, (gap / 2,))
-    near = [larger] if larger < len(tablets) and tablets[larger][0] < gap else []
-    if larger > 0:
-        near.append(bisect_left(tablets, (tablets[larger - 1][0],)))
-    return min(near, key=lambda at: (abs(tablets[at][0] - gap / 2), tablets[at][1]), default=None)

@@ -85,7 +85,7 @@ class Elasticity:
                 if not plans:
                     break
                 changes += len(plans)
-                # A tablet that another process was moving is planned again, but none is chased for ever.
+                # A tablet that another process was moving is planned again, but not for ever.
                 self._carry_out(plans, owner, tolerate=True)
         with self._context.catalog.reading() as tx:
             if not changes and tx.is_topology_published():
@@ -279,16 +279,15 @@ class Elasticity:
 
     def _carry_out(self, plans: Sequence[Move], owner: str, tolerate: bool = False) -> None:
         """Run planned moves, a few at a time. All are tried; the first error is raised at the end."""
-        if plans:
-            with beating(self._context.catalog, owner):
-                self._carry_out_all(plans, owner, tolerate)
-
-    def _carry_out_all(self, plans: Sequence[Move], owner: str, tolerate: bool) -> None:
-        mover = Mover(self._context, owner, self._bytes_per_second)
-        errors: list[BaseException] = []
+        if not plans:
+            return
+        mover, errors = Mover(self._context, owner, self._bytes_per_second), list[Exception]()
         try:
             # On an interrupt, moves that have not begun are given up, those under way end.
-            with completed(mover.carry_out, plans, self._parallel) as outcomes:
+            with (
+                beating(self._context.catalog, owner),
+                completed(mover.carry_out, plans, self._parallel) as outcomes,
+            ):
                 for done, outcome in enumerate(outcomes, 1):
                     try:
                         outcome.result()

@@ -18,16 +18,24 @@ from dataclasses import dataclass, field
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.catalog import Tx
-from elasticscan.metadata import MEMORY, StagedFragment, floor_at
+from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
 from elasticscan.store.upkeep.collector import collect_dropped
-from elasticscan.store.upkeep.executor import Executor, Kept, Site, claim, plan_at, scattered
+from elasticscan.store.upkeep.executor import (
+    Executor,
+    Kept,
+    Site,
+    claim,
+    plan_at,
+    scattered,
+    states_of,
+)
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
-from elasticscan.store.upkeep.planning import Merge, depth_at, is_pending
+from elasticscan.store.upkeep.planning import Merge, SiteState, depth_of
 from elasticscan.store.upkeep.policy import Policy
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
@@ -111,11 +119,10 @@ class AfterCommit:
         self, tx: Tx, table: int, staged: Collection[StagedFragment], entered: _Entered
     ) -> None:
         """Enter the steps that are pending at the shards that files were written to."""
-        shards = sorted({fragment.shard for fragment in staged} - {MEMORY})
-        floor = floor_at(tx.overwrites(table), tx.versions()[1]) if shards else 0
-        for shard in shards:
-            if is_pending(tx.fragments(table, shard), tx.runs(table), floor, self.policy):
-                self._claim(tx, Site(table, shard), entered)
+        shards = {fragment.shard for fragment in staged} - {MEMORY}
+        for site, state in states_of(tx, table, shards).items() if shards else ():
+            if state.is_pending(self.policy):
+                self._claim(tx, site, entered)
 
     def _claim(self, tx: Tx, site: Site, entered: _Entered) -> None:
         entered.owner = entered.owner or new_owner()
@@ -144,11 +151,16 @@ class AfterCommit:
 
     def _merge(self, executor: Executor, sites: Sequence[Site]) -> None:
         self._retry.update(dict.fromkeys(sites, self._commits + RETRY_EVERY))  # unless something comes of it
+        plans = {site: list[Merge]() for site in sites}
         with self.context.catalog.reading() as tx:
-            plans = {site: self._affordable(tx, site) for site in sites}
-        for site in executor.merge(plans):
+            # The table that was written to, and one that was flushed.
+            for table in sorted({site.table for site in sites}):
+                for site, state in states_of(tx, table).items():
+                    if site in plans:
+                        plans[site] = self._affordable(tx, site, state)
+        for site, gone in executor.merge(plans).items():
             self._retry.pop(site, None)
-        self._gone += executor.kept.fragments_gone
+            self._gone += gone
         if self._gone >= GARBAGE_EVERY:
             self._gone = 0
             collect_dropped(self.context, sites[0].table, GARBAGE_FILES)
@@ -169,18 +181,16 @@ class AfterCommit:
         finally:
             executor.end([memory.target])
 
-    def _affordable(self, tx: Tx, site: Site) -> Sequence[Merge]:
+    def _affordable(self, tx: Tx, site: Site, state: SiteState) -> list[Merge]:
         """Plan at a site; returns the first merges that the allowance is enough for, all when overdue."""
-        merges, count = plan_at(self.context, tx, site, self.policy), 0
-        floor = floor_at(tx.overwrites(site.table), tx.versions()[1])
-        depth = depth_at(tx.fragments(site.table, site.shard), tx.runs(site.table), floor, self.policy)
-        overdue = depth > OVERDUE * self.policy.slot_fragments
-        for merge in merges:
+        chosen = list[Merge]()
+        overdue = depth_of(state.current, self.policy) > OVERDUE * self.policy.slot_fragments
+        for merge in plan_at(self.context, tx, site, state, self.policy):
             if merge.bytes > self._allowance and not overdue:
                 break
             self._allowance -= merge.bytes
-            count += 1
-        return merges[:count]
+            chosen.append(merge)
+        return chosen
 
     def _take_over_moves(self) -> None:
         """Carry out moves whose owners are gone, as far as the allowance goes."""

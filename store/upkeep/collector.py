@@ -368,7 +368,7 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
     if gone:
         with context.catalog.writing() as tx:
             tx.forget_dropped(gone)
-            tx.add_done("garbage", len(gone))
+            tx.add_done({"garbage": (len(gone), 0, 0)})
 
 
 def _remove_dropped(disk: Disk, file: DroppedFile, store: str) -> bool:

@@ -60,6 +60,11 @@ class Merged:
     bytes_read: int = 0
     bytes_written: int = 0
 
+    @property
+    def sums(self) -> tuple[int, int, int]:
+        """Return the numbers of fragments that went, and of bytes read and written."""
+        return len(self.gone), self.bytes_read, self.bytes_written
+
 
 @retry_interrupted
 def compact(context: Context, table: TableInfo) -> int:
@@ -124,7 +129,7 @@ def merge_fragments(
         """Record it apart from the steps of upkeep, whose share of the bytes written `status` reports."""
         (of,) = merged
         if of != Merged():
-            tx.add_done(f"{COMPACT}/{table.id}/{shard}", len(of.gone), of.bytes_read, of.bytes_written)
+            tx.add_done({f"{COMPACT}/{table.id}/{shard}": of.sums})
 
     return merge_together(context, [merging], None, note)[0]
 
@@ -186,6 +191,9 @@ def plan_merge(
     if not taking_part:
         return None
     others = [part for part in parts if part not in taking_part]
+    hidden = [o for o in others if o.superseded_at is None and o.max_commit < overwritten]
+    if not any(is_current(part, overwritten) for part in taking_part):
+        hidden = []
     return Merging(
         context,
         table.with_dropped(horizon),
@@ -194,6 +202,7 @@ def plan_merge(
         taking_part,
         bounds,
         keep_for(taking_part, others, tx.memory(table.id), horizon, overwritten),
+        tuple(hidden),
     )
 
 
@@ -242,6 +251,8 @@ class Merging:
     """One merge under way.
 
     Attributes:
+        hidden: fragments that take no part, and of which an overwrite has left no newest row. A file of the
+            newest rows says that it replaces them, too: a repair does not find an overwrite that was merged.
         copies: files that are staged, and not entered yet.
         served: slots by fragments of the shard, in the transaction that enters them.
     """
@@ -253,6 +264,7 @@ class Merging:
     fragments: tuple[Fragment, ...]
     bounds: Bounds
     keep: Keep
+    hidden: tuple[Fragment, ...]
     copies: list[Copied] = field(default_factory=list)
     bytes_read: int = 0
     bytes_written: int = 0
@@ -295,7 +307,7 @@ class Merging:
                     staged.append(copied.staged)
                     stages.append(copied.as_fragment(-len(staged), self.table))
                     left.append(stages[-1])
-            return self._copy(left, (*self.fragments, *stages), self.keep, pace)
+            return self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep, pace)
         finally:
             discard(staged, self.context.disk_of)
 

@@ -12,17 +12,18 @@ before the step, or after it, and files that garbage collection removes; the nex
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from elasticscan.catalog import Tx
-from elasticscan.metadata import MEMORY, Fragment, floor_at
+from elasticscan.metadata import MEMORY, Fragment, IndexRun, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.upkeep.compaction import Merged, Merging, Pace, merge_together, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, OnFlushed, flush
-from elasticscan.store.upkeep.planning import Merge, is_current, parts_of, plan_scattered, plan_site
+from elasticscan.store.upkeep.planning import Merge, SiteState, is_current, plan_scattered, plan_site
 from elasticscan.store.upkeep.policy import Policy
 
 BALANCE, GARBAGE = "balance", "garbage"
@@ -89,31 +90,41 @@ def claim(tx: Tx, target: str, owner: str) -> bool:
     return True
 
 
-def plan_at(context: Context, tx: Tx, site: Site, policy: Policy, tidy: bool = False) -> tuple[Merge, ...]:
+def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
+    """Return the state of a table at some shards, or at all that have fragments of it."""
+    floor, at = floor_at(tx.overwrites(table), tx.versions()[1]), dict[int, int]()
+    found: dict[int, tuple[list[Fragment], list[IndexRun]]] = {}
+    for fragment in tx.fragments(table):
+        if shards is None or fragment.shard in shards:
+            found.setdefault(fragment.shard, ([], []))[0].append(fragment)
+            at[fragment.id] = fragment.shard
+    for run in tx.runs(table) if at else ():
+        if run.fragment in at:
+            found[at[run.fragment]][1].append(run)
+    return {Site(table, shard): SiteState(*here, floor) for shard, here in sorted(found.items())}
+
+
+def plan_at(
+    context: Context, tx: Tx, site: Site, state: SiteState, policy: Policy, tidy: bool = False
+) -> tuple[Merge, ...]:
     """Plan the merges at a site; history is looked at only where there is some."""
-    table, overwrites = tx.table_by_id(site.table), tx.overwrites(site.table)
-    fragments, floor = tx.fragments(site.table, site.shard), floor_at(overwrites, tx.versions()[1])
-    if table is None or not fragments:
+    table, horizon = tx.table_by_id(site.table), 0
+    if table is None:
         return ()
-    horizon = 0
-    if not all(is_current(fragment, floor) for fragment in fragments):
+    if not all(is_current(fragment, state.floor) for fragment in state.fragments):
         horizon = tx.horizon(table.id, context.retention_of(table))
-    oldest = floor_at(overwrites, horizon)
+    oldest = floor_at(tx.overwrites(table.id), horizon)
 
     def is_needed(fragment: Fragment) -> bool:
         return fragment.max_commit >= oldest and fragment.is_needed_at(horizon)
 
-    return plan_site(fragments, tx.runs(table.id), floor, is_needed, policy, tidy)
+    return plan_site(state, is_needed, policy, tidy)
 
 
 def scattered(tx: Tx, policy: Policy) -> dict[Site, tuple[Merge, ...]]:
     """Return the merges of what moves of tablets have scattered, wherever there are some."""
-    sites = [Site(table.id, shard) for table in tx.tables() for shard in tx.placement().shards]
-    plans = dict[Site, tuple[Merge, ...]]()
-    for site in sites:
-        floor = floor_at(tx.overwrites(site.table), tx.versions()[1])
-        fragments = (f for f in tx.fragments(site.table, site.shard) if is_current(f, floor))
-        plans[site] = plan_scattered(parts_of(fragments, tx.runs(site.table)), policy)
+    states = (here for table in tx.tables() for here in states_of(tx, table.id).items())
+    plans = {site: plan_scattered(state.current, policy) for site, state in states}
     return {site: merges for site, merges in plans.items() if merges}
 
 
@@ -161,13 +172,14 @@ class Executor:
         self.kept.flushes += flushed
         return flushed
 
-    def merge(self, plans: Mapping[Site, Sequence[Merge]]) -> set[Site]:
+    def merge(self, plans: Mapping[Site, Sequence[Merge]]) -> Counter[Site]:
         """Carry out merges at several sites, of each one after the other, by steps that the owner has.
 
         What is merged at once becomes visible in one transaction. The steps are over then, also on an error.
-        Returns the sites where something was merged. At others a process came first, or a mover copies.
+        Returns how many fragments went, by the sites where something was merged. At others a process came
+        first, or a mover copies.
         """
-        left, running, done = {site: [*merges] for site, merges in plans.items()}, set(plans), set[Site]()
+        left, running, done = {site: [*merges] for site, merges in plans.items()}, set(plans), Counter[Site]()
         try:
             while True:
                 with self._context.catalog.reading() as tx:
@@ -179,7 +191,7 @@ class Executor:
                 for site, merged in self._merge_together(mergings, last).items():
                     left[site] = left[site][1:] if merged != Merged() else []
                     if merged != Merged():
-                        done.add(site)
+                        done[site] += len(merged.gone)
                         running -= {site} & last
         finally:
             if running:
@@ -200,9 +212,7 @@ class Executor:
 
         def note(tx: Tx, merged: Sequence[Merged]) -> None:
             real = {site: of for site, of in zip(mergings, merged, strict=True) if of != Merged()}
-            tx.add_all_done(
-                {site.target: (len(of.gone), of.bytes_read, of.bytes_written) for site, of in real.items()}
-            )
+            tx.add_done({site.target: of.sums for site, of in real.items()})
             tx.end_steps({site.target: self.owner for site in real if site in last})
 
         for merging in mergings.values():

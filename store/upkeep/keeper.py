@@ -37,6 +37,7 @@ from elasticscan.store.upkeep.executor import (
     Site,
     claim,
     plan_at,
+    states_of,
 )
 from elasticscan.store.upkeep.flushing import pending_tables
 from elasticscan.store.upkeep.garbage import GarbageRules
@@ -123,15 +124,16 @@ class Keeper:
         with self._context.catalog.reading() as tx:
             for table in tx.tables():
                 with _noting(kept, f"looking for merges of table {table.id}"):
-                    shards = sorted({fragment.shard for fragment in tx.fragments(table.id)})
-                    sites = [Site(table.id, shard) for shard in shards]
-                    found += [site for site in sites if plan_at(self._context, tx, site, self._policy, True)]
+                    for site, state in states_of(tx, table.id).items():
+                        if plan_at(self._context, tx, site, state, self._policy, tidy=True):
+                            found.append(site)
         return found
 
     def _merge_at(self, site: Site, executor: Executor) -> None:
         for _ in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
-                merges = plan_at(self._context, tx, site, self._policy, tidy=True)
+                state = states_of(tx, site.table, [site.shard]).get(site)
+                merges = state and plan_at(self._context, tx, site, state, self._policy, tidy=True)
             if not merges:
                 return
             with self._context.catalog.writing() as tx:
@@ -201,7 +203,7 @@ class Keeper:
                 elasticity.move(move.tablet, names.get(move.target, ""))
                 kept.moves += 1
         with self._context.catalog.writing() as tx:
-            tx.add_done(BALANCE, kept.splits + kept.joins + kept.moves)
+            tx.add_done({BALANCE: (kept.splits + kept.joins + kept.moves, 0, 0)})
 
     # Garbage
 
@@ -219,7 +221,7 @@ class Keeper:
                     f"collecting garbage at shard {shard!r}: {why}" for shard, why in collected.skipped
                 ]
                 with self._context.catalog.writing() as tx:
-                    tx.add_done(GARBAGE, kept.files_removed)
+                    tx.add_done({GARBAGE: (kept.files_removed, 0, 0)})
 
     def _is_collection_pending(self, tx: Tx) -> bool:
         dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.dropped_files())

@@ -88,38 +88,44 @@ def is_current(fragment: Fragment, floor: int) -> bool:
     return fragment.superseded_at is None and fragment.max_commit >= floor
 
 
-def is_pending(fragments: Sequence[Fragment], runs: Iterable[IndexRun], floor: int, policy: Policy) -> bool:
-    """Return whether a site has so many fragments that it may have something to merge or to drop."""
-    if len(fragments) <= policy.slot_fragments:
-        return False
-    history = sum(not is_current(fragment, floor) for fragment in fragments)
-    most = policy.slot_fragments
-    return history > most or depth_at(fragments, runs, floor, policy) > most
+@dataclass(frozen=True, slots=True)
+class SiteState:
+    """The fragments that a table has at a shard, their index runs, and the newest overwrite."""
+
+    fragments: Sequence[Fragment]
+    runs: Sequence[IndexRun]
+    floor: int
+
+    @property
+    def current(self) -> tuple[Part, ...]:
+        """Return the parts that the newest rows are read from."""
+        return parts_of((f for f in self.fragments if is_current(f, self.floor)), self.runs)
+
+    def is_pending(self, policy: Policy) -> bool:
+        """Return whether there are so many fragments that something may have to be merged or dropped."""
+        most = policy.slot_fragments
+        if len(self.fragments) <= most:
+            return False
+        history = sum(not is_current(fragment, self.floor) for fragment in self.fragments)
+        return history > most or depth_of(self.current, policy) > most
 
 
 def plan_site(
-    fragments: Sequence[Fragment],
-    runs: Sequence[IndexRun],
-    floor: int,
-    is_needed: Callable[[Fragment], bool],
-    policy: Policy,
-    tidy: bool = False,
+    state: SiteState, is_needed: Callable[[Fragment], bool], policy: Policy, tidy: bool = False
 ) -> tuple[Merge, ...]:
     """Plan the merges of a table at a shard: of its newest rows, of its history, and of what is over.
 
     Args:
-        fragments: all that serve slots there.
-        runs: of the table's indexes.
-        floor: the newest overwrite.
+        state: of the site.
         is_needed: whether some snapshot that is kept reads a fragment of history.
         policy: the bounds.
         tidy: as for `plan_merges`.
     """
-    merges = plan_merges(parts_of((f for f in fragments if is_current(f, floor)), runs), policy, tidy)
-    history = [fragment for fragment in fragments if not is_current(fragment, floor)]
+    merges = plan_merges(state.current, policy, tidy)
+    history = [fragment for fragment in state.fragments if not is_current(fragment, state.floor)]
     over = [fragment for fragment in history if not is_needed(fragment)]
     superseded = {fragment.id for fragment in history if fragment.superseded_at is not None}
-    needed = parts_of((fragment for fragment in history if fragment not in over), runs)
+    needed = parts_of((fragment for fragment in history if is_needed(fragment)), state.runs)
     mergeable = [part for part in needed if part.id in superseded or part.bytes < policy.small_bytes]
     # By the same tiers, up to a bound of its own.
     merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
@@ -162,11 +168,6 @@ def depth_of(parts: Sequence[Part], policy: Policy) -> int:
     """Return from how many fragments the worst slot is read; small ones count for all slots."""
     small, large = _by_size(parts, policy)
     return len(small) + len(_deepest(large))
-
-
-def depth_at(fragments: Iterable[Fragment], runs: Iterable[IndexRun], floor: int, policy: Policy) -> int:
-    """Return `depth_of` the fragments that the newest rows of a site are read from."""
-    return depth_of(parts_of((f for f in fragments if is_current(f, floor)), runs), policy)
 
 
 def mean_depth(parts: Sequence[Part]) -> float:

@@ -361,7 +361,7 @@ def test_moves_and_steps_leave_no_record(catalog: Catalog) -> None:
         tx.plan_move(MOVE, "me")
         tx.transition(MOVE, "me", Event.START_COPY)
         tx.enter_step("balance", "me")
-        tx.add_done("balance", 1)
+        tx.add_done({"balance": (1, 0, 0)})
     with catalog.reading() as tx:
         assert tx.state == before
 
@@ -393,7 +393,7 @@ def test_a_step_has_one_owner_until_it_is_over(catalog: Catalog, clock: ManualCl
         assert tx.step("merge/1/1") is None
     with catalog.writing() as tx:
         tx.enter_step("merge/1/2", "you")
-        assert not tx.end_step("merge/1/2", "me"), "it was taken over"
+        assert not tx.end_steps({"merge/1/2": "me"}), "it was taken over"
         assert not tx.end_steps({"balance": "you", "merge/1/2": "me", "garbage": "me"})
         assert [step.target for step in tx.steps()] == ["merge/1/2"]
         assert tx.end_steps({"merge/1/2": "you"})
@@ -404,11 +404,11 @@ def test_a_step_has_one_owner_until_it_is_over(catalog: Catalog, clock: ManualCl
 def test_what_was_done_is_counted_by_target(catalog: Catalog, clock: ManualClock) -> None:
     with catalog.writing() as tx:
         assert tx.done() == ()
-        tx.add_all_done({"merge/1/2": (3, 10, 5), "merge/1/1": (1, 2, 3)})
+        tx.add_done({"merge/1/2": (3, 10, 5), "merge/1/1": (1, 2, 3)})
         clock.advance(1)
     with catalog.writing() as tx:
-        tx.add_done("merge/1/2", 1, 2, 3)
-        tx.add_done("garbage", 7)
+        tx.add_done({"merge/1/2": (1, 2, 3)})
+        tx.add_done({"garbage": (7, 0, 0)})
         tx.enter_step("balance", "me")
     garbage, one = StepsDone("garbage", 1, 7, 0, 0, 1_001), StepsDone("merge/1/1", 1, 1, 2, 3, 1_000)
     two = StepsDone("merge/1/2", 2, 4, 12, 8, 1_001)

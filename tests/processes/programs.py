@@ -22,6 +22,7 @@ import pyarrow as pa
 from elasticscan.base import limits
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
+from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.policy import Policy
 
@@ -57,9 +58,8 @@ def write(store: Store, seed: int, times: int = 1_000_000) -> None:
 
 def keep(store: Store, seed: int) -> None:
     chance = random.Random(seed)
-    bounds = {"slot_fragments": 3, "small_bytes": 2_000, "step_bytes": 30_000, "balance_bytes": 1_000}
-    tablets = {"split_bytes": 9_000, "join_bytes": 4_000, "fewest_tablets": 4, "balance_share": 0.1}
-    policy = Policy(**bounds, **tablets)
+    tablets = Balance(split_bytes=9_000, join_bytes=4_000, fewest_tablets=4, share=0.1, bytes=1_000)
+    policy = Policy(slot_fragments=3, small_bytes=2_000, step_bytes=30_000, balance=tablets)
     while not select.select([sys.stdin], [], [], chance.uniform(0.0, 0.1))[0]:
         kept = Keeper(store.context, policy).keep()
         tell(merges=kept.merges, others=kept.splits + kept.joins + kept.moves, problems=kept.problems)

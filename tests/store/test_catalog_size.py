@@ -199,10 +199,10 @@ def test_the_catalog_grows_by_the_history_alone(
             most = {name: max(rows, most.get(name, 0)) for name, rows in counts(store).items()}
         return most
 
-    early = write(80)
+    early = write(120)
     late = write(160)
     assert {name: (early[name], rows) for name, rows in late.items() if rows > 1.3 * early[name] + 8} == {}
-    assert len(table.history()) == 241
+    assert len(table.history()) == 281
 
 
 @pytest.mark.long

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -173,62 +171,6 @@ def test_small_neighbours_at_one_shard_are_joined_while_enough_tablets_are_left(
     assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), BOUNDS) == ()
 
 
-def plain_moves(placement: Placement, sizes: dict[int, float], shards: list[int]) -> list[Move]:
-    """As `plan_moves`, looking at all tablets for each move."""
-    held = {shard: sum(sizes[t.id] for t in placement.tablets if t.shard == shard) for shard in shards}
-    margin = max(BOUNDS.share * sum(held.values()) / len(held), BOUNDS.bytes)
-    moves, movable = list[Move](), {t.id: t for t in placement.tablets if t.shard in held}
-    while True:
-        fullest = max(held, key=lambda shard: (held[shard], -shard))
-        emptiest = min(held, key=lambda shard: (held[shard], shard))
-        gap = held[fullest] - held[emptiest]
-        fitting = [t for t in movable.values() if t.shard == fullest and 0 < sizes[t.id] < gap]
-        if gap <= margin or not fitting:
-            return moves
-        best = min(fitting, key=lambda t: (abs(sizes[t.id] - gap / 2), t.id))
-        del movable[best.id]
-        moves.append(Move(best.id, fullest, emptiest))
-        held[fullest] -= sizes[best.id]
-        held[emptiest] += sizes[best.id]
-
-
-def test_moves_are_those_of_a_look_at_all_tablets_for_each() -> None:
-    chance = random.Random(5)
-    planned = 0
-    for _ in range(100):
-        shards = list(range(1, chance.randint(3, 6)))
-        tablets = chance.randint(4, 40)
-        placement = initial_placement(64, tablets, [*shards, 9])
-        sizes = {
-            t.id: float(chance.choice([0, 100, 200, 300, chance.randint(1, 2_000)]))
-            for t in placement.tablets
-        }
-        for tablet in placement.tablets:
-            sizes[tablet.id] *= 3 if tablet.shard == 1 else 1
-        moves = plan_moves(placement, sizes, shards, BOUNDS)
-        assert list(moves) == plain_moves(placement, sizes, shards)
-        assert plan_moves(placement, sizes, shards, BOUNDS, most=2) == moves[:2]
-        planned += len(moves)
-    assert planned > 100
-
-
-def test_a_plan_of_many_moves_does_not_look_at_all_tablets_for_each() -> None:
-    steps = list[int]()
-    for tablets in (500, 2_000):
-        placement = initial_placement(4_096, tablets, [1, 2])
-        sizes = {t.id: 200.0 if t.shard == 1 else 1.0 for t in placement.tablets}
-        steps.append(0)
-
-        def count(*_: object) -> None:
-            steps[-1] += 1
-
-        sys.setprofile(count)
-        moves = plan_moves(placement, sizes, [1, 2], replace(BOUNDS, share=0.001, bytes=1))
-        sys.setprofile(None)
-        assert len(moves) > tablets // 5
-    assert steps[1] < 6 * steps[0]
-
-
 def test_shards_that_are_about_equal_stay_as_they_are() -> None:
     placement = initial_placement(16, 8, [1, 2])
     sizes = {n: 100.0 if n < 5 else 90.0 for n in range(1, 9)}
@@ -241,7 +183,9 @@ def test_a_shard_that_is_being_emptied_is_neither_source_nor_target() -> None:
     sizes = {t.id: 500.0 if t.shard == 1 else 10.0 for t in placement.tablets}
     moves = plan_moves(placement, sizes, [2, 3], BOUNDS)
     assert moves == ()
-    assert {move.target for move in plan_moves(placement, sizes, [1, 2], BOUNDS)} == {2}
+    moves = plan_moves(placement, sizes, [1, 2], BOUNDS)
+    assert {move.target for move in moves} == {2}
+    assert plan_moves(placement, sizes, [1, 2], BOUNDS, most=1) == moves[:1]
 
 
 def test_bytes_of_tablets_follow_the_slots_of_fragments() -> None:

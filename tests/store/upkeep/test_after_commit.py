@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, InvalidOption
+from elasticscan.base.errors import DiskFull
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
 from elasticscan.catalog import Catalog, StepsDone, Tx
 from elasticscan.storage.disk import LocalDisk
@@ -210,11 +210,6 @@ def test_after_a_plan_of_moves_the_small_fragments_that_it_left_are_merged(
     ]
     assert table.scan(filter="v = 1").count() == 200
     assert table.scan(snapshot=snapshot, filter="v = 1").count() == 300
-
-
-def test_upkeep_is_auto_or_off(store: Store) -> None:
-    with pytest.raises(InvalidOption, match="auto, off"):
-        Store.open(store.uri, upkeep="sometimes")
 
 
 def test_of_two_writers_one_merges(store: Store, points: Points) -> None:

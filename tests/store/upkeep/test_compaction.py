@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.metadata import Fragment
-from elasticscan.store import Store
+from elasticscan.store import Store, repair_store
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.compaction import Merged, merge_fragments
 from elasticscan.topology import SlotSet
@@ -148,14 +148,20 @@ def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pyte
     assert all(size > 0 for size in paces)
 
 
-def test_a_merge_of_what_is_gone_does_nothing(store: Store) -> None:
-    for value in range(3):
-        store.table("t").upsert(rows_of(range(10), value))
-    before = list(fragments_of(store))
-    merge(store, before)
-    after = fragments_of(store)
-    assert merge(store, before) == Merged()
-    assert fragments_of(store) == after
+def test_a_repair_brings_nothing_back_that_a_merged_overwrite_replaced(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "old", ["s1"], tablets=1, slots=4) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows_of(range(100), 0))
+        table.overwrite(rows_of(range(10), 1))
+        for value in range(2, 12):
+            table.upsert(rows_of(range(5), value))
+        assert sum(f.max_commit < 3 for f in fragments_of(store)) == 1, "older snapshots need it"
+        expected = read(store)
+        store.collect_garbage(grace_seconds=0)
+    (tmp_path / "old" / "catalog.db").unlink()
+    repair_store(tmp_path / "old", tmp_path / "new")
+    with Store.open(tmp_path / "new") as store:
+        assert read(store) == expected
 
 
 def test_a_merge_that_another_was_faster_than_does_nothing(store: Store) -> None:

@@ -158,7 +158,7 @@ def test_a_merge_that_outlives_its_owner_changes_nothing(
                     for step in tx.steps():
                         taken.append(step.target)
                         tx.enter_step(step.target, "another-machine:1:2:3")
-                        tx.end_step(step.target, "another-machine:1:2:3")
+                        tx.end_steps({step.target: "another-machine:1:2:3"})
                 Keeper(other.context, POLICY).keep()
 
     with opened(place, 2, take_over) as store:
@@ -177,8 +177,8 @@ def test_a_step_of_somebody_who_lives_is_left_alone_and_one_of_the_dead_is_taken
             assert not claim(tx, target, me)
         with store.context.catalog.writing() as tx:
             assert claim(tx, target, me)
-            assert not tx.end_step(target, other)
-            assert tx.end_step(target, me)
+            assert not tx.end_steps({target: other})
+            assert tx.end_steps({target: me})
 
 
 def test_one_shard_that_fails_keeps_nobody_from_the_rest(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from elasticscan.store.upkeep.planning import (
     Merge,
     Part,
+    SiteState,
     depth_of,
     parts_of,
     plan_merges,
@@ -123,13 +124,6 @@ def test_a_merge_that_is_cut_goes_on_where_it_was_interrupted(
     assert world.merged - before <= 6 * world.committed
 
 
-def test_the_large_one_is_not_rewritten_for_a_small_one() -> None:
-    every = SlotSet.span(0, SLOTS)
-    parts = [Part(1, every, 1 << 30), *(Part(n, every, 3_000) for n in range(2, 10))]
-    (merge,) = plan_merges(parts, POLICY, tidy=True)
-    assert merge.fragments == tuple(range(2, 10))
-
-
 def test_newer_rows_are_merged_into_all_others_where_they_hold_enough() -> None:
     every = SlotSet.span(0, SLOTS)
     newer = [Part(n, every, 300_000) for n in range(2, 12)]
@@ -172,7 +166,8 @@ def test_overwritten_fragments_are_dropped_uncopied_and_only_small_ones_are_merg
     newest = [fragment(number, every, small) for number in range(20, 22)]
 
     def plan(horizon: int) -> tuple[Merge, ...]:
-        return plan_site([*old, *few, *newest], [], 20, lambda f: f.max_commit >= horizon, policy)
+        state = SiteState([*old, *few, *newest], [], 20)
+        return plan_site(state, lambda fragment: fragment.max_commit >= horizon, policy)
 
     (merge,) = plan(0)
     assert merge.fragments == (10, 11, 12, 13, 14)
