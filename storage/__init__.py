@@ -47,26 +47,24 @@ catalog commits it; if its slots moved meanwhile, only those are staged again (`
 of one write staged becomes few fragments before, as far as it is small (`gather`).
 
 Files are reached through the `Disk` protocol: a local directory, a prefix of an S3 bucket, or
-memory. The file format is in `docs/formats.md`.
+what the process holds in memory. The file format is in `docs/formats.md`.
 
 The modules, from the bottom up:
 
 disk         the protocol of files, and what carries it out; disk_errors: what a disk's error means
 spool        batches that wait to be read again, in a temporary file where they are many
-parts        the parts of a file that a scan of few columns reads
-objects      files in object storage; places: which disk a root asks for
+objects      files in object storage
 sealed_file  Arrow files that prove themselves; batches: record batches of them, whole or in part
 fragment     the sorted file of rows; statistics: bounds of its columns, collected while it is written
 view         the fragments that serve some slots; key_filter: primary keys that a fragment does not have
 lookup       single rows by number and by key, and which version is the newest
-packing      codes of several columns as one integer, which sorts faster
 merge        several fragments in one order; overlay: others laid over a large fragment
-pages        pages of both; counting: how many rows there are
-ranges       rows with keys in some ranges; listed: rows with some keys, many at once
-indexes      index files and their pages; changes: what commits did to rows
+pages        pages of both
+ranges       rows with keys in some ranges; point_reads: rows with some keys, many at once
+indexes      index files and their pages; changes: what commits did to rows, from their versions
 copying      rows of some slots as a new fragment: moves and compaction
 shared_keys  keys that a staged write has in common with commits
-conform      rows of users as the table's schema has them; row_limits: how large they may be
+conform      rows of users as the table's schema has them, and how large they may be
 memory_fragment  rows that lie in the log, as a fragment in memory, or flushed to one on a disk
 ingest       rows on their way in; definition: what a table may be
 
@@ -76,19 +74,18 @@ Left out: which fragments exist and which commits they belong to (`elasticscan.c
 """
 
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.changes.events import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE
-from elasticscan.storage.changes.pages import read_changes
+from elasticscan.storage.changes import DELETE, INSERT, UPDATE_POSTIMAGE, UPDATE_PREIMAGE, read_changes
 from elasticscan.storage.conform import ROWS_HINT, batches_of, check_keys_filled, conform
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.counting import most_rows, slot_counts
 from elasticscan.storage.definition import check_definition, stored_schema
 from elasticscan.storage.disk import (
+    OBJECT_SCHEMES,
     Disk,
     LocalDisk,
-    MemoryDisk,
     MemoryFile,
     flush_directory,
     keep_from_group,
+    open_disk,
 )
 from elasticscan.storage.fragment import (
     DELETED,
@@ -108,7 +105,7 @@ from elasticscan.storage.ingest import (
     reroute,
     staged_source,
 )
-from elasticscan.storage.listed import read_listed, read_rows
+from elasticscan.storage.lookup import slot_counts
 from elasticscan.storage.memory_fragment import (
     MEMORY_DISK,
     CommittedRows,
@@ -125,7 +122,7 @@ from elasticscan.storage.pages import (
     PageSource,
     read_page,
 )
-from elasticscan.storage.places import OBJECT_SCHEMES, open_disk
+from elasticscan.storage.point_reads import read_listed, read_rows
 from elasticscan.storage.ranges import read_ranges
 from elasticscan.storage.sealed_file import (
     SMALL_FILE_BYTES,
@@ -137,7 +134,7 @@ from elasticscan.storage.sealed_file import (
 )
 from elasticscan.storage.shared_keys import shared_keys
 from elasticscan.storage.spool import Spool
-from elasticscan.storage.view import View
+from elasticscan.storage.view import View, most_rows
 
 __all__ = [
     "DELETE",
@@ -164,7 +161,6 @@ __all__ = [
     "Ingest",
     "Keep",
     "LocalDisk",
-    "MemoryDisk",
     "MemoryFile",
     "MemoryFragment",
     "OpenFragment",

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import ElasticScanError, InvalidKey, StoreDamaged
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.metadata import Bounds, Fragment, Origin, SlotInterval, StagedFragment, TableInfo
+from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     COMMIT,
@@ -30,10 +30,9 @@ from elasticscan.storage.fragment import (
     FragmentTarget,
     FragmentWriter,
     fragment_schema,
-    rows_below,
     writing_fragment,
 )
-from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, windows
+from elasticscan.storage.merge import Array, InputRows, Versions, windows
 from elasticscan.storage.pages import PageSource
 from elasticscan.topology import SlotSet
 
@@ -153,10 +152,9 @@ class _Copy:
         for start, end in self.slots:
             for interval in self.source.view.between(start, end, self.bounds):
                 inputs = self.source.inputs(interval.fragments, columns)
-                if len(inputs) == 1 and self._whole(inputs[0].fragment):
-                    self._slices(inputs[0], interval)
-                else:
-                    self._merge(inputs, interval)
+                span = (interval.start, interval.end)
+                for window in windows(inputs, span, None, self.bounds, lambda: BATCH_ROWS):
+                    self._divide(window.versions)
 
     def _at_once(self, columns: tuple[str, ...]) -> None:
         """Copy all rows together, however many intervals they lie in: small fragments have few in each."""
@@ -168,37 +166,7 @@ class _Copy:
                 served = (fragment.slots & self.slots).mask(source.reader.slots(index))
                 parts.append(InputRows(source, batch if served.all() else batch.filter(pa.array(served))))
         if any(part.rows.num_rows for part in parts):
-            self._divide(Versions(parts, self.source.table.primary_key, self.bounds))
-
-    def _whole(self, fragment: Fragment) -> bool:
-        """Return whether every row of a fragment is kept and current, so that no rows have to be compared."""
-        apart = self.keep.apart
-        needs_none = self.keep.drop_tombstones or (apart is not None and apart.complete)
-        overwritten = apart is not None and fragment.min_commit < apart.floor
-        plain = fragment.unique and fragment.superseded_at is None and not overwritten
-        return plain and not (fragment.tombstones and needs_none) and self.bounds.wholly_hold(fragment)
-
-    def _slices(self, source: MergeInput, interval: SlotInterval) -> None:
-        index, row = source.reader.seek(interval.start, None, ())
-        commit = source.fragment.min_commit
-        while index < source.reader.batch_count:
-            slots = source.reader.slots(index)
-            end = rows_below(slots, interval.end)
-            if end > row:
-                rows = source.rows(index, row, end - row)
-                columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-                columns.setdefault(COMMIT, pa.array(np.full(end - row, commit, dtype=np.int64)))
-                columns.setdefault(DELETED, pa.array(np.zeros(end - row, dtype=bool)))
-                self.current.write(columns, commit)
-            if end < len(slots):
-                return
-            index, row = index + 1, 0
-
-    def _merge(self, inputs: Sequence[MergeInput], interval: SlotInterval) -> None:
-        span = (interval.start, interval.end)
-        key_columns = self.source.table.primary_key
-        for window in windows(inputs, span, None, key_columns, self.bounds, lambda: BATCH_ROWS):
-            self._divide(window.versions)
+            self._divide(Versions(parts, self.bounds))
 
     def _divide(self, versions: Versions) -> None:
         """Write the versions that are kept, each where it belongs."""
@@ -253,7 +221,7 @@ class _Copy:
     def _write(self, output: _Output, versions: Versions, chosen: Array, until: Array | None = None) -> None:
         if not len(chosen):
             return
-        rows, commits = versions.rows.take(pa.array(chosen)), versions.commits[chosen]
+        rows, commits = versions.take(chosen), versions.commits[chosen]
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         columns[SLOT] = pa.array(versions.slots[chosen])
         columns[COMMIT] = pa.array(commits)
@@ -300,7 +268,7 @@ def check_keys_differ(source: PageSource) -> None:
             continue
         inputs = source.inputs(interval.fragments, names)
         span = (interval.start, interval.end)
-        for window in windows(inputs, span, None, names, everything, lambda: 16 * BATCH_ROWS):
+        for window in windows(inputs, span, None, everything, lambda: 16 * BATCH_ROWS):
             versions = window.versions
             again = np.flatnonzero(~versions.first[: versions.usable])
             if len(again):

@@ -8,7 +8,7 @@ type that passes go in, out and from file to file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -80,14 +80,9 @@ def _check_limits(schema: pa.Schema) -> None:
         names += len(column.name.encode())
         for path, field, depth in _walk(column):
             fields += 1
-            if depth > MAX_NESTING:
-                raise LimitExceeded(
-                    f"column {column.name!r} is nested more than {MAX_NESTING} levels deep; flatten it, or "
-                    "keep the value as JSON text",
-                    column=column.name,
-                    limit="nesting",
-                    most=MAX_NESTING,
-                )
+            _check_most(
+                f"levels of nesting in column {column.name!r}", depth, MAX_NESTING, "keep it as JSON text"
+            )
             _check_most(
                 "fields", fields, MAX_FIELDS, "parts of nested types count too; use a map, or JSON text"
             )
@@ -126,15 +121,8 @@ def _walk(column: pa.Field) -> Iterator[tuple[str, pa.Field, int]]:
 
 
 def _check_name(path: str, name: str, required: bool) -> None:
-    if len(name.encode()) > MAX_COLUMN_NAME_BYTES:
-        shown = path if len(path) <= 80 else f"{path[:77]}..."
-        raise LimitExceeded(
-            f"the name of column {shown!r} has {len(name.encode()):,} bytes and may have "
-            f"{MAX_COLUMN_NAME_BYTES}; shorten it",
-            column=shown,
-            limit="bytes of a name",
-            most=MAX_COLUMN_NAME_BYTES,
-        )
+    things = f"bytes in the name of column {path[:80]!r}"
+    _check_most(things, len(name.encode()), MAX_COLUMN_NAME_BYTES, "shorten it")
     if (required and not name.strip()) or any(character < " " or character == "\x7f" for character in name):
         raise SchemaMismatch(
             f"column name {name!r} is empty or has control characters, which neither Spark nor a shell "
@@ -226,9 +214,5 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
         return pa.map_(entries.field(0), entries.field(1), keys_sorted=kind.keys_sorted)
     if _t.is_fixed_size_list(kind):
         return pa.list_(parts[0], kind.list_size)
-    makers: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.Field], pa.DataType]]] = [
-        (_t.is_large_list, pa.large_list),
-        (_t.is_list_view, pa.list_view),
-        (_t.is_large_list_view, pa.large_list_view),
-    ]
-    return next((make for is_such, make in makers if is_such(kind)), pa.list_)(parts[0])
+    makers = {pa.LargeListType: pa.large_list, pa.ListViewType: pa.list_view}
+    return makers.get(type(kind), pa.large_list_view if _t.is_large_list_view(kind) else pa.list_)(parts[0])

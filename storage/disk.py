@@ -1,4 +1,4 @@
-"""Disks: one narrow protocol, the local disk, and an in-memory twin; `objects` has the one of S3."""
+"""Disks: one narrow protocol, and the local disk; `objects` has the one of S3."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import io
 import os
 import secrets
 import stat
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Protocol
@@ -18,16 +20,59 @@ from weakref import ref
 import pyarrow as pa
 
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import RESTORE, FragmentDamaged
+from elasticscan.base.errors import RESTORE, FragmentDamaged, InvalidOption
 from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES, OPEN_FILES
 from elasticscan.base.permissions import mode_within
+from elasticscan.base.redaction import shown
 from elasticscan.storage.disk_errors import (
     cut_file,
     disk_error,
     missing_file,
     missing_root,
 )
-from elasticscan.storage.parts import Parts
+
+OBJECT_SCHEMES = ("s3://", "s3a://")
+_MOST_PARTS = 32  # that are fetched together
+_HOLE_BYTES = 192 << 10  # to leave out so much is worth one more request
+_WORTH = 3 / 4  # of a file, or less, in parts
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Ascending, disjoint parts [begin, end) of a file, each worth a request of its own."""
+
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(cls, places: Iterable[tuple[int, int]], align: int, size: int) -> Parts | None:
+        """Parts with all of these places, which ascend; None where they are most of a file of this size."""
+        begins, ends = list[int](), list[int]()
+        for low, high in places:
+            begin, end = low // align * align, -(-high // align) * align
+            if ends and begin - ends[-1] < _HOLE_BYTES:
+                ends[-1] = max(ends[-1], end)
+            else:
+                begins.append(begin)
+                ends.append(end)
+        return cls(tuple(begins), tuple(ends)) if sum(ends) - sum(begins) <= _WORTH * size else None
+
+    def end_of_first(self, begin: int, end: int) -> int:
+        """Return the end of the part that contains a position, up to `end`; else the position itself."""
+        number = bisect_right(self.begins, begin) - 1
+        return min(self.ends[number], end) if number >= 0 and begin < self.ends[number] else begin
+
+    def after(self, begin: int, beyond: int, most_bytes: int) -> list[tuple[int, int]]:
+        """Return the parts from a place on, up to another, that are about so many bytes together."""
+        chosen, total = list[tuple[int, int]](), 0
+        number = max(bisect_right(self.begins, begin) - 1, 0)
+        while number < len(self.begins) and total < most_bytes and len(chosen) < _MOST_PARTS:
+            low, high = max(self.begins[number], begin), min(self.ends[number], beyond)
+            if low < high:
+                chosen.append((low, high))
+                total += high - low
+            number += 1
+        return chosen
 
 
 class OpenFile(Protocol):
@@ -76,10 +121,11 @@ class Disk(Protocol):
         uncached: the same files, past any copies of them: for who checks them.
     """
 
-    is_far: bool
+    is_far: bool = False
 
     @property
-    def uncached(self) -> Disk: ...
+    def uncached(self) -> Disk:
+        return self
 
     def create(self, path: str) -> Any:
         """Return a context that yields a binary file to write.
@@ -96,6 +142,7 @@ class Disk(Protocol):
 
         Raises `ShardUnavailable`.
         """
+        return
 
     def delete(self, path: str) -> None:
         """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
@@ -138,20 +185,14 @@ class _WholeFile(io.FileIO):
         return size
 
 
-class LocalDisk:
+class LocalDisk(Disk):
     """A directory. Files are written under a temporary name, flushed, renamed.
 
     Files and directories below the root are its owner's, and its group's where the root was opened to one.
     """
 
-    is_far = False
-
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-
-    @property
-    def uncached(self) -> Disk:
-        return self
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -193,9 +234,6 @@ class LocalDisk:
             raise FragmentDamaged(
                 f"{self.root / path} cannot be opened: {error}; {RESTORE}", path=path
             ) from error
-
-    def expect(self, paths: Sequence[str]) -> None:
-        pass
 
     def delete(self, path: str) -> None:
         with _telling(self.root, path):
@@ -344,60 +382,6 @@ class LocalFile(OpenFile):
         return done
 
 
-class MemoryDisk:
-    """The in-memory twin: the same promises without a disk, for tests and simulation."""
-
-    is_far = False
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.present = True
-        self._ticks = 0.0
-        self._times: dict[str, float] = {}
-
-    @property
-    def uncached(self) -> Disk:
-        return self
-
-    @contextmanager
-    def create(self, path: str) -> Iterator[BinaryIO]:
-        self._check_root()
-        file = io.BytesIO()
-        yield file
-        self.note(path, file.getvalue())
-
-    def open(self, path: str) -> OpenFile:
-        self._check_root()
-        if path not in self.files:
-            raise missing_file(path)
-        return MemoryFile(self.files[path])
-
-    def expect(self, paths: Sequence[str]) -> None:
-        pass
-
-    def delete(self, path: str) -> None:
-        self.files.pop(path, None)
-
-    def rename(self, path: str, to: str) -> None:
-        self._check_root()
-        if path in self.files:
-            self.files[to], self._times[to] = self.files.pop(path), self._times.pop(path, 0.0)
-
-    def note(self, path: str, content: bytes) -> None:
-        self._check_root()
-        self._ticks += 1
-        self._times[path] = self._ticks
-        self.files[path] = content
-
-    def list(self) -> list[tuple[str, float]]:
-        self._check_root()
-        return [(path, self._times[path]) for path in list(self.files)]
-
-    def _check_root(self) -> None:
-        if not self.present:
-            raise missing_root("memory")
-
-
 class MemoryFile(OpenFile):
     is_near = True
 
@@ -409,3 +393,24 @@ class MemoryFile(OpenFile):
         if offset + length > self.size:
             raise cut_file("memory", offset, length)
         return self._content.slice(offset, length)
+
+
+def open_disk(root: str) -> Disk:
+    """Return the disk for a root: a directory, or a prefix of an S3 bucket."""
+    if root.lower().startswith(OBJECT_SCHEMES):
+        try:
+            from elasticscan.storage.objects.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
+        except ModuleNotFoundError as error:
+            raise InvalidOption(
+                f"shards in object storage need the package {error.name!r}, which is not installed here: "
+                "pip install 'elasticscan[s3]'",
+                option="shards",
+            ) from error
+        return ObjectDisk(root)
+    if "://" in root:
+        raise InvalidOption(
+            f"{shown(root)} cannot be a shard's storage; name a directory, or write `s3://BUCKET/PREFIX` and "
+            "set AWS_ENDPOINT_URL where each process runs",
+            option="shards",
+        )
+    return LocalDisk(root)

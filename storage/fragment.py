@@ -52,9 +52,7 @@ SLOT, COMMIT, DELETED, UNTIL = "_slot", "_commit", "_deleted", "_until"
 SYSTEM_COLUMNS = (SLOT, COMMIT, DELETED, UNTIL)
 FOREVER = (1 << 63) - 1  # `_until` of a row that is not history
 _SYSTEM_TYPES = {SLOT: pa.uint16(), COMMIT: pa.int64(), DELETED: pa.bool_(), UNTIL: pa.int64()}
-_FEW_ROWS = 4096
 _LAST_SLOT = (1 << 16) - 1
-_MANY_SLOTS = 16  # for so many in each batch, where the rows of all slots begin is counted, and kept
 _FORMAT = {b"elasticscan.fragment": b"1"}
 _PATH = re.compile(r"t[0-9]+/[0-9a-f]{32}\.arrow(\.unfinished)?")
 
@@ -70,69 +68,6 @@ def fragment_schema(table: pa.Schema, versioned: bool, tombstones: bool, history
     if history:
         fields.append(pa.field(UNTIL, pa.int64(), nullable=False))
     return pa.schema(fields, metadata=_FORMAT)
-
-
-class _Writer:
-    """Cuts sorted rows into record batches, and notes what is in each."""
-
-    def __init__(
-        self, sink: SealingSink, schema: pa.Schema, compression: str | None, batch_bytes: int
-    ) -> None:
-        self._sink, self._batch_bytes = sink, batch_bytes
-        self.rows = 0
-        self.tombstones = 0
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
-        self._pending_bytes = 0
-        self._has_tombstones = DELETED in schema.names
-        self.statistics = StatisticsCollector([f for f in schema if f.name not in SYSTEM_COLUMNS])
-        self.batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
-        self._schema, self._compression = schema, compression
-
-    @cached_property
-    def _writer(self) -> Any:
-        """Arrow's, made for the first rows, which tell how large batches are."""
-        options = ipc.IpcWriteOptions(
-            compression=self._compression, use_threads=self._pending_bytes >= THREADS_FROM_BYTES
-        )
-        return ipc.new_file(self._sink, self._schema, options=options)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self.rows += batch.num_rows
-        if self._has_tombstones:
-            self.tombstones += batch.column(DELETED).true_count
-        self._pending.append(batch)
-        self._pending_rows += batch.num_rows
-        self._pending_bytes += batch.nbytes
-        if self._pending_rows >= 2 * BATCH_ROWS or self._pending_bytes >= 2 * self._batch_bytes:
-            self._flush(last=False)
-
-    def close(self) -> None:
-        if self._pending_rows:
-            self._flush(last=True)
-        if not self.batches:  # an Arrow writer writes no schema before the first batch
-            nothing = [pa.array([], field.type) for field in self._schema]
-            self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
-            self.batches.append((0, 0, 0, self._sink.tell()))
-
-    def write_footer(self) -> None:
-        self._writer.close()
-
-    def _flush(self, last: bool) -> None:
-        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
-        limit = max(1, min(BATCH_ROWS, self._batch_bytes * self._pending_rows // max(self._pending_bytes, 1)))
-        slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
-        start = 0
-        while rows.num_rows - start >= (1 if last else limit + 1):
-            end = _batch_end(slots, start, limit)
-            batch = rows.slice(start, end - start)
-            self._writer.write_batch(batch)
-            self.statistics.add(batch)
-            self.batches.append((end - start, int(slots[start]), int(slots[end - 1]), self._sink.tell()))
-            start = end
-        rest = rows.slice(start)
-        self._pending = [rest]
-        self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
 
 
 def _batch_end(slots: np.ndarray[Any, Any], start: int, limit: int) -> int:
@@ -212,28 +147,69 @@ def writing_fragment(target: FragmentTarget, slots: SlotSet) -> Iterator[Fragmen
 
 
 class FragmentWriter:
-    """Writes sorted batches of the target's schema, under the stored names of their columns."""
+    """Writes sorted batches of the target's schema, under the stored names of their columns.
+
+    It cuts the rows into record batches, and notes what is in each.
+    """
 
     def __init__(self, target: FragmentTarget, path: str, slots: SlotSet, sink: SealingSink) -> None:
         self._target, self._path, self._slots, self._sink = target, path, slots, sink
         self._columns = target.table.by_name() if target.table.columns else {}
-        self._schema = target.schema
-        if self._columns:
-            fields = [f.with_name(stored_name(self._columns, f.name)) for f in target.schema]
-            self._schema = pa.schema(fields, metadata=target.schema.metadata)
-        self._writer = _Writer(sink, self._schema, target.table.compression, batch_bytes(target.disk))
+        fields = [f.with_name(stored_name(self._columns, f.name)) for f in target.schema]
+        self._schema = pa.schema(fields, metadata=target.schema.metadata)
+        self._batch_bytes = batch_bytes(target.disk)
+        self._rows = self._tombstones = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._statistics = StatisticsCollector([f for f in self._schema if f.name not in SYSTEM_COLUMNS])
+        self._batches: list[tuple[int, int, int, int]] = []  # rows, first slot, last slot, end in the file
+
+    @cached_property
+    def _writer(self) -> Any:
+        """Arrow's, made for the first rows, which tell how large batches are."""
+        use_threads = self._pending_bytes >= THREADS_FROM_BYTES
+        options = ipc.IpcWriteOptions(compression=self._target.table.compression, use_threads=use_threads)
+        return ipc.new_file(self._sink, self._schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._columns:
             batch = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-        self._writer.write(batch)
+        self._rows += batch.num_rows
+        if DELETED in self._schema.names:
+            self._tombstones += batch.column(DELETED).true_count
+        self._pending.append(batch)
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        if self._pending_rows >= 2 * BATCH_ROWS or self._pending_bytes >= 2 * self._batch_bytes:
+            self._flush(last=False)
+
+    def _flush(self, last: bool) -> None:
+        rows = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        limit = max(1, min(BATCH_ROWS, self._batch_bytes * self._pending_rows // max(self._pending_bytes, 1)))
+        slots = rows.column(SLOT).to_numpy(zero_copy_only=True)
+        start = 0
+        while rows.num_rows - start >= (1 if last else limit + 1):
+            end = _batch_end(slots, start, limit)
+            batch = rows.slice(start, end - start)
+            self._writer.write_batch(batch)
+            self._statistics.add(batch)
+            self._batches.append((end - start, int(slots[start]), int(slots[end - 1]), self._sink.tell()))
+            start = end
+        rest = rows.slice(start)
+        self._pending = [rest]
+        self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
 
     def finish(self, contents: Contents) -> StagedFragment:
         """Write the rest of the file; it is whole, and staged, when the block ends."""
-        target, writer = self._target, self._writer
-        writer.close()
+        target = self._target
+        if self._pending_rows:
+            self._flush(last=True)
+        if not self._batches:  # an Arrow writer writes no schema before the first batch
+            nothing = [pa.array([], field.type) for field in self._schema]
+            self._writer.write_batch(pa.RecordBatch.from_arrays(nothing, schema=self._schema))
+            self._batches.append((0, 0, 0, self._sink.tell()))
         self._sink.hold()
-        writer.write_footer()
+        self._writer.close()
         manifest = manifest_of(
             target.table,
             target.origin,
@@ -241,22 +217,22 @@ class FragmentWriter:
             shard=target.shard,
             path=self._path,
             slots=self._slots,
-            rows=writer.rows,
-            tombstones=writer.tombstones,
+            rows=self._rows,
+            tombstones=self._tombstones,
             **asdict(contents),
         )
-        seal = self._sink.seal(manifest, batches=writer.batches)
-        statistics = writer.statistics.finish()
+        seal = self._sink.seal(manifest, batches=self._batches)
+        statistics = self._statistics.finish()
         if self._columns:
             statistics = statistics.renamed({c.stored: c.mark for c in self._columns.values()})
         return StagedFragment(
             shard=target.shard,
             path=self._path,
             slots=self._slots,
-            rows=writer.rows,
+            rows=self._rows,
             bytes=seal.bytes,
             unique=contents.unique,
-            tombstones=writer.tombstones,
+            tombstones=self._tombstones,
             versioned=COMMIT in target.schema.names,
             tail=seal.tail,
             digest=seal.digest,
@@ -329,10 +305,12 @@ class FragmentReader(BatchReader):
         self._lacking: dict[str, pa.Field] = {}
         self._converted: dict[str, tuple[str, pa.Field]] = {}  # by name: the file's name, what it becomes
         self._nulls: dict[str, pa.Array] = {}
+        self._slot_rows: dict[int, NDArray[np.int64]] = {}  # by batch
         self.overlays: dict[Hashable, Any] = {}  # what `overlay` makes of its rows and those of others
         self._without = frozenset(without)
         self._made_of = (disk, path, columns, seal, table, cache, label, without)
         super().__init__(disk, path, seal, cache, label)
+        self.primary_key = self._file.manifest.primary_key if table is None else table.primary_key
         self._numbers = [n for n in range(self.batch_count) if n not in self._without]
         self.batch_count = len(self._numbers)
 
@@ -454,39 +432,37 @@ class FragmentReader(BatchReader):
         """Return a filter of primary keys, which the reader has among its columns."""
         return KeyFilter(self.kept_beside(), int(self.starts[-1]))
 
-    @cached_property
-    def slot_starts(self) -> NDArray[np.int64]:
-        """Count how many rows have a lower slot: for each slot up to one beyond the last."""
-        slot_starts = [np.zeros(1, dtype=np.int64)]
-        upcoming = 1  # the counts of slots below this one are known
-        try:
-            for index, (_, last) in enumerate(self._slot_ranges):
-                batch = self._read(self._numbers[index], (SLOT,))
-                slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
-                below = np.searchsorted(slots, np.arange(upcoming, last + 1, dtype=np.uint16))
-                slot_starts.append(self.starts[index] + below)
-                upcoming = max(upcoming, last + 1)
-        except UNREADABLE as error:
-            raise self.damaged(error) from error
-        slot_starts.append(self.starts[-1:])
-        return np.concatenate(slot_starts)
-
     def rows_of_slots(self, slots: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[low, high) of the rows of each slot; batches with none of a few slots are not read."""
-        if len(slots) >= _MANY_SLOTS * self.batch_count:
-            numbers = slots.astype(np.int64)
-            return self.rows_below(numbers), self.rows_below(numbers + 1)
-        return self._first_rows(slots.astype(np.int64)), self._first_rows(slots.astype(np.int64) + 1)
+        """[low, high) of the rows of each slot; batches with none of these slots are not read."""
+        numbers = slots.astype(np.int64)
+        low, high = np.split(self.rows_below(np.concatenate([numbers, numbers + 1])), 2)
+        return low, high
 
-    def _first_rows(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each slot the first row that has it or a later one."""
+    def rows_below(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count for each of some slots how many rows have a lower one."""
         batches = np.searchsorted(self._last_slots, slots)
         rows = self.starts[batches]
         for index in np.unique(batches).tolist():
-            if index < self.batch_count and self.slot_range(index)[0] < slots.max():
+            if index < self.batch_count:
                 here = np.flatnonzero(batches == index)
-                rows[here] += np.searchsorted(self.slots(index), slots[here].astype(np.uint16))
+                beyond_first = slots[here] - self.slot_range(index)[0]
+                if beyond_first.max() > 0:
+                    rows[here] += self._first_rows(index)[np.maximum(beyond_first, 0)]
         return rows
+
+    def _first_rows(self, index: int) -> NDArray[np.int64]:
+        """Return the first row of each slot of a batch; of one that is near only the slots are read."""
+        known = self._slot_rows.get(index)
+        if known is None:
+            if self.holds(index) or not self._file.is_near:
+                slots = self.slots(index)
+            else:
+                with self._readable():
+                    column = self._read(self._numbers[index], (SLOT,)).column(SLOT)
+                    slots = column.to_numpy(zero_copy_only=True)
+            first, last = self.slot_range(index)
+            known = self._slot_rows[index] = slots.searchsorted(np.arange(first, last + 1, dtype=np.uint16))
+        return known
 
     def slots(self, index: int) -> np.ndarray[Any, Any]:
         """Return the slots of a batch's rows, ascending, without a copy."""
@@ -497,12 +473,12 @@ class FragmentReader(BatchReader):
         """Return the first and the last slot of a batch."""
         return self._slot_ranges[index]
 
-    def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
+    def seek(self, slot: int, key: bytes | None) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot."""
         # The key and a zero byte are the lowest bytes above the key.
-        return self.seek_from(slot, None if key is None else key + b"\0", primary_key)
+        return self.seek_from(slot, None if key is None else key + b"\0")
 
-    def seek_from(self, slot: int, low: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
+    def seek_from(self, slot: int, low: bytes | None) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `low`, of that key or beyond in the slot."""
 
         def reaches(index: int) -> bool:
@@ -510,34 +486,26 @@ class FragmentReader(BatchReader):
             if last != slot or low is None:
                 return last >= slot
             batch = self.batch(index)
-            return self.row_key(batch, batch.num_rows - 1, primary_key) >= low
+            return self.row_key(batch, batch.num_rows - 1) >= low
 
         index = bisect_left(range(self.batch_count), True, key=reaches)
         if index == self.batch_count:
             return index, 0
-        return index, self.row_from(self.batch(index), slot, low, primary_key)
+        return index, self.row_from(self.batch(index), slot, low)
 
-    def row_from(
-        self, batch: pa.RecordBatch, slot: int, low: bytes | None, primary_key: Sequence[str]
-    ) -> int:
+    def row_from(self, batch: pa.RecordBatch, slot: int, low: bytes | None) -> int:
         """Return a batch's first row at or after `slot`; with `low`, at or after that key in the slot."""
         slots = batch.column(SLOT).to_numpy(zero_copy_only=True)
         start = rows_below(slots, slot)
         if low is None:
             return start
         rows = range(start, rows_below(slots, slot + 1))
-        return start + bisect_left(rows, True, key=lambda row: self.row_key(batch, row, primary_key) >= low)
+        return start + bisect_left(rows, True, key=lambda row: self.row_key(batch, row) >= low)
 
-    def first_row(self, slot: int, low: bytes | None, primary_key: Sequence[str]) -> int:
+    def first_row(self, slot: int, low: bytes | None) -> int:
         """Return the number of the row that `seek_from` finds; beyond the last one if there is none."""
-        index, row = self.seek_from(slot, low, primary_key)
+        index, row = self.seek_from(slot, low)
         return int(self.starts[index]) + row
-
-    def rows_below(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count for each of some slots how many rows have a lower one."""
-        if self.batch_count == 1 and self.starts[-1] <= _FEW_ROWS:  # all of it is read when any of it is
-            return self.slots(0).astype(np.int64).searchsorted(slots)
-        return self.slot_starts[np.minimum(slots, len(self.slot_starts) - 1)]
 
     def slices(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Rows by number as slices of their batches."""
@@ -547,9 +515,9 @@ class FragmentReader(BatchReader):
             yield self.batch(index).slice(begin - first, min(end, beyond) - begin)
             begin = beyond
 
-    def row_key(self, batch: pa.RecordBatch, row: int, primary_key: Sequence[str]) -> bytes:
+    def row_key(self, batch: pa.RecordBatch, row: int) -> bytes:
         try:
-            return encode_row([batch.column(name) for name in primary_key], row)
+            return encode_row([batch.column(name) for name in self.primary_key], row)
         except UsageError as error:  # a null, or a type that no key has: no writer lets them in
             raise self.damaged(error) from error
 

@@ -18,7 +18,7 @@ from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.conform import check_keys_filled
+from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes
 from elasticscan.storage.copying import Destination, Keep, check_keys_differ, copy_slots, repeated_key
 from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
@@ -32,7 +32,6 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.memory_fragment import StagedInMemory
 from elasticscan.storage.merge import Array, first_of_keys
 from elasticscan.storage.pages import PageSource
-from elasticscan.storage.row_limits import check_key_bytes, check_row_bytes
 from elasticscan.storage.view import View
 from elasticscan.topology import Placement, SlotSet
 
@@ -111,8 +110,9 @@ class Ingest:
         self._check_process()
         if self._pending and not self._staged and self._pending_bytes <= self._memory_bytes:
             ordered = self._sorted()
-            slots = _tablets_of(ordered.column(SLOT).to_numpy(), self._placement)
-            return [StagedInMemory.of(self._table, ordered, slots)]
+            pieces = _by_shard(ordered.column(SLOT).to_numpy(), self._placement)
+            touched = SlotSet.of(tablet for tablets, _ in pieces.values() for tablet in tablets)
+            return [StagedInMemory.of(self._table, ordered, touched)]
         self._flush()
         return [self._merge(shard, staged) for shard, staged in sorted(self._staged.items())]
 
@@ -158,16 +158,13 @@ class Ingest:
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:
             return staged[0]
-        disk = self._disk_of(shard)
-        source = staged_source(self._table, staged, self._disk_of)
-        check_keys_differ(source)
-        slots = SlotSet.of(r for fragment in staged for r in fragment.slots)
-        to = Destination(disk, shard, self._origin)
-        (merged,) = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
-        assert merged.staged.unique
+        check_keys_differ(staged_source(self._table, staged, self._disk_of))
+        slots = SlotSet.union(fragment.slots for fragment in staged)
+        (merged,) = _copied(self._table, staged, slots, shard, self._disk_of, self._origin)
+        assert merged.unique
         discard(staged, self._disk_of)
-        self._staged[shard] = [merged.staged]
-        return merged.staged
+        self._staged[shard] = [merged]
+        return merged
 
 
 def _by_shard(slots: Array, placement: Placement) -> dict[int, tuple[list[Range], list[Range]]]:
@@ -190,12 +187,6 @@ def _by_shard(slots: Array, placement: Placement) -> dict[int, tuple[list[Range]
     return pieces
 
 
-def _tablets_of(slots: Array, placement: Placement) -> SlotSet:
-    """Return the slots of the tablets that have rows, given the rows' sorted slots."""
-    tablets = np.unique(np.searchsorted(placement.starts, slots, "right") - 1).tolist()
-    return SlotSet.of((placement.tablets[n].start, placement.tablets[n].end) for n in tablets)
-
-
 def staged_source(
     table: TableInfo, staged: Sequence[StagedFragment], disk_of: Callable[[int], Disk]
 ) -> PageSource:
@@ -208,6 +199,20 @@ def staged_source(
         return FragmentReader(disk, fragment.path, columns, fragment.seal, table, cache)
 
     return PageSource(table, View(fragments), lru_cache(maxsize=None)(open_fragment))
+
+
+def _copied(
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    slots: SlotSet,
+    shard: int,
+    disk_of: Callable[[int], Disk],
+    origin: Origin,
+) -> list[StagedFragment]:
+    """Copy the rows of some slots to a shard, as one staged fragment, if there are any."""
+    source, to = staged_source(table, staged, disk_of), Destination(disk_of(shard), shard, origin)
+    copies = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
+    return [copied.staged for copied in copies]
 
 
 def gather(
@@ -227,11 +232,8 @@ def gather(
                     gathered += group
                     continue
                 paths = tuple(fragment.path for fragment in group)
-                to = Destination(disk_of(shard), shard, replace(origin, replaces=paths))
-                slots = SlotSet.of(r for fragment in group for r in fragment.slots)
-                source = staged_source(table, group, disk_of)
-                copies = copy_slots(source, slots, Bounds(0, 1), Keep(), to, committed=False)
-                made += [copied.staged for copied in copies]
+                slots = SlotSet.union(fragment.slots for fragment in group)
+                made += _copied(table, group, slots, shard, disk_of, replace(origin, replaces=paths))
     except BaseException:
         discard(made, disk_of)
         raise
@@ -268,10 +270,7 @@ def reroute(
         away = fragment.slots - placement.at(fragment.shard)
         routed.append(fragment.serving(fragment.slots - away) if away else fragment)
         for shard, part in placement.split_by_shard(away).items():
-            source = staged_source(table, [fragment], disk_of)
-            to = Destination(disk_of(shard), shard, origin)
-            copies = copy_slots(source, part, Bounds(0, 1), Keep(), to, committed=False)
-            routed += [copied.staged for copied in copies]
+            routed += _copied(table, [fragment], part, shard, disk_of, origin)
     return [fragment for fragment in routed if fragment.slots]
 
 

@@ -114,7 +114,6 @@ class Candidates:
 def newest(
     groups: Sequence[Candidates],
     siblings: Sequence[Fragment],
-    primary_key: Sequence[str],
     bounds: Bounds,
     open_fragment: Callable[[Fragment], FragmentReader],
 ) -> list[Mask]:
@@ -124,20 +123,19 @@ def newest(
         groups: the rows, those of each fragment together: every fragment is asked for all of them at once.
         siblings: all fragments of the table at this shard; what one of them holds of slots
             that it does not serve is no version.
-        primary_key: names of the key's columns, of which the readers have all.
         bounds: which commits count.
-        open_fragment: opens one of the fragments.
+        open_fragment: opens one of the fragments for the columns of the primary key.
     """
     if not groups:
         return []
-    checked = [_within(candidates, primary_key, bounds, open_fragment) for candidates in groups]
+    checked = [_within(candidates, bounds, open_fragment) for candidates in groups]
     # Each row's commit lies between two; mostly these say which version is newer, and it is not read.
     least, most, counts = (np.concatenate(parts) for parts in zip(*checked, strict=True))
     ends = [0, *accumulate(len(candidates.rows) for candidates in groups)]
     slots = np.concatenate([candidates.slots for candidates in groups])
     owners = np.repeat([candidates.fragment.id for candidates in groups], [len(c.rows) for c in groups])
     keys = [pa.concat_arrays(parts) for parts in zip(*(c.keys for c in groups), strict=True)]
-    sought, oldest = Sought(slots, keys, primary_key, open_fragment), int(least.min())
+    sought, oldest = Sought(slots, keys, open_fragment), int(least.min())
     for sibling in sorted(siblings, key=lambda f: f.max_commit, reverse=True):
         if sibling.max_commit <= oldest:  # as are all that follow
             break
@@ -159,10 +157,7 @@ def newest(
 
 
 def _within(
-    candidates: Candidates,
-    primary_key: Sequence[str],
-    bounds: Bounds,
-    open_fragment: Callable[[Fragment], FragmentReader],
+    candidates: Candidates, bounds: Bounds, open_fragment: Callable[[Fragment], FragmentReader]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Mask]:
     """Rows of one fragment: the least and the most that their commits can be, and which rows count.
 
@@ -180,7 +175,7 @@ def _within(
         until = rows_at(reader, candidates.rows, (UNTIL,)).column(UNTIL)
         counts &= integers(reader, until) > bounds.since
     if not fragment.unique:
-        counts &= ~_newer_is_before(reader, candidates, primary_key, bounds.snapshot)
+        counts &= ~_newer_is_before(reader, candidates, bounds.snapshot)
     return least, most, counts
 
 
@@ -200,6 +195,19 @@ def commits_of(fragment: Fragment, reader: FragmentReader, rows: Rows) -> NDArra
     return commits
 
 
+def slot_counts(reader: FragmentReader, fragment: Fragment, bounds: Bounds, slots: int) -> NDArray[np.int64]:
+    """For each slot, how many rows of commits within bounds a fragment has, tombstones too."""
+    counts = np.zeros(slots, dtype=np.int64)
+    for number in range(reader.batch_count):
+        batch = reader.batch(number)
+        row_slots = batch.column(SLOT).to_numpy()
+        if fragment.versioned and not bounds.wholly_hold(fragment):
+            commits = batch.column(COMMIT).to_numpy()
+            row_slots = row_slots[(commits >= bounds.floor) & (commits <= bounds.snapshot)]
+        counts += np.bincount(row_slots, minlength=slots)
+    return counts
+
+
 def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
     if column.null_count:
         raise reader.damaged("its rows are not those of a fragment")
@@ -207,9 +215,7 @@ def integers(reader: FragmentReader, column: pa.Array) -> NDArray[np.int64]:
     return values
 
 
-def _newer_is_before(
-    reader: FragmentReader, candidates: Candidates, primary_key: Sequence[str], snapshot: int
-) -> Mask:
+def _newer_is_before(reader: FragmentReader, candidates: Candidates, snapshot: int) -> Mask:
     """Return whether the row before each one is a newer version of it; versions lie side by side.
 
     That one alone need be asked: if it is beyond the snapshot, so are those before it.
@@ -218,22 +224,20 @@ def _newer_is_before(
     exists = rows >= 0
     if not exists.all():
         newer = np.zeros(len(rows), dtype=bool)
-        newer[exists] = _newer_is_before(reader, candidates.only(exists), primary_key, snapshot)
+        newer[exists] = _newer_is_before(reader, candidates.only(exists), snapshot)
         return newer
-    before = rows_at(reader, rows, (*primary_key, *(c for c in (SLOT, COMMIT) if c in reader.columns)))
+    before = rows_at(reader, rows, (*reader.primary_key, *(c for c in (SLOT, COMMIT) if c in reader.columns)))
     same = integers(reader, before.column(SLOT)) == candidates.slots
     if COMMIT in reader.columns:
         same &= integers(reader, before.column(COMMIT)) <= snapshot
-    newer_before: Mask = same & _equal(reader, before, candidates.keys, primary_key)
+    newer_before: Mask = same & _equal(reader, before, candidates.keys)
     return newer_before
 
 
-def _equal(
-    reader: FragmentReader, rows: pa.RecordBatch, keys: Sequence[pa.Array], primary_key: Sequence[str]
-) -> Mask:
+def _equal(reader: FragmentReader, rows: pa.RecordBatch, keys: Sequence[pa.Array]) -> Mask:
     equal = np.ones(rows.num_rows, dtype=bool)
     try:
-        for name, key in zip(primary_key, keys, strict=True):
+        for name, key in zip(reader.primary_key, keys, strict=True):
             equal &= pc.equal(rows.column(name), key).fill_null(False).to_numpy(zero_copy_only=False)
     except UNREADABLE as error:
         raise reader.damaged(error) from error
@@ -245,19 +249,16 @@ class Sought:
 
     Args:
         slots, keys: the keys, and the slots that they hash to.
-        primary_key: names of the key's columns.
-        open_fragment: opens a fragment for these columns.
+        open_fragment: opens a fragment for the columns of the primary key.
     """
 
     def __init__(
         self,
         slots: NDArray[np.uint16],
         keys: Sequence[pa.Array],
-        primary_key: Sequence[str],
         open_fragment: Callable[[Fragment], FragmentReader],
     ) -> None:
-        self._slots, self._keys, self._names = slots, keys, tuple(primary_key)
-        self._open = open_fragment
+        self._slots, self._keys, self._open = slots, keys, open_fragment
         self._hashes: KeyHashes | None = None
 
     def find_in(self, fragment: Fragment, asked: Rows, bounds: Bounds) -> tuple[Rows, Rows, Rows]:
@@ -276,14 +277,14 @@ class Sought:
             return asked, asked, asked
         places = pa.array(asked)
         keys = [key.take(places) for key in self._keys]
-        rows = find(reader, self._slots[asked], keys, self._names, bounds.snapshot)
+        rows = find(reader, self._slots[asked], keys, bounds.snapshot)
         there = rows >= 0
         asked, rows = asked[there], rows[there]
         return asked, rows, commits_of(fragment, reader, rows) if len(rows) else rows
 
     def _may_be_in(self, reader: FragmentReader, asked: Rows) -> Mask:
         def own() -> KeyHashes:
-            parts = [key_hashes([batch.column(name) for name in self._names]) for batch in reader]
+            parts = [key_hashes([batch.column(name) for name in reader.primary_key]) for batch in reader]
             return np.concatenate(parts or [np.empty(0, dtype=np.uint32)])
 
         try:
@@ -294,27 +295,20 @@ class Sought:
             raise reader.damaged(error) from error
 
 
-def find(
-    reader: FragmentReader,
-    slots: NDArray[np.uint16],
-    keys: Sequence[pa.Array],
-    primary_key: Sequence[str],
-    snapshot: int,
-) -> Rows:
+def find(reader: FragmentReader, slots: NDArray[np.uint16], keys: Sequence[pa.Array], snapshot: int) -> Rows:
     """Return the row of the newest version of each key up to the snapshot, tombstones too; -1 for none."""
-    if len(slots) <= FEW_KEYS:
-        return _find_each(reader, slots, keys, primary_key, snapshot)
-    places, equal = places_of(reader, *reader.rows_of_slots(slots), keys, primary_key, snapshot)
+    if len(slots) <= FEW_KEYS:  # one after another: that takes less time than one step for many does
+        try:
+            sought = [(slot, encode_row(keys, number)) for number, slot in enumerate(slots.tolist())]
+            return np.array([_find_one(reader, slot, key, snapshot) for slot, key in sought], np.int64)
+        except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
+            raise reader.damaged(error) from error
+    places, equal = places_of(reader, *reader.rows_of_slots(slots), keys, snapshot)
     return np.where(equal, places, -1)
 
 
 def places_of(
-    reader: FragmentReader,
-    low: Rows,
-    high: Rows,
-    keys: Sequence[pa.Array],
-    primary_key: Sequence[str],
-    snapshot: int,
+    reader: FragmentReader, low: Rows, high: Rows, keys: Sequence[pa.Array], snapshot: int
 ) -> tuple[Rows, Mask]:
     """Return the position of each key among rows [low, high) of its slot, and whether a row has that key.
 
@@ -328,45 +322,25 @@ def places_of(
     indices = pa.array(asked)
     keys = [key.take(indices) for key in keys]
     try:
-        search = _Search(reader, keys, primary_key, snapshot)
+        search = _Search(reader, keys, snapshot)
         places[asked], equal[asked] = search.first_rows(low[asked], high[asked])
     except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
         raise reader.damaged(error) from error
     return places, equal
 
 
-def _find_each(
-    reader: FragmentReader,
-    slots: NDArray[np.uint16],
-    keys: Sequence[pa.Array],
-    primary_key: Sequence[str],
-    snapshot: int,
-) -> Rows:
-    """As `find`, one key after another: of a few that takes less time than one step for many does."""
-    try:
-        rows = [
-            _find_one(reader, slot, encode_row(keys, number), primary_key, snapshot)
-            for number, slot in enumerate(slots.tolist())
-        ]
-    except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
-        raise reader.damaged(error) from error
-    return np.array(rows, dtype=np.int64)
-
-
-def _find_one(
-    reader: FragmentReader, slot: int, key: bytes, primary_key: Sequence[str], snapshot: int
-) -> int:
-    index, at = reader.seek_from(slot, key, primary_key)
+def _find_one(reader: FragmentReader, slot: int, key: bytes, snapshot: int) -> int:
+    index, at = reader.seek_from(slot, key)
     if index == reader.batch_count or reader.slots(index)[at] != slot:
         return -1
     batch = reader.batch(index)
-    if reader.row_key(batch, at, primary_key) != key:
+    if reader.row_key(batch, at) != key:
         return -1
     row = int(reader.starts[index]) + at
     if COMMIT not in reader.columns or batch.column(COMMIT)[at].as_py() <= snapshot:
         return row
     # Versions lie side by side, the newest first.
-    end = reader.first_row(slot, key + b"\0", primary_key)
+    end = reader.first_row(slot, key + b"\0")
     commits = integers(reader, rows_at(reader, np.arange(row, end), (COMMIT,)).column(COMMIT))
     older = np.flatnonzero(commits <= snapshot)
     return row + int(older[0]) if len(older) else -1
@@ -375,10 +349,8 @@ def _find_one(
 class _Search:
     """Bisects for many keys at once, each between rows of its own slot."""
 
-    def __init__(
-        self, reader: FragmentReader, keys: Sequence[pa.Array], primary_key: Sequence[str], snapshot: int
-    ) -> None:
-        self._reader, self._names = reader, tuple(primary_key)
+    def __init__(self, reader: FragmentReader, keys: Sequence[pa.Array], snapshot: int) -> None:
+        self._reader = reader
         self._targets = [part for key in keys for part in comparable(key)]
         self._snapshot = snapshot
         self._versioned = COMMIT in reader.columns
@@ -457,7 +429,7 @@ class _Search:
         columns = self._cached.get(index)
         if columns is None:
             batch = self._reader.batch(index)
-            columns = [part for name in self._names for part in comparable(batch.column(name))]
+            columns = [part for name in self._reader.primary_key for part in comparable(batch.column(name))]
             if self._versioned:
                 columns.append(batch.column(COMMIT).to_numpy(zero_copy_only=True))
             self._cached[index] = columns

@@ -75,17 +75,11 @@ def unpack_rows(name: str, schema: pa.Schema, packed: bytes) -> pa.RecordBatch:
 _FILES: Final = WeakValueDictionary[str, MemoryFile]()
 
 
-class _HeldFiles:
+class _HeldFiles(Disk):
     """The disk of memory fragments: files that somebody holds. `new` holds those written through it."""
-
-    is_far = False
 
     def __init__(self) -> None:
         self.new: list[MemoryFile] = []
-
-    @property
-    def uncached(self) -> Disk:
-        return self
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -98,9 +92,6 @@ class _HeldFiles:
         if file is None:
             raise missing_file(path)
         return file
-
-    def expect(self, paths: Sequence[str]) -> None:
-        pass
 
     def delete(self, path: str) -> None:
         """Do nothing: a file is gone when nobody holds it."""
@@ -215,15 +206,11 @@ class CommittedRows:
     @classmethod
     def of(cls, table: TableInfo, commits: Mapping[int, pa.RecordBatch]) -> CommittedRows:
         """Merge the rows of commits, by their numbers; all are of the table's definition."""
-        parts = []
-        for names in {tuple(rows.schema.names) for rows in commits.values()}:  # with tombstones, and without
-            some = {number: rows for number, rows in commits.items() if tuple(rows.schema.names) == names}
-            numbers = np.repeat([*some], [rows.num_rows for rows in some.values()]).astype(np.int64)
-            together = pa.concat_batches([*some.values()])
-            parts.append(
-                together.append_column(pa.field(COMMIT, pa.int64(), nullable=False), pa.array(numbers))
-            )
-        return cls.merged(table, parts)
+        schema = schema_in_log(table, any(DELETED in rows.schema.names for rows in commits.values()))
+        rows = pa.concat_batches([_completed(rows, schema) for rows in commits.values()])
+        numbers = np.repeat([*commits], [rows.num_rows for rows in commits.values()]).astype(np.int64)
+        field = pa.field(COMMIT, pa.int64(), nullable=False)
+        return cls.merged(table, [rows.append_column(field, pa.array(numbers))])
 
     @classmethod
     def merged(cls, table: TableInfo, parts: Sequence[pa.RecordBatch]) -> CommittedRows:

@@ -23,9 +23,9 @@ from elasticscan.storage.fragment import (
     FragmentReader,
     rows_below,
 )
-from elasticscan.storage.packing import pack
 
 Array = np.ndarray[Any, Any]
+_MOST_BITS = 63
 
 
 @dataclass(slots=True)
@@ -57,21 +57,34 @@ class Versions:
     Only rows of commits within `bounds` take part. `until` says from which snapshot on each one is history,
     None if none is. `order` indexes `rows`; `first` marks, in that
     order, the first (newest) row of each key; `usable` is how many of the sorted rows are known
-    to be complete: beyond it a part that was cut may still have rows.
+    to be complete: beyond it a part that was cut may still have rows. `scanned` counts all rows looked at.
     """
 
-    def __init__(self, parts: Sequence[InputRows], primary_key: Sequence[str], bounds: Bounds) -> None:
-        self.primary_key = tuple(primary_key)
+    def __init__(self, parts: Sequence[InputRows], bounds: Bounds) -> None:
+        self.primary_key = parts[0].source.reader.primary_key
+        self.scanned = sum(part.rows.num_rows for part in parts)
+        if not any(part.cut for part in parts):
+            parts = [_within(part, bounds) for part in parts]
+        for part in parts:
+            if any(part.rows.column(name).null_count for name in self.primary_key):
+                raise part.source.reader.damaged("its keys are not those of a fragment")
         names = [name for name in parts[0].rows.schema.names if name not in SYSTEM_COLUMNS]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
         self.rows = _concat([part.rows.select(names) for part in parts], schema)
-        self.slots = np.concatenate([_numpy(part.rows, SLOT) for part in parts])
+        self.slots = np.concatenate([_system(part, SLOT, 0) for part in parts])
         self.commits = np.concatenate([_commits(part) for part in parts])
-        self.deleted = np.concatenate([_deleted(part) for part in parts])
-        self.until = _until(parts)
+        self.deleted = np.concatenate([_system(part, DELETED, False) for part in parts])
+        self.until: Array | None = None
+        if any(UNTIL in part.rows.schema.names for part in parts):
+            self.until = np.concatenate([_system(part, UNTIL, FOREVER) for part in parts])
         self.since = bounds.since
         within = (self.commits >= bounds.floor) & (self.commits <= bounds.snapshot)
-        codes = [sort_codes(self.rows.column(name)) for name in primary_key]
+        if len(parts) == 1 and parts[0].source.fragment.unique:  # sorted as it is, and each key once
+            self.order = np.flatnonzero(within)
+            self.first = np.ones(len(self.order), dtype=bool)
+            self.usable = len(self.order)
+            return
+        codes = [sort_codes(self.rows.column(name)) for name in self.primary_key]
         packed = pack((self.slots, *codes, -self.commits))
         if packed is None:
             order = np.lexsort((-self.commits, *reversed(codes), self.slots))
@@ -112,16 +125,75 @@ class Versions:
     def newest(self) -> Array:
         """Return indices into `rows`: the newest version of each usable key, without tombstones."""
         chosen: Array = self.order[: self.usable][self.first[: self.usable]]
-        living = ~self.deleted[chosen]
-        if self.until is not None:
-            living &= self.until[chosen] > self.since
-        newest: Array = chosen[living]
+        newest: Array = chosen[self.alive[chosen]]
         return newest
+
+    def take(self, chosen: Array) -> pa.RecordBatch:
+        """Return some of `rows` by number."""
+        return taken(self.rows, chosen)
+
+    @cached_property
+    def alive(self) -> Array:
+        """Return whether each of `rows` is neither a tombstone nor history that was left behind."""
+        return ~self.deleted if self.until is None else ~self.deleted & (self.until > self.since)
 
     def key_before(self, position: int) -> bytes:
         """Return the encoded key of the sorted row just before `position`."""
         row = int(self.order[position - 1])
         return encode_row([self.rows.column(name) for name in self.primary_key], row)
+
+
+def pack(codes: Sequence[Array]) -> tuple[Array, int] | None:
+    """Return one integer for each row, which sorts and compares as the codes of several columns do together.
+
+    One integer is sorted several times as fast as some, and sorted runs one behind the other are merged, not
+    sorted again, by a stable sort.
+
+    Returns:
+        The integers, and how many of their lowest bits are the last code's; None when they do not fit.
+
+    Args:
+        codes: integers of the same number of rows, the most significant first. The widest become ranks
+            where that helps.
+    """
+    if not len(codes[0]):
+        return np.empty(0, dtype=np.int64), 0
+    codes = list(codes)
+    widths = [_bits(code) for code in codes]
+    most = len(codes[0]).bit_length()
+    while sum(widths) > _MOST_BITS and max(widths) > most:
+        widest = int(np.argmax(widths))
+        codes[widest] = _ranks(codes[widest])
+        widths[widest] = _bits(codes[widest])
+    if sum(widths) > _MOST_BITS:
+        return None
+    packed = np.zeros(len(codes[0]), dtype=np.int64)
+    for code, width in zip(codes, widths, strict=True):
+        narrow = code.dtype.itemsize < 8 or code.dtype.kind == "b"
+        above_lowest = (code.astype(np.int64) if narrow else code) - code.min()
+        packed <<= width
+        packed |= above_lowest.astype(np.int64, copy=False)
+    return packed, widths[-1]
+
+
+def _bits(code: Array) -> int:
+    return (int(code.max()) - int(code.min())).bit_length()
+
+
+def _ranks(code: Array) -> Array:
+    order = np.argsort(code)
+    ordered = code[order]
+    ranks = np.empty(len(code), dtype=np.int64)
+    ranks[order] = np.cumsum(np.concatenate(([False], ordered[1:] != ordered[:-1])))
+    return ranks
+
+
+def taken(rows: pa.RecordBatch, chosen: Array) -> pa.RecordBatch:
+    """Return some rows by number; a slice, without a copy, where these are neighbours."""
+    count = len(chosen)
+    if count and int(chosen[-1]) - int(chosen[0]) == count - 1 and bool((np.diff(chosen) == 1).all()):
+        return rows.slice(int(chosen[0]), count)
+    return rows.take(pa.array(chosen))
 
 
 def first_of_keys(order: Array, columns: Sequence[Array]) -> Array:
@@ -139,34 +211,25 @@ def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
     return aligned[0] if len(aligned) == 1 else pa.concat_batches(aligned)
 
 
-def _numpy(batch: pa.RecordBatch, name: str) -> Array:
-    column: Array = batch.column(name).to_numpy(zero_copy_only=False)
-    return column
+def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:
+    """Return a system column; a file lacks it where all rows have the same."""
+    if name in part.rows.schema.names:
+        column: Array = part.rows.column(name).to_numpy(zero_copy_only=False)
+        return column
+    return np.full(part.rows.num_rows, otherwise)
 
 
 def _commits(part: InputRows) -> Array:
-    if COMMIT in part.rows.schema.names:
-        return _numpy(part.rows, COMMIT)
-    return np.full(part.rows.num_rows, part.source.fragment.min_commit, dtype=np.int64)
+    return _system(part, COMMIT, part.source.fragment.min_commit)
 
 
-def _deleted(part: InputRows) -> Array:
-    if DELETED in part.rows.schema.names:
-        return _numpy(part.rows, DELETED)
-    return np.zeros(part.rows.num_rows, dtype=bool)
-
-
-def _until(parts: Sequence[InputRows]) -> Array | None:
-    if not any(UNTIL in part.rows.schema.names for part in parts):
-        return None
-    return np.concatenate(
-        [
-            _numpy(part.rows, UNTIL)
-            if UNTIL in part.rows.schema.names
-            else np.full(part.rows.num_rows, FOREVER, dtype=np.int64)
-            for part in parts
-        ]
-    )
+def _within(part: InputRows, bounds: Bounds) -> InputRows:
+    """Leave out rows of other commits before they are copied and sorted: there may be many."""
+    if bounds.wholly_hold(part.source.fragment):
+        return part
+    commits = _commits(part)
+    counts = (commits >= bounds.floor) & (commits <= bounds.snapshot)
+    return part if counts.all() else InputRows(part.source, part.rows.filter(pa.array(counts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +245,6 @@ def windows(
     inputs: Sequence[MergeInput],
     slots: tuple[int, int],
     key: bytes | None,
-    primary_key: Sequence[str],
     bounds: Bounds,
     room: Callable[[], int],
 ) -> Iterator[Window]:
@@ -192,7 +254,6 @@ def windows(
         inputs: the fragments to merge.
         slots: the range of slots to walk.
         key: begin beyond this key in the first slot.
-        primary_key: names of the key's columns.
         bounds: which commits count.
         room: how many rows the next window may hold; asked before each. A window holds at least
             one key all the same.
@@ -200,30 +261,25 @@ def windows(
     at, end = slots
     while at < end:
         window_rows = max(room(), 1)
-        parts, stop = _whole_slots(inputs, at, end, key, primary_key, window_rows)
+        parts, stop = _whole_slots(inputs, at, end, key, window_rows)
         if stop > at:
             at, key = stop, None
             if parts:
-                yield Window(Versions(parts, primary_key, bounds), at, None)
+                yield Window(Versions(parts, bounds), at, None)
         else:
-            window = _within_slot(inputs, at, key, primary_key, bounds, window_rows)
+            window = _within_slot(inputs, at, key, bounds, window_rows)
             at, key = window.slot, window.key
             yield window
 
 
 def _whole_slots(
-    inputs: Sequence[MergeInput],
-    at: int,
-    end: int,
-    key: bytes | None,
-    primary_key: Sequence[str],
-    window_rows: int,
+    inputs: Sequence[MergeInput], at: int, end: int, key: bytes | None, window_rows: int
 ) -> tuple[list[InputRows], int]:
     """Rows of as many whole slots from `at` as fit, and the slot where they stop (`at` for none)."""
     places: list[tuple[MergeInput, int, int, Array]] = []
     stop = end
     for source in inputs:
-        index, row = source.reader.seek(at, key, primary_key)
+        index, row = source.reader.seek(at, key)
         if index == source.reader.batch_count:
             continue
         places.append((source, index, row, source.reader.slots(index)))
@@ -246,19 +302,12 @@ def _whole_slots(
 
 
 def _within_slot(
-    inputs: Sequence[MergeInput],
-    slot: int,
-    key: bytes | None,
-    primary_key: Sequence[str],
-    bounds: Bounds,
-    window_rows: int,
+    inputs: Sequence[MergeInput], slot: int, key: bytes | None, bounds: Bounds, window_rows: int
 ) -> Window:
     """Return the next keys of one slot that is too large for a window, or that goes over several batches."""
     while True:
-        parts = [
-            part for source in inputs for part in _slot_rows(source, slot, key, primary_key, window_rows)
-        ]
-        versions = Versions(parts, primary_key, bounds)
+        parts = [part for source in inputs for part in _slot_rows(source, slot, key, window_rows)]
+        versions = Versions(parts, bounds)
         if not any(part.cut for part in parts):
             return Window(versions, slot + 1, None)
         if versions.usable:
@@ -266,11 +315,9 @@ def _within_slot(
         window_rows *= 2  # one key has more versions than fit, or none of the rows count
 
 
-def _slot_rows(
-    source: MergeInput, slot: int, key: bytes | None, primary_key: Sequence[str], window_rows: int
-) -> Iterator[InputRows]:
+def _slot_rows(source: MergeInput, slot: int, key: bytes | None, window_rows: int) -> Iterator[InputRows]:
     """Up to `window_rows` rows of one slot beyond `key`; the last part says whether there are more."""
-    index, row = source.reader.seek(slot, key, primary_key)
+    index, row = source.reader.seek(slot, key)
     while index < source.reader.batch_count:
         end = rows_below(source.reader.slots(index), slot + 1)
         if end <= row:

@@ -47,8 +47,7 @@ from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.key_filter import Comparable, comparable
 from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of
-from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions
-from elasticscan.storage.packing import pack_alike
+from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, pack
 from elasticscan.storage.view import Layers
 
 _MOST_KEPT = 3  # overlays of one fragment: there is one for each snapshot that sees it with others
@@ -66,7 +65,6 @@ class Overlay:
             its primary key.
         columns: the same fragment with the columns that are laid over.
         others: fragments whose rows replace those of `large`, or lie between them, or hide them.
-        primary_key: names of the key's columns.
         bounds: which commits count.
         before: the same without those of the others that came last.
 
@@ -79,13 +77,12 @@ class Overlay:
         large: MergeInput,
         columns: FragmentReader,
         others: Sequence[MergeInput],
-        primary_key: Sequence[str],
         bounds: Bounds,
         before: Overlay | None = None,
     ) -> None:
         self._is_older = all(large.fragment.max_commit < one.fragment.min_commit for one in others)
         self._large = MergeInput(large.fragment, large.reader.plain) if self._is_older else large
-        self._others, self._names, self._bounds = others, tuple(primary_key), bounds
+        self._others, self._names, self._bounds = others, large.reader.primary_key, bounds
         ranges = large.fragment.slots.ranges
         self._slots = ranges[0][0], ranges[-1][1]
         self._columns = columns.plain
@@ -133,7 +130,7 @@ class Overlay:
         whole = all(map(self._bounds.wholly_hold, mine.values()))
         return whole and all(f.unique and not f.tombstones and last < f.min_commit for f in newer)
 
-    def seek(self, slot: int, key: bytes | None, primary_key: Sequence[str]) -> tuple[int, int]:
+    def seek(self, slot: int, key: bytes | None) -> tuple[int, int]:
         """(batch, row) of the first row of `slot` or later; with `key`, beyond that key in the slot.
 
         The row may be the one behind the last of its batch.
@@ -141,7 +138,7 @@ class Overlay:
         low = None if key is None else key + b"\0"
         later = range(1, self.batch_count)
         index = bisect_left(later, True, key=lambda index: not self._begins_below(index, slot, low))
-        return index, self._large.reader.row_from(self.batch(index), slot, low, primary_key)
+        return index, self._large.reader.row_from(self.batch(index), slot, low)
 
     def _begins_below(self, index: int, slot: int, low: bytes | None) -> bool:
         """Return whether a batch begins at a slot, or a key of it, or before it."""
@@ -158,7 +155,7 @@ class Overlay:
     def _first_key(self, index: int) -> bytes:
         key = self._first_keys.get(index)
         if key is None:
-            key = self._large.reader.row_key(self._large.reader.batch(index), 0, self._names)
+            key = self._large.reader.row_key(self._large.reader.batch(index), 0)
             self._first_keys[index] = key
         return key
 
@@ -210,8 +207,8 @@ class Overlay:
         slot = self._large.reader.slot_range(index)[0] if is_inner else self._slots[index > 0]
         if is_inner and self._begins_within(index):
             low = self._first_key(index)
-            return tuple(one.reader.first_row(slot, low, self._names) for one in others)
-        return tuple(int(one.reader.rows_below(np.array(slot))) for one in others)
+            return tuple(one.reader.first_row(slot, low) for one in others)
+        return tuple(int(one.reader.rows_below(np.array([slot]))[0]) for one in others)
 
     def _newer(self, index: int) -> pa.RecordBatch:
         """Return the newest row of each key of the others within a batch, in order, with tombstones."""
@@ -228,7 +225,7 @@ class Overlay:
         """Return the first of some sorted rows that does not belong to the batches before one."""
         reader = self._large.reader
         low = self._first_key(index) if self._begins_within(index) else None
-        return reader.row_from(rows, reader.slot_range(index)[0], low, self._names)
+        return reader.row_from(rows, reader.slot_range(index)[0], low)
 
     def _merge(self, begin: int, end: int) -> pa.RecordBatch:
         """Return the newest rows of the others for the batches [begin, end), with their commits."""
@@ -237,7 +234,7 @@ class Overlay:
     def _merged(self, parts: Sequence[InputRows]) -> pa.RecordBatch:
         if not parts:
             return pa.RecordBatch.from_arrays([], names=[])
-        versions = Versions(parts, self._names, self._bounds)
+        versions = Versions(parts, self._bounds)
         newest = versions.order[versions.first]
         rows = versions.rows.take(pa.array(newest))
         own = {SLOT: versions.slots, COMMIT: versions.commits, DELETED: versions.deleted}
@@ -351,9 +348,7 @@ class Overlay:
         slots, first = newer.column(SLOT).to_numpy(), reader.starts[index]
         low, high = (reader.slots(index).searchsorted(slots, side) for side in ("left", "right"))
         keys = [newer.column(name) for name in self._names]
-        places, replaces = places_of(
-            reader, first + low, first + high, keys, self._names, self._bounds.snapshot
-        )
+        places, replaces = places_of(reader, first + low, first + high, keys, self._bounds.snapshot)
         return places - first, replaces
 
     def _found(
@@ -367,10 +362,12 @@ class Overlay:
         except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
             raise self._large.reader.damaged(error) from error
         if len(slots_sought) > _BISECTED_SHARE * batch.num_rows and all(_are_integers(part) for part in own):
-            packed = pack_alike([slots, *own], [slots_sought, *sought])
+            both = zip((slots, *own), (slots_sought, *sought), strict=True)
+            packed = pack([np.concatenate(pair) for pair in both])
             if packed is not None:
-                places = packed[0].searchsorted(packed[1])
-                return places, packed[0][np.minimum(places, len(packed[0]) - 1)] == packed[1]
+                mine, theirs = packed[0][: len(slots)], packed[0][len(slots) :]
+                places = mine.searchsorted(theirs)
+                return places, mine[np.minimum(places, len(mine) - 1)] == theirs
         if not all(isinstance(part, np.ndarray) for part in own):
             return None
         low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
@@ -542,7 +539,6 @@ def run_of(
     layers: Layers,
     open_fragment: Callable[[Fragment, tuple[str, ...]], FragmentReader],
     columns: tuple[str, ...],
-    primary_key: Sequence[str],
     bounds: Bounds,
 ) -> Run | None:
     """Return the rows of layers as one sorted run of batches; None where too many rows belong to one batch.
@@ -559,13 +555,14 @@ def run_of(
         if kept is not None:
             reader.overlays[key] = kept  # as the most recently used
     if kept is None:
-        needed, alone = tuple(dict.fromkeys((*columns, *primary_key))), tuple(primary_key)
+        alone = reader.primary_key
+        needed = tuple(dict.fromkeys((*columns, *alone)))
         others = [MergeInput(fragment, open_fragment(fragment, needed)) for fragment in layers.others]
         keyed = MergeInput(layers.base, reader if needed == columns else open_fragment(layers.base, alone))
         with _lock():
             siblings = list(reader.overlays.values()) if whole else []
         before = next((overlay for overlay in reversed(siblings) if overlay.is_before(layers)), None)
-        kept = Overlay(keyed, reader, others, primary_key, bounds, before)
+        kept = Overlay(keyed, reader, others, bounds, before)
         with _lock():
             kept = reader.overlays.setdefault(key, kept)
             dropped = [reader.overlays.pop(key) for key in list(reader.overlays)[:-_MOST_KEPT]]

@@ -39,14 +39,6 @@ class Piece:
     key: bytes | None = None
 
 
-def _no_statistics(_: Fragment) -> None:
-    return None
-
-
-def _expect_nothing(_: Iterable[Fragment]) -> None:
-    return
-
-
 @dataclass(frozen=True, slots=True)
 class PageSource:
     """A table as a shard serves it at one moment.
@@ -63,8 +55,8 @@ class PageSource:
     view: View
     open: OpenFragment
     floor: int = 0
-    statistics: StatisticsOf = _no_statistics
-    expect: Callable[[Sequence[Fragment]], None] = _expect_nothing
+    statistics: StatisticsOf = lambda _: None
+    expect: Callable[[Sequence[Fragment]], None] = lambda _: None
 
     def inputs(self, fragments: Sequence[Fragment], columns: tuple[str, ...]) -> list[MergeInput]:
         """Fragments, opened to be merged."""
@@ -187,8 +179,8 @@ class PageBuilder:
             self.rows += batch.num_rows
             self.bytes += batch.nbytes
 
-    def finish(self, left: Iterable[Piece]) -> PageRows:
-        """Return the page, and cursors for the slots that are left."""
+    def finish(self, left: Cursors) -> PageRows:
+        """Return the page, and cursors of what is left."""
         if not self._batches:
             rows = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
             slots = pa.array([], pa.uint16())
@@ -197,7 +189,7 @@ class PageBuilder:
         else:
             rows, slots = pa.concat_batches(self._batches), pa.concat_arrays(self._slots)
         skipped = self.pruner.rows if self.pruner else 0
-        return PageRows(rows, slots, cursors_of(left), self.scanned, skipped)
+        return PageRows(rows, slots, left, self.scanned, skipped)
 
 
 def read_page(source: PageSource, request: PageRequest) -> PageRows:
@@ -214,7 +206,7 @@ def read_page(source: PageSource, request: PageRequest) -> PageRows:
     pruner = PagePruner(source.statistics, request.key_sets) if request.key_sets else None
     page = PageBuilder(schema, request.page_rows, request.page_bytes, pruner)
     pieces = pieces_of(request.cursors)
-    return page.finish(fill_page(source, page, pieces, source.bounds(request.snapshot)))
+    return page.finish(cursors_of(fill_page(source, page, pieces, source.bounds(request.snapshot))))
 
 
 def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bounds: Bounds) -> list[Piece]:
@@ -308,7 +300,7 @@ class _Sorted:
     def seek(self, piece: Piece) -> tuple[int, int]:
         """(batch, row) of the first row of a piece."""
         run = self.rows if piece.key is None else self.keys()
-        return run.seek(piece.start, piece.key, self.primary_key)
+        return run.seek(piece.start, piece.key)
 
     def key_at(self, index: int, numbers: Sequence[int] | NDArray[np.int64], at: int) -> bytes:
         """Return the key of one of some rows of a batch."""
@@ -323,14 +315,14 @@ def _sorted(source: PageSource, layers: Layers, names: tuple[str, ...], bounds: 
     """
     primary_key = tuple(source.table.primary_key)
     source.expect((layers.base, *layers.others))
-    run = run_of(layers, source.open, names, primary_key, bounds)
+    run = run_of(layers, source.open, names, bounds)
     if run is None:
         return None
 
     def keys() -> Run:
         if layers.others and set(primary_key) <= set(names):
             return run
-        keyed = run_of(layers, source.open, primary_key, primary_key, bounds)
+        keyed = run_of(layers, source.open, primary_key, bounds)
         assert keyed is not None, "of the same files all columns are laid over, or none"
         return keyed
 
@@ -345,7 +337,7 @@ def _read_reach(
     It is read interval by interval where versions have to be merged. Where some may be pruned, neighbours
     over one fragment alone are read in one go, batch by batch, and so are those that others are laid over.
     """
-    layers, primary_key = reach.layers, source.table.primary_key
+    layers = reach.layers
 
     def laid_over() -> _Sorted | None:
         names = tuple(page.schema.names)
@@ -372,7 +364,7 @@ def _read_reach(
                 if page.room <= 0:
                     return rest
                 inputs = source.inputs(interval.fragments, needed)
-                left = _read_merged(page, inputs, interval, rest.key, primary_key, bounds)
+                left = _read_merged(page, inputs, interval, rest.key, bounds)
                 if left is not None:
                     return left
     return None
@@ -494,23 +486,22 @@ def _read_merged(
     inputs: Sequence[MergeInput],
     interval: SlotInterval,
     key: bytes | None,
-    primary_key: Sequence[str],
     bounds: Bounds,
 ) -> Piece | None:
     """Rows of several fragments, or of one with several versions: the newest of each key."""
     rest = Piece(interval.start, interval.end, key)
     span = (interval.start, interval.end)
-    for window in windows(inputs, span, key, primary_key, bounds, lambda: page.room):
+    for window in windows(inputs, span, key, bounds, lambda: page.room):
         versions = window.versions
-        page.scanned += versions.rows.num_rows
+        page.scanned += versions.scanned
         chosen = versions.newest
         if len(chosen):
-            rows = versions.rows.take(pa.array(chosen))
+            rows = versions.take(chosen)
             slots = versions.slots[chosen]
             count = page.fitting(rows)
             if count < len(chosen):
                 part = with_slots(rows, slots)
-                return cut_page(page, part, slots, count, rest, keys_of(part, primary_key))
+                return cut_page(page, part, slots, count, rest, keys_of(part, versions.primary_key))
             page.add(rows, pa.array(slots))
         if window.slot >= interval.end:
             return None

@@ -14,13 +14,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Bounds, SlotInterval
 from elasticscan.protocol import KeyRanges, PageRequest, PageRows
 from elasticscan.storage.fragment import SLOT, FragmentReader
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.merge import InputRows, MergeInput, Versions
-from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cut_page, keys_of, pieces_of, with_slots
+from elasticscan.storage.pages import (
+    PageBuilder,
+    PageSource,
+    Piece,
+    cursors_of,
+    cut_page,
+    keys_of,
+    pieces_of,
+    with_slots,
+)
 
 LEAST_ROWS = 256  # so many versions are looked at together, however few rows a page may hold
 _SLICED_ROWS = 4_096  # as many neighbours are read as slices of their batches
@@ -55,8 +63,8 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
             key = piece.key if interval.start == piece.start else None
             rest = _IntervalRanges(source, page, interval, bounds).read(request.keys, key)
             if rest is not None:
-                return page.finish([replace(rest, end=piece.end), *pieces[number + 1 :]])
-    return page.finish([])
+                return page.finish(cursors_of([replace(rest, end=piece.end), *pieces[number + 1 :]]))
+    return page.finish(())
 
 
 class _IntervalRanges:
@@ -68,7 +76,6 @@ class _IntervalRanges:
         self._source = source
         source.expect(interval.fragments)
         self._searched = [source.open(fragment, self._names) for fragment in interval.fragments]
-        self._is_plain = interval.is_plain and bounds.wholly_hold(interval.fragments[0])
 
     def read(self, ranges: KeyRanges, key: bytes | None) -> Piece | None:
         """Add the rows to the page; returns the rest of the interval if the page is full."""
@@ -104,10 +111,10 @@ class _IntervalRanges:
                 low = max(begin, reached)
                 while high is None or low < high:
                     extents = [self._extent(reader, slot, low, high) for reader in self._searched]
-                    cut = self._cut(extents, low)
+                    cut = self._cut(extents, slot, low)
                     if cut is not None:
                         extents = [
-                            (begin, reader.first_row(slot, cut, self._names))
+                            (begin, reader.first_row(slot, cut))
                             for (begin, _), reader in zip(extents, self._searched, strict=True)
                         ]
                     span = _Span(slot, tuple(extents))
@@ -118,25 +125,35 @@ class _IntervalRanges:
                     low = cut
 
     def _extent(self, reader: FragmentReader, slot: int, low: bytes, high: bytes | None) -> Extent:
-        begin = reader.first_row(slot, low, self._names)
+        begin = reader.first_row(slot, low)
         if high is None:
-            return begin, reader.first_row(slot + 1, None, self._names)
+            return begin, reader.first_row(slot + 1, None)
         for end in (begin, begin + 1):  # most ranges hold one key
-            row = _Row.of(reader, end)
-            if row is None or row.slot != slot or row.key(self._names) >= high:
+            key = self._key_at(reader, end, slot)
+            if key is None or key >= high:
                 return begin, end
-        return begin, reader.first_row(slot, high, self._names)
+        return begin, reader.first_row(slot, high)
 
-    def _cut(self, extents: Sequence[Extent], low: bytes) -> bytes | None:
+    def _key_at(self, reader: FragmentReader, row: int, slot: int) -> bytes | None:
+        """Return the key of a row by number; None where it is not of a slot."""
+        if row >= reader.starts[-1]:
+            return None
+        index = int(np.searchsorted(reader.starts, row, "right")) - 1
+        at = row - int(reader.starts[index])
+        if reader.slots(index)[at] != slot:
+            return None
+        return reader.row_key(reader.batch(index), at)
+
+    def _cut(self, extents: Sequence[Extent], slot: int, low: bytes) -> bytes | None:
         """Return the key at which to cut rows that are too many to be taken at once; None if they are not."""
         if sum(end - begin for begin, end in extents) <= self._limit:
             return None
         share = max(1, self._limit // len(extents))
         while True:
             keys = [
-                row.key(self._names)
+                key
                 for (begin, end), reader in zip(extents, self._searched, strict=True)
-                if begin + share < end and (row := _Row.of(reader, begin + share))
+                if begin + share < end and (key := self._key_at(reader, begin + share, slot)) is not None
             ]
             if not keys:
                 return None
@@ -155,49 +172,18 @@ class _IntervalRanges:
             extents = [span.extents[number] for span in spans]
             parts += [InputRows(source, rows) for rows in _rows_of(source.reader, extents)]
         self._page.scanned += sum(part.rows.num_rows for part in parts)
-        if self._is_plain:
-            rows = pa.concat_batches([part.rows for part in parts]) if len(parts) > 1 else parts[0].rows
-            last, key = (
-                rows.column(SLOT)[-1].as_py(),
-                encode_row(rows.select(self._names).columns, len(rows) - 1),
-            )
-        else:
-            versions = Versions(parts, self._names, self._bounds)
-            if not len(versions.order):  # all of other commits
-                return False, rest
-            chosen = versions.newest
-            rows = with_slots(versions.rows.take(pa.array(chosen)), versions.slots[chosen])
-            last, key = int(versions.slots[versions.order[-1]]), versions.key_before(len(versions.order))
+        versions = Versions(parts, self._bounds)
+        if not len(versions.order):  # all of other commits
+            return False, rest
+        chosen = versions.newest
+        rows = with_slots(versions.take(chosen), versions.slots[chosen])
+        last, key = int(versions.slots[versions.order[-1]]), versions.key_before(len(versions.order))
         count = self._page.fitting(rows) if rows.num_rows else 0
         if count < rows.num_rows:
             slots = rows.column(SLOT).to_numpy()
             return True, cut_page(self._page, rows, slots, count, rest, keys_of(rows, self._names))
         self._page.add(rows, rows.column(SLOT))
         return False, Piece(last, rest.end, key)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of a fragment."""
-
-    reader: FragmentReader
-    index: int
-    at: int
-
-    @classmethod
-    def of(cls, reader: FragmentReader, number: int) -> _Row | None:
-        """None beyond the last one."""
-        if number >= reader.starts[-1]:
-            return None
-        index = int(np.searchsorted(reader.starts, number, "right")) - 1
-        return cls(reader, index, number - int(reader.starts[index]))
-
-    @property
-    def slot(self) -> int:
-        return int(self.reader.slots(self.index)[self.at])
-
-    def key(self, primary_key: Sequence[str]) -> bytes:
-        return self.reader.row_key(self.reader.batch(self.index), self.at, primary_key)
 
 
 def _rows_of(reader: FragmentReader, extents: Sequence[Extent]) -> Iterator[pa.RecordBatch]:

@@ -41,9 +41,8 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
-from elasticscan.storage.disk import Disk, OpenFile
+from elasticscan.storage.disk import Disk, OpenFile, Parts
 from elasticscan.storage.disk_errors import disk_error, missing_file
-from elasticscan.storage.parts import Parts
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
@@ -148,13 +147,15 @@ def _pack(manifest: Manifest, checksums: bytes, end: int, more: Mapping[str, Any
 # -------------------------------------------------------------------------------------- reading
 
 
-def _unpack(body: bytes) -> tuple[Manifest, dict[str, Any]]:
-    """Return the manifest, and what was kept with it; raises ValueError, KeyError or TypeError."""
+def _unpack(body: memoryview, path: str) -> tuple[Manifest, dict[str, Any]]:
+    """Return the manifest of a path, and what was kept with it; raises ValueError, KeyError or TypeError."""
     values = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0, use_list=False)
     if values.pop("version") != MANIFEST_VERSION:
         raise ValueError("it was sealed by another release")
     values["slots"] = SlotSet.of((int(start), int(end)) for start, end in values["slots"])
     manifest = Manifest(**{name: values.pop(name) for name in _FIELDS})
+    if manifest.path != path:
+        raise ValueError(f"it was written as {manifest.path}")
     return manifest, values
 
 
@@ -192,7 +193,7 @@ class SealedFile:
         self.size = seal.bytes
         self._data_bytes = seal.bytes - seal.tail
         begin = 0 if seal.bytes <= SMALL_FILE_BYTES else self._data_bytes
-        end = self._read_at(begin, seal.bytes - begin)
+        end = _exactly(self._file, self._path, begin, seal.bytes - begin)
         self._tail = end.slice(self._data_bytes - begin)
         if digest_of(self._tail) != seal.digest:
             raise self.damaged("its footer has changed since it was written (its checksum differs)")
@@ -206,12 +207,9 @@ class SealedFile:
         tail = memoryview(self._tail).cast("B")
         try:
             end = len(tail) - 4 - len(_ARROW_MAGIC)
-            held = 8 + int.from_bytes(tail[end : end + 4], "little") + 4 + len(_ARROW_MAGIC)
-            body = _body(tail[: len(tail) - held])
-            self.manifest, self.more = _unpack(bytes(body))
+            held = _END_BYTES + int.from_bytes(tail[end : end + 4], "little")
+            self.manifest, self.more = _unpack(_body(tail[: len(tail) - held]), self._path)
             self._checksums: NDArray[np.uint64] = np.frombuffer(self.more["checksums"], dtype="<u8")
-            if self.manifest.path != self._path:
-                raise ValueError(f"it was written as {self.manifest.path}")
             if len(self._checksums) != -(-self._data_bytes // SEGMENT_BYTES):
                 raise ValueError("its checksums are not those of its length")
         except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
@@ -250,7 +248,7 @@ class SealedFile:
     def _read_proven(self, start: int, stop: int) -> pa.Buffer:
         """Whole segments; those of a file that is far in one request."""
         if not self._file.is_near:
-            data = self._read_at(start, stop - start)
+            data = _exactly(self._file, self._path, start, stop - start)
             self._prove(memoryview(data), start // SEGMENT_BYTES)
             return data
         try:
@@ -306,9 +304,6 @@ class SealedFile:
             at, stop = start * SEGMENT_BYTES, min(end * SEGMENT_BYTES, self._data_bytes - begin)
             self._fill(view[at:stop], begin + at)
 
-    def _read_at(self, offset: int, length: int) -> pa.Buffer:
-        return _exactly(self._file, self._path, offset, length)
-
     def _prove(self, data: memoryview, first: int) -> None:
         """Compare whole segments with their checksums."""
         last = first + -(-len(data) // SEGMENT_BYTES)
@@ -345,11 +340,6 @@ class SealedFile:
             if not sound and end < self._data_bytes and isinstance(last, ShardUnavailable):
                 yield end, self._data_bytes, last
                 return
-
-    def verify(self) -> None:
-        """Read the whole file, also what was read before. Raises what is wrong first."""
-        for _, _, error in self.damages():
-            raise error
 
     def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
         """Yield the values kept with the file of the record batches in, or partly in, bytes [start, end)."""
@@ -449,11 +439,9 @@ def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Man
         if trailer[16:] != _MAGIC or tail_bytes > file.size:
             raise ValueError("it was never sealed")
         tail = memoryview(read(file.size - tail_bytes, tail_bytes)).cast("B")
-        manifest, more = _unpack(bytes(_body(tail[: len(tail) - held])))
+        manifest, more = _unpack(_body(tail[: len(tail) - held]), written_as or path)
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")
-        if manifest.path != (written_as or path):
-            raise ValueError(f"it was written as {manifest.path}")
     except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
         raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
     return manifest, Seal(file.size, tail_bytes, digest_of(tail))
@@ -493,4 +481,6 @@ def find_damage(disk: Disk, path: str, seal: Seal, label: str = "") -> FileDamag
 
 def verify_file(disk: Disk, path: str, seal: Seal, label: str = "") -> None:
     """Read all of a file. Raises `FragmentDamaged` when it has changed since it was written."""
-    SealedFile(disk.uncached, path, seal, label).verify()
+    damage = find_damage(disk, path, seal, label)
+    if damage is not None:
+        raise damage.error

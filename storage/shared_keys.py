@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.metadata import Bounds, Fragment, SlotInterval
-from elasticscan.storage.changes.events import newest_of
-from elasticscan.storage.changes.histories import OpenInterval
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import COMMIT, SLOT, FragmentReader
 from elasticscan.storage.lookup import Mask, commits_of, find, integers
 from elasticscan.storage.pages import PageSource
+from elasticscan.storage.point_reads import rows_of_keys
 from elasticscan.topology import SlotSet
 
 
@@ -73,14 +72,14 @@ def _shared_with(
         for keys in _keys_in(reader, fragment, names, bounds):
             there = np.zeros(len(keys), dtype=bool)
             for other in near:
-                rows = find(staged.open(other, names), keys.slots, keys.keys.columns, names, bounds.snapshot)
+                rows = find(staged.open(other, names), keys.slots, keys.keys.columns, bounds.snapshot)
                 there |= rows >= 0
             yield keys.only(there)
         return
     for other in near:
         for staged_keys in _keys_in(staged.open(other, names), other, names, None):
             keys = staged_keys.only(fragment.slots.mask(staged_keys.slots))
-            rows = find(reader, keys.slots, keys.keys.columns, names, bounds.snapshot)
+            rows = find(reader, keys.slots, keys.keys.columns, bounds.snapshot)
             there = rows >= 0
             there[there] = commits_of(fragment, reader, rows[there]) >= bounds.floor
             yield keys.only(there)
@@ -103,20 +102,7 @@ def _keys_in(
 
 def _are_living(committed: PageSource, keys: _Keys, bounds: Bounds) -> Mask:
     """Return True for each key whose newest version in `bounds` is no tombstone."""
-    living = np.zeros(len(keys), dtype=bool)
-    first, last = int(keys.slots[0]), int(keys.slots[-1])
-    for interval in committed.view.between(first, last + 1, bounds):
-        begin, end = np.searchsorted(keys.slots, (interval.start, interval.end)).tolist()
-        if begin < end:
-            columns = keys.keys.slice(begin, end - begin).columns
-            living[begin:end] = newest_of(
-                _opened(committed, interval), keys.slots[begin:end], columns, bounds
-            )[1]
+    fragments = committed.view.fragments
+    found = rows_of_keys(committed, fragments, keys.slots, keys.keys.columns, (), bounds)
+    living: Mask = found.places >= 0
     return living
-
-
-def _opened(committed: PageSource, interval: SlotInterval) -> OpenInterval:
-    def open_fragment(number: int) -> FragmentReader:
-        return committed.open(interval.fragments[number], committed.table.primary_key)
-
-    return OpenInterval(committed.table, interval, open_fragment)

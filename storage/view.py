@@ -53,20 +53,17 @@ class SlotRange:
     layers: Layers | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sections:
     """The slots as they are seen within some bounds.
 
     `shared` marks the slots that several fragments serve, up to the last one that some fragment does.
-    `ranges` are made when they are first asked for: they are not for reads through an index.
     """
 
     fragments: tuple[Fragment, ...]
     shared: NDArray[np.bool_]
     intervals: tuple[SlotInterval, ...]
-    interval_ends: tuple[int, ...]
-    slot_ranges: tuple[SlotRange, ...] | None = None
-    range_ends: tuple[int, ...] = ()
+    slot_ranges: tuple[SlotRange, ...]
 
 
 class View:
@@ -91,18 +88,13 @@ class View:
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """Yield the intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
         sections = self._sections_of(bounds)
-        for interval in _within(sections.intervals, sections.interval_ends, start, end):
+        for interval in _within(sections.intervals, start, end):
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
 
     def slot_ranges(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotRange]:
         """Yield the same slots, in as few ranges as large fragments allow."""
         sections = self._sections_of(bounds)
-        if sections.slot_ranges is None:
-            slot_ranges = _stretches_of(sections.fragments, sections.intervals, bounds)
-            # The ends come first: another thread takes the ranges as a sign that both are there.
-            sections.range_ends = tuple([slot_range.end for slot_range in slot_ranges])
-            sections.slot_ranges = slot_ranges
-        for slot_range in _within(sections.slot_ranges, sections.range_ends, start, end):
+        for slot_range in _within(sections.slot_ranges, start, end):
             yield SlotRange(max(start, slot_range.start), min(end, slot_range.end), slot_range.layers)
 
     def _sections_of(self, bounds: Bounds) -> _Sections:
@@ -115,23 +107,23 @@ class View:
             shared = np.zeros(intervals[-1].end if intervals else 0, dtype=bool)
             for interval in intervals:
                 shared[interval.start : interval.end] = len(interval.fragments) > 1
-            ends = tuple([interval.end for interval in intervals])
-            self._sections[bounds] = sections = _Sections(fragments, shared, intervals, ends)
+            slot_ranges = _slot_ranges_of(fragments, intervals, bounds)
+            self._sections[bounds] = sections = _Sections(fragments, shared, intervals, slot_ranges)
         return sections
 
 
 Part = TypeVar("Part", SlotInterval, SlotRange)
 
 
-def _within(parts: Sequence[Part], ends: Sequence[int], start: int, end: int) -> Iterator[Part]:
-    """Yield the parts that meet `[start, end)`, in order; `ends` are theirs."""
-    for index in range(bisect_right(ends, start), len(parts)):
+def _within(parts: Sequence[Part], start: int, end: int) -> Iterator[Part]:
+    """Yield the parts that meet `[start, end)`, in order."""
+    for index in range(bisect_right(parts, start, key=lambda part: part.end), len(parts)):
         if parts[index].start >= end:
             return
         yield parts[index]
 
 
-def _stretches_of(
+def _slot_ranges_of(
     fragments: Sequence[Fragment], intervals: Sequence[SlotInterval], bounds: Bounds
 ) -> tuple[SlotRange, ...]:
     history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
@@ -168,3 +160,13 @@ def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment
 def _density(fragment: Fragment) -> float:
     """About how many rows a slot has."""
     return fragment.rows / max(fragment.slots_written, len(fragment.slots), 1)
+
+
+def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:
+    """Return (the most possible rows, whether exactly so many), from what is known without a file."""
+    intervals = list(view.between(0, 1 << 16, bounds))
+    fragments = {fragment.id: fragment for interval in intervals for fragment in interval.fragments}
+    exact = all(i.is_plain and bounds.wholly_hold(i.fragments[0]) for i in intervals) and all(
+        len(fragment.slots) == fragment.slots_written for fragment in fragments.values()
+    )
+    return sum(fragment.rows - fragment.tombstones for fragment in fragments.values()), exact

@@ -102,7 +102,7 @@ LATE = frozenset(
         ("catalog/opening.py", "elasticscan.catalog.postgres"),
         ("cli/__init__.py", "elasticscan.cli.app"),
         ("ui/__init__.py", "elasticscan.ui.server"),
-        ("storage/places.py", "elasticscan.storage.objects.prefix"),
+        ("storage/disk.py", "elasticscan.storage.objects.prefix"),
     }
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from elasticscan.storage.batches.layout import (
     read_layout,
 )
 from elasticscan.storage.batches.rows import MOST_BYTES, take_rows
-from elasticscan.storage.disk import Disk
-from elasticscan.storage.parts import Parts
+from elasticscan.storage.disk import Disk, Parts
 from elasticscan.storage.sealed_file import SEGMENT_BYTES
 
 # The errors that Arrow raises on bytes it cannot read, and their subclasses. Bytes are proven before Arrow
@@ -45,16 +43,6 @@ UNREADABLE = (
 _MOST = 3 / 4  # of a batch: who needs so much reads it at once
 _SLACK = 1 / 32  # by which columns may lie elsewhere in another batch
 
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The way to read some columns of a file that is far: whole batches, or these parts."""
-
-    is_whole: bool = False
-    parts: Parts | None = None
-
-
-_UNKNOWN = _Plan()
 
 FAR_WEIGHT = 8  # of batches of a file that is far: what fetches them has copies, and ranges in memory
 
@@ -76,7 +64,9 @@ class BatchReader:
         self._file = self._cache.open(disk, path, seal, label)
         self._ends: Sequence[int] = ()  # of the batches in the file
         self._is_plain = True  # not compressed
-        self._plans: dict[tuple[str, ...], _Plan] = {}  # of a file that is far, by columns
+        # By columns, how to read those of a file that is far: only these parts, or (None) whole batches.
+        self._plans: dict[tuple[str, ...], Parts | None] = {}
+        self._whole: set[tuple[str, ...]] = set()  # columns that are most of a batch
         self._by_arrow: dict[tuple[str, ...], Any] = {}
         self._schemas: dict[tuple[str, ...], pa.Schema] = {}
         self._path = path
@@ -161,15 +151,14 @@ class BatchReader:
         if self._held:
             return self._held[number].select(list(columns)).replace_schema_metadata(None)
         if not self._file.is_near:
-            plan = self._plans.get(tuple(columns), _UNKNOWN)
-            self._file.expect(*self._span(number), plan.parts)
-            if plan.is_whole:
+            self._file.expect(*self._span(number), self._plans.get(tuple(columns)))
+            if tuple(columns) in self._whole:
                 return self._read_all(number, columns)
         layout = self._layout(number)
         plain = None if layout is None else layout.columns_of(columns)
         if layout is not None and plain is not None:
             if not self._file.is_near and tuple(columns) not in self._plans:
-                self._plans[tuple(columns)] = self._plan(layout, plain)
+                self._plan(tuple(columns), layout, plain)
             arrays = read_columns(self._file.read, layout, plain)
             fields = [self._schema_of_file.field(name) for name in columns]
             return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
@@ -187,23 +176,23 @@ class BatchReader:
         batch = ipc.read_record_batch(message, self._schema_of_file)
         return batch.select(list(columns)).replace_schema_metadata(None)
 
-    def _plan(self, layout: BatchLayout, columns: Sequence[ColumnLayout]) -> _Plan:
-        """Return how to read columns of all batches of a remote file, by their offsets in one batch."""
+    def _plan(self, names: tuple[str, ...], layout: BatchLayout, columns: Sequence[ColumnLayout]) -> None:
+        """Note how to read columns of all batches of a remote file, by their offsets in one batch."""
         length = layout.end - layout.begin
+        self._plans[names] = None
         if sum(column.end - column.begin for column in columns) >= _MOST * length:
-            return _Plan(is_whole=True)
+            self._whole.add(names)
+            return
         shares = sorted(
             ((c.begin - layout.begin) / length - _SLACK, (c.end - layout.begin) / length + _SLACK)
             for c in columns
         )
-        description = (0.0, _SLACK)
-        spans = map(self._span, range(self._batches_in_file))
         places = (
             (int(begin + max(low, 0.0) * (end - begin)), int(begin + min(high, 1.0) * (end - begin)))
-            for begin, end in spans
-            for low, high in (description, *shares)
+            for begin, end in map(self._span, range(self._batches_in_file))
+            for low, high in ((0.0, _SLACK), *shares)  # the batch's description comes first
         )
-        return _Plan(parts=Parts.of(places, SEGMENT_BYTES, self._file.size))
+        self._plans[names] = Parts.of(places, SEGMENT_BYTES, self._file.size)
 
     def _arrow_reader(self, columns: tuple[str, ...]) -> Any:
         reader = self._by_arrow.get(columns)

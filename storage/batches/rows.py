@@ -1,45 +1,23 @@
 """Some rows of a record batch, without a read of the rest.
 
 The segments of the file in which the rows' values lie are read into their places in memory that stands for
-the whole batch, and Arrow takes the rows from there. That memory is used again and again: to get fresh
-pages from the system costs more than to fill them.
+the whole batch, and Arrow takes the rows from there. The rest of that memory is never touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.limits import BATCH_BYTES
-from elasticscan.storage.batches.layout import BatchLayout, ColumnLayout, fixed_bits
+from elasticscan.storage.batches.layout import BatchLayout, ColumnLayout, fixed_bits, read_columns
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SealedFile
 
 MOST_BYTES = BATCH_BYTES + (4 << 20)  # of a batch that is read so; larger ones have few rows
-_ROOMS_KEPT = 2
 _DENSE = 3  # of so many rows for each segment one in twenty segments has none
-
-# Free blocks of memory. Threads share the list without a lock: its pop and append are atomic.
-_rooms: list[NDArray[np.uint8]] = []
-
-
-@contextmanager
-def _room(length: int) -> Iterator[NDArray[np.uint8]]:
-    """Uninitialised memory."""
-    try:
-        room = _rooms.pop()
-    except IndexError:
-        room = np.empty(0, dtype=np.uint8)
-    if len(room) < length:
-        room = np.empty(length, dtype=np.uint8)
-    try:
-        yield room[:length]
-    finally:
-        if len(_rooms) < _ROOMS_KEPT:
-            _rooms.append(room)
 
 
 def take_rows(
@@ -52,38 +30,28 @@ def take_rows(
         ShardUnavailable: the disk cannot be read.
         Besides, ValueError where a text is not within its column.
     """
+    indices = pa.array(rows)
+    if _are_dense(columns, rows):
+        return [column.take(indices) for column in read_columns(file.read, layout, columns)]
     first = layout.begin // SEGMENT_BYTES
     count = -(-layout.end // SEGMENT_BYTES) - first
     begin = first * SEGMENT_BYTES
-    indices = pa.array(rows)
-    with _room(count * SEGMENT_BYTES) as room:
-        whole = _all_segments(columns, begin, count) if _are_dense(columns, rows) else None
-        chosen = _segments(columns, rows, begin, count) if whole is None else whole
-        file.read_segments(room, first, chosen)
-        texts = [_texts(column, room, begin, rows) for column in columns if column.offset_bytes]
-        if texts and whole is None:
-            of_texts = np.zeros(count, dtype=bool)
-            _mark(of_texts, *(np.concatenate(edges) for edges in zip(*texts, strict=True)))
-            file.read_segments(room, first, of_texts & ~chosen)
-        memory = pa.py_buffer(room)
-        return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
+    room = np.empty(count * SEGMENT_BYTES, dtype=np.uint8)
+    chosen = _segments(columns, rows, begin, count)
+    file.read_segments(room, first, chosen)
+    texts = [_texts(column, room, begin, rows) for column in columns if column.offset_bytes]
+    if texts:
+        of_texts = np.zeros(count, dtype=bool)
+        _mark(of_texts, *(np.concatenate(edges) for edges in zip(*texts, strict=True)))
+        file.read_segments(room, first, of_texts & ~chosen)
+    memory = pa.py_buffer(room)
+    return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
 
 
 def _are_dense(columns: Sequence[ColumnLayout], rows: NDArray[np.int64]) -> bool:
     """Return whether rows need most segments of every buffer, so that to find out which would take longer."""
     sizes = [place[1] for column in columns for place in column.buffers if place]
     return len(rows) * SEGMENT_BYTES >= _DENSE * max(sizes, default=0)
-
-
-def _all_segments(columns: Sequence[ColumnLayout], begin: int, count: int) -> NDArray[np.bool_]:
-    """Return the segments of a batch in which columns are."""
-    chosen = np.zeros(count, dtype=bool)
-    for column in columns:
-        for place in column.buffers:
-            if place and place[1]:
-                at, end = place[0] - begin, place[0] + place[1] - begin
-                chosen[at // SEGMENT_BYTES : -(-end // SEGMENT_BYTES)] = True
-    return chosen
 
 
 def _segments(

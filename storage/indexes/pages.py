@@ -26,7 +26,7 @@ from elasticscan.storage.fragment import SLOT
 from elasticscan.storage.indexes.iterator import RunIterator
 from elasticscan.storage.indexes.run import FEW_RANGES, ROW, RunReader, key_columns, run_columns
 from elasticscan.storage.lookup import Candidates, Places, fetch_by_group, newest, rows_at
-from elasticscan.storage.pages import PageSource, rows_within
+from elasticscan.storage.pages import PageBuilder, PageSource
 from elasticscan.topology import SlotSet
 
 LEAST_ENTRIES = 65_536  # a page may examine so many entries, however few rows it may hold
@@ -77,16 +77,13 @@ class _IndexPage:
         self.source, self.descending = source, order.descending
         self.cursors = [cursor for cursor in request.cursors if cursor.slots]
         self.bounds = bounds = source.bounds(request.snapshot)
-        self.page_rows, self.page_bytes = request.page_rows, request.page_bytes
-        self.schema = pa.schema([table.schema.field(name) for name in columns])
+        schema = pa.schema([table.schema.field(name) for name in columns])
+        self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
+        self.reached = b""  # the position of its last row
         covered = run_columns(table, source.index)
         self.covered = tuple(dict.fromkeys(name for name in columns if name in covered))
         self.missing = tuple(dict.fromkeys(name for name in columns if name not in covered))
         self.fragments = source.view.fragments_within(bounds)
-        self.scanned = 0
-        arrays = [pa.array([], field.type) for field in self.schema]
-        self.rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        self.entries = _NO_ENTRIES  # those of the rows
         slots = SlotSet.of(slot_range for cursor in self.cursors for slot_range in cursor.slots)
         self.end = slots.ranges[-1][1] if slots else 0
         self.shared = source.view.shared(bounds)
@@ -108,28 +105,29 @@ class _IndexPage:
         ]
 
     def page(self) -> PageRows:
-        most = max(4 * self.page_rows, LEAST_ENTRIES)
+        page = self.filling
+        most = max(4 * page.page_rows, LEAST_ENTRIES)
         target, effort = self._first_target(), self._effort
         while iterators := [
             number for number, iterator in enumerate(self.iterators) if not iterator.finished
         ]:
-            seen = self.scanned
+            seen = page.scanned
             ahead = self._look_ahead(iterators, target)
             cut = min(ahead.values(), default=None)
             stop = self._round(iterators, cut)
             if stop is not None:
-                return self._finish(self._advance(stop))
+                return page.finish(self._advance(stop))
             if cut is None or all(iterator.finished for iterator in self.iterators):
                 break
             before, effort = effort, self._effort
             if effort == before:
                 raise self._disorder(iterators)
-            if self._is_full or effort >= (most if self.rows.num_rows else _EMPTY_PAGE_FACTOR * most):
-                return self._finish(self._advance(cut))
-            if 4 * (self.scanned - seen) < target:
+            if page.room <= 0 or effort >= (most if page.rows else _EMPTY_PAGE_FACTOR * most):
+                return page.finish(self._advance(cut))
+            if 4 * (page.scanned - seen) < target:
                 self.eagerness[[number for number, at in ahead.items() if at == cut]] *= 2
             target = self._next_target(target)
-        return self._finish(())
+        return page.finish(())
 
     def _look_ahead(self, iterators: Sequence[int], target: int) -> dict[int, bytes]:
         """Let each iterator show its share of the entries; returns up to where each that has more does.
@@ -147,12 +145,11 @@ class _IndexPage:
                 ahead[number] = at
         return ahead
 
-    def _finish(self, left: Cursors) -> PageRows:
-        return PageRows(self.rows, pa.array(self.entries["slot"]), left, self.scanned)
-
     @property
     def _effort(self) -> int:
-        return self.scanned + _RANGE_EFFORT * sum(iterator.ranges_found for iterator in self.iterators)
+        return self.filling.scanned + _RANGE_EFFORT * sum(
+            iterator.ranges_found for iterator in self.iterators
+        )
 
     def _disorder(self, iterators: Iterable[int]) -> FragmentDamaged:
         run = self.iterators[next(iter(iterators))].run
@@ -164,25 +161,19 @@ class _IndexPage:
             raise self._disorder(range(len(self.iterators)))  # the scan would never end
         return merge(replace(at, position=max(at.position or b"", position)) for at in self.cursors)
 
-    @property
-    def _is_full(self) -> bool:
-        return bool(self.rows.num_rows >= self.page_rows or self.rows.nbytes >= self.page_bytes)
-
     def _first_target(self) -> int:
         """Count how many entries to begin with: not too many, for their rows may be large."""
         size = sum(fragment.bytes for fragment in self.fragments)
         per_row = size // max(1, sum(fragment.rows for fragment in self.fragments))
-        return min(self.page_rows, _FIRST_ROUND, self.page_bytes // max(1, per_row) + 16)
+        return min(self.filling.page_rows, _FIRST_ROUND, self.filling.page_bytes // max(1, per_row) + 16)
 
     def _next_target(self, last: int) -> int:
         """Count how many more entries fill the page, going by those so far; growing step by step."""
-        most = min(4 * last, _LARGEST_ROUND)
-        rows: int = self.rows.num_rows
-        size: int = max(1, self.rows.nbytes)
-        if not rows:
+        page, most = self.filling, min(4 * last, _LARGEST_ROUND)
+        if not page.rows:
             return most
-        room = min(self.page_rows - rows, (self.page_bytes - size) * rows // size)
-        return max(16, min(most, room * self.scanned // rows))
+        room = min(page.room, page.space * page.rows // max(1, page.bytes))
+        return max(16, min(most, room * page.scanned // page.rows))
 
     # ------------------------------------------------------------------------------- one round
 
@@ -192,16 +183,13 @@ class _IndexPage:
         if not counting:
             return None
         entries = self._merge(counting)
-        rows = self._fetch(entries[: self.page_rows - self.rows.num_rows])
-        if self.rows.num_rows:
-            rows = pa.concat_batches([self.rows, rows])
-            entries = np.concatenate([self.entries, entries])
-        count = self._fitting(rows)
-        self.rows, self.entries = rows.slice(0, count), entries[:count]
-        if count == len(entries):
-            return None
-        last = entries[count - 1]
-        return self.iterators[int(last["iterator"])].position(int(last["number"]))
+        rows = self._fetch(entries[: self.filling.room])
+        count = self.filling.fitting(rows)
+        self.filling.add(rows.slice(0, count), pa.array(entries["slot"][:count]))
+        if count:
+            last = entries[count - 1]
+            self.reached = self.iterators[int(last["iterator"])].position(int(last["number"]))
+        return None if count == len(entries) else self.reached
 
     def _next_entries(self, number: int, cut: bytes | None) -> _Entries:
         """Return the next entries of an iterator, of the slots that the iterator reads."""
@@ -209,7 +197,7 @@ class _IndexPage:
         numbers = iterator.take(cut)
         if not len(numbers):
             return _NO_ENTRIES
-        self.scanned += len(numbers)
+        self.filling.scanned += len(numbers)
         entries = np.empty(len(numbers), _ENTRY)
         places = iterator.run.take(numbers, (SLOT, ROW))
         entries["iterator"], entries["number"] = number, numbers
@@ -224,7 +212,6 @@ class _IndexPage:
         masks = newest(
             [group for group in groups if len(group.rows)],
             self.fragments,
-            self.source.table.primary_key,
             self.bounds,
             lambda fragment: self.source.open(fragment, self.source.table.primary_key),
         )
@@ -284,14 +271,9 @@ class _IndexPage:
             owners = np.array([numbers[iterator.fragment.id] for iterator in self.iterators])
             batch = fetch_by_group(owners[entries["iterator"]], missing)
             columns.update(zip(self.missing, batch.columns, strict=True))
-        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
-
-    def _fitting(self, rows: pa.RecordBatch) -> int:
-        """Count how many of the rows the page may hold; at least one."""
-        count: int = min(rows.num_rows, self.page_rows)
-        if rows.slice(0, count).nbytes <= self.page_bytes:
-            return count
-        return max(1, rows_within(rows, self.page_bytes))
+        return pa.RecordBatch.from_arrays(
+            [columns[name] for name in self.filling.schema.names], schema=self.filling.schema
+        )
 
 
 def _may_be_in(run: RunReader, ranges: Sequence[tuple[bytes, bytes]]) -> bool:

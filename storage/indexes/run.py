@@ -50,6 +50,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.batches.reader import BatchReader
+from elasticscan.storage.conform import check_index_key_bytes
 from elasticscan.storage.disk import Disk, batch_bytes
 from elasticscan.storage.fragment import (
     DELETED,
@@ -59,8 +60,7 @@ from elasticscan.storage.fragment import (
     new_path,
 )
 from elasticscan.storage.lookup import gather
-from elasticscan.storage.packing import pack
-from elasticscan.storage.row_limits import check_index_key_bytes
+from elasticscan.storage.merge import pack, taken
 from elasticscan.storage.sealed_file import SealingSink
 
 HASH_VALUE, ROW = "_hash", "_row"
@@ -322,10 +322,7 @@ class RunReader(BatchReader):
         places = [self._places[name] for name in columns]
 
         def part(index: int, rows: NDArray[np.int64]) -> pa.RecordBatch:
-            chosen = self.batch(index).select(places)
-            if int(rows[-1]) - int(rows[0]) == len(rows) - 1 and (np.diff(rows) == 1).all():
-                return chosen.slice(int(rows[0]), len(rows))
-            return chosen.take(pa.array(rows))
+            return taken(self.batch(index).select(places), rows)
 
         return gather(self.starts, entries, part, self.schema_of(columns))
 

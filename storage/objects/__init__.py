@@ -8,8 +8,8 @@ What this folder promises:
 - **Few requests.** Opening a file is one, which brings its end with its size; reading fetches long ranges,
   the next one ahead of time, and of few columns those parts alone that hold them. What was fetched is kept on
   the local disk.
-- **Memory is bounded**, whatever the object's size: what is fetched goes to the local disk in pieces of 1 MB;
-  where that is not possible, 24 MB are remembered.
+- **Memory is bounded**, whatever the object's size: ranges of 12 MB go to the local disk, two of them ahead
+  of time; where that is not possible, 24 MB are remembered.
 - **No secret is kept.** A root is `s3://BUCKET/PREFIX` alone. Who asks, and where the server is, is what
   the environment of each process says.
 - **Errors are retried or raised.** A request that a busy server or a broken connection refuses is retried for

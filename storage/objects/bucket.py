@@ -23,14 +23,13 @@ from botocore.session import Session
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
 from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
-from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing, may_be_renewed
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 5.0
 _LARGE_BYTES = 1 << 20
 _LARGEST_COPY = 5 << 30  # that one request makes
 _COPY_PART_BYTES = 1 << 30
-PIECE_BYTES = 1 << 20  # that lie in memory of what is fetched
+PART_BYTES = 8 << 20  # of an upload
 _CONFIG = Config(
     connect_timeout=10,
     read_timeout=30,
@@ -75,10 +74,6 @@ def _let_go(client: _Client) -> None:
             del _clients[key]
 
 
-def _itself(answer: Any) -> Any:
-    return answer
-
-
 class Bucket:
     """The objects of a bucket.
 
@@ -98,35 +93,6 @@ class Bucket:
         answer: tuple[pa.Buffer, int] = self._ask("get_object", key, Range=f"bytes={span}", take=_taken)
         return answer
 
-    def fetch(self, key: str, begin: int, end: int, take: Callable[[int, memoryview], None]) -> None:
-        """Hand over bytes [begin, end) of an object as they come: where a piece begins, and the piece.
-
-        A piece is of `PIECE_BYTES`, but for the last one; its memory is used again. What came of an answer
-        that was cut is not asked for again.
-        """
-        reached = begin
-
-        def pieces(answer: Any) -> None:
-            nonlocal reached
-            started, length = reached, int(answer["ContentLength"])
-            room = memoryview(mmap(-1, min(PIECE_BYTES, end - reached)))  # given back at once, see `_taken`
-            with answer["Body"] as body:
-                if length < end - reached:
-                    raise cut_file(f"s3://{self.name}/{key}", begin, end - begin)
-                while reached < end:
-                    piece = room[: end - reached]
-                    try:
-                        _fill(piece, body)
-                    except FAILURES:
-                        if reached == started:
-                            raise
-                        return
-                    take(reached, piece)
-                    reached += len(piece)
-
-        while reached < end:
-            self._ask("get_object", key, Range=f"bytes={reached}-{end - 1}", take=pieces)
-
     def size(self, key: str) -> int:
         return int(self._ask("head_object", key)["ContentLength"])
 
@@ -139,14 +105,24 @@ class Bucket:
 
     def list(self, prefix: str) -> Iterator[tuple[str, float]]:
         """(key, time of its last change) of each object below a prefix."""
-        more: dict[str, Any] = {}
-        while True:
-            answer = self._ask("list_objects_v2", None, Prefix=prefix, **more)
-            for item in answer.get("Contents", ()):
+        for page in self._pages("list_objects_v2", prefix, {"ContinuationToken": "NextContinuationToken"}):
+            for item in page.get("Contents", ()):
                 yield item["Key"], item["LastModified"].timestamp()
-            if not answer.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
+        """(key, id, time of its beginning) of each unfinished upload below a prefix."""
+        marks = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        for page in self._pages("list_multipart_uploads", prefix, marks):
+            for item in page.get("Uploads", ()):
+                yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
+
+    def _pages(self, request: str, prefix: str, marks: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the answers to a request for a list; `marks`: what each needs of the one before."""
+        page: dict[str, Any] = {}
+        while not page or page.get("IsTruncated"):
+            more = {name: page[of] for name, of in marks.items()} if page else {}
+            page = self._ask(request, None, Prefix=prefix, **more)
+            yield page
 
     def copy(self, key: str, to: str) -> None:
         """Copy an object within the bucket; its bytes stay where they are."""
@@ -159,19 +135,8 @@ class Bucket:
                 upload.copy(source, start, min(start + _COPY_PART_BYTES, size))
 
     def upload(self, key: str) -> Upload:
-        """Begin an object that is sent in parts."""
+        """Begin an object."""
         return Upload(self._ask, key)
-
-    def uploads(self, prefix: str) -> Iterator[tuple[str, str, float]]:
-        """(key, id, time of its beginning) of each unfinished upload below a prefix."""
-        more: dict[str, Any] = {}
-        while True:
-            answer = self._ask("list_multipart_uploads", None, Prefix=prefix, **more)
-            for item in answer.get("Uploads", ()):
-                yield item["Key"], item["UploadId"], item["Initiated"].timestamp()
-            if not answer.get("IsTruncated"):
-                return
-            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     def abort(self, key: str, upload: str) -> None:
         """End an upload of which nothing shall stay; fine when it has ended already."""
@@ -183,7 +148,7 @@ class Bucket:
         request: str,
         key: str | None,
         writing: bool = False,
-        take: Callable[[Any], Any] = _itself,
+        take: Callable[[Any], Any] | None = None,
         **parameters: Any,
     ) -> Any:
         """Send a request until it is answered, or its time is over."""
@@ -194,7 +159,8 @@ class Bucket:
             client = None
             try:
                 client = _client()
-                answer = take(getattr(client.service, request)(Bucket=self.name, **parameters))
+                answer = getattr(client.service, request)(Bucket=self.name, **parameters)
+                answer = answer if take is None else take(answer)
             except FAILURES as error:
                 if client is not None and not renewed and may_be_renewed(error):
                     renewed = True
@@ -238,14 +204,31 @@ def _fill(room: memoryview, body: Any) -> None:
 
 
 class Upload:
-    """An object on its way, in parts: nothing is there before the block ends without an exception."""
+    """An object that is written: sent in one piece when it is small, else in parts.
+
+    Nothing is there before the block ends without an exception.
+
+    Attributes:
+        content: of an object that was sent in one piece.
+    """
 
     def __init__(self, ask: Callable[..., Any], key: str) -> None:
         self._ask, self._key, self._size = ask, key, 0
         self._tags: list[str] = []
-        self._id = str(ask("create_multipart_upload", key, writing=True)["UploadId"])
+        self._id: str | None = None
+        self._waiting = bytearray()
+        self.content: bytes | None = None
 
-    def send(self, data: bytes) -> None:
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._waiting += view
+        # An upload has 10,000 parts at most: later ones are larger.
+        if len(self._waiting) >= PART_BYTES << len(self._tags) // 1_000:
+            self._send()
+        return len(view)
+
+    def _send(self) -> None:
+        data, self._waiting = bytes(self._waiting), bytearray()
         answer = self._ask("upload_part", self._key, writing=True, Body=data, **self._part(len(data)))
         self._tags.append(answer["ETag"])
 
@@ -259,10 +242,18 @@ class Upload:
         self._tags.append(answer["CopyPartResult"]["ETag"])
 
     def _part(self, size: int) -> dict[str, Any]:
+        if self._id is None:
+            self._id = str(self._ask("create_multipart_upload", self._key, writing=True)["UploadId"])
         self._size += size
         return {"UploadId": self._id, "PartNumber": len(self._tags) + 1}
 
-    def complete(self) -> None:
+    def finish(self) -> None:
+        if self._id is None:
+            self.content = bytes(self._waiting)
+            self._ask("put_object", self._key, writing=True, Body=self.content)
+            return
+        if self._waiting:
+            self._send()
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(self._tags, 1)]
         made = {"UploadId": self._id, "MultipartUpload": {"Parts": parts}}
         try:
@@ -273,15 +264,20 @@ class Upload:
                     return
             raise
 
-    def abort(self) -> None:
-        with suppress(ElasticScanError):  # a garbage collection ends it later
-            self._ask("abort_multipart_upload", self._key, writing=True, UploadId=self._id)
-
     def __enter__(self) -> Upload:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.complete()
-        else:
-            self.abort()
+        try:
+            if kind is None:
+                self.finish()
+        except BaseException:
+            self._abort()
+            raise
+        if kind is not None:
+            self._abort()
+
+    def _abort(self) -> None:
+        if self._id is not None:
+            with suppress(ElasticScanError):  # a garbage collection ends it later
+                self._ask("abort_multipart_upload", self._key, writing=True, UploadId=self._id)

@@ -10,7 +10,8 @@ lies the object's end, with its size:
 
 A name is a hash of bucket and key. Nothing here is trusted: every byte of a sealed file is compared
 with a checksum when it is read, and what differs is forgotten and fetched again (`SealedFile`). What is used
-least goes first. A cache that cannot be written, or is full, is gone on without.
+least goes first. Where there is no such directory, or it cannot be written, the pieces and ends that came
+last are remembered by the process.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE
+from threading import Lock
 from time import time
 
 import pyarrow as pa
 
+from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import COPIES_BYTES
 
@@ -40,20 +44,84 @@ _SIZE_BYTES = 8
 _TOUCH_SECONDS = 600.0  # an extent that was used so lately is not marked as used again
 _SWEEPS = 16  # in the time that as many bytes are written as there may be
 _KEPT_SHARE = 0.9  # of the bound, after a sweep
+_REMEMBERED_BYTES = 24 << 20  # by a process, of all objects
+_MOST_ENDS = 128  # 8 MB
+
+End = tuple[pa.Buffer, int]  # the last bytes of an object, and its size
+
+
+def name_of(bucket: str, key: str) -> str:
+    """Return the name of an object's copies.
+
+    It leaves out the server, which costs more to find out than a read of copies: keys of fragments are never
+    given twice, and what another server's object has in them is found out like other damage.
+    """
+    return hashlib.sha256(f"{bucket}\n{key}".encode()).hexdigest()[:40]
+
+
+class Memory:
+    """The pieces and the ends of objects that came last; in use where there are no copies on the disk."""
+
+    def __init__(self) -> None:
+        self._lock = renewed_in_child(Lock)
+        self._pieces: OrderedDict[tuple[str, int], pa.Buffer] = OrderedDict()
+        self._ends: OrderedDict[str, End] = OrderedDict()
+        self._bytes = 0
+
+    def read_into(self, name: str, offset: int, room: memoryview) -> int:
+        """Put bytes of an object into place, as far as one piece has them; how many came."""
+        with self._lock():
+            for (other, begin), data in reversed(self._pieces.items()):
+                if other == name and begin <= offset < begin + data.size:
+                    part = memoryview(data).cast("B")[offset - begin :][: len(room)]
+                    room[: len(part)] = part
+                    return len(part)
+        return 0
+
+    def missing(self, name: str, begin: int, end: int) -> tuple[int, int]:
+        """Return the range: the little that is remembered was read already."""
+        return begin, end
+
+    def keep(self, name: str, offset: int, data: memoryview) -> None:
+        with self._lock():
+            before = self._pieces.pop((name, offset), None)
+            self._pieces[name, offset] = pa.py_buffer(data)
+            self._bytes += len(data) - (0 if before is None else before.size)
+            while self._bytes > _REMEMBERED_BYTES and len(self._pieces) > 1:
+                self._bytes -= self._pieces.popitem(last=False)[1].size
+
+    def end_of(self, name: str) -> End | None:
+        """Return the last bytes of an object, and its size, once."""
+        with self._lock():
+            return self._ends.pop(name, None)
+
+    def keep_end(self, name: str, end: memoryview, size: int, is_next: bool = False) -> None:
+        """Keep the end of an object that is opened next; others are read when they are opened."""
+        with self._lock():
+            if is_next:
+                self._ends[name] = pa.py_buffer(bytes(end)), size
+            while len(self._ends) > _MOST_ENDS:
+                self._ends.popitem(last=False)
+
+    def forget(self, name: str, begin: int = 0, end: int | None = None) -> bool:
+        """Drop what is remembered of an object."""
+        with self._lock():
+            self._ends.pop(name, None)
+            for key in [key for key in self._pieces if key[0] == name]:
+                self._bytes -= self._pieces.pop(key).size
+        return True
+
+
+MEMORY = Memory()
 
 
 class Copies:
-    """A directory of copies, for this user alone."""
+    """A directory of copies, for this user alone; what it cannot keep is remembered."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._most_bytes = directory, most_bytes
         self._unswept = most_bytes  # bytes written since the last sweep; at first what is there is unknown
         self._is_ours: bool | None = None
-
-    @staticmethod
-    def name(of: str) -> str:
-        """Return the name of an object's copies."""
-        return hashlib.sha256(of.encode()).hexdigest()[:40]
 
     def read_into(self, name: str, offset: int, room: memoryview) -> int:
         """Put bytes of an object into place, up to the first that is not there; how many came."""
@@ -65,7 +133,7 @@ class Copies:
             done += count
             if count < len(part):
                 break
-        return done
+        return done or MEMORY.read_into(name, offset, room)
 
     def _read_extent(self, path: str, at: int, room: memoryview) -> int:
         try:
@@ -105,24 +173,23 @@ class Copies:
             return file.read(_EXTENT_BLOCKS).ljust(_EXTENT_BLOCKS, b"\0")
         return bytes(_EXTENT_BLOCKS)
 
-    def end_of(self, name: str) -> tuple[pa.Buffer, int] | None:
+    def end_of(self, name: str) -> End | None:
         """Return the last bytes of an object, and its size."""
         try:
             with open(self._place(name, _END), "rb") as file:
                 content = file.read()
                 self._use(file.fileno())
         except OSError:
-            return None
+            return MEMORY.end_of(name)
         size = int.from_bytes(content[:_SIZE_BYTES], "little")
         end = pa.py_buffer(content).slice(min(_SIZE_BYTES, len(content)))
         return (end, size) if 0 < end.size <= size else None
 
-    def keep(self, name: str, offset: int, data: memoryview) -> bool:
-        """Keep whole blocks, of which an object's last may be shorter; False if that cannot be."""
+    def keep(self, name: str, offset: int, data: memoryview) -> None:
+        """Keep whole blocks, of which an object's last may be shorter."""
         assert offset % BLOCK_BYTES == 0
-        with suppress(OSError):  # a cache that fails is none
-            if not self._may_write(name):
-                return False
+        with suppress(OSError):
+            self._check_ours(name)
             done = 0
             while done < len(data):
                 extent, at = divmod(offset + done, EXTENT_BYTES)
@@ -130,8 +197,8 @@ class Copies:
                 self._write_extent(self._place(name, str(extent)), at, part)
                 done += len(part)
             self._written(len(data))
-            return True
-        return False
+            return
+        MEMORY.keep(name, offset, data)
 
     @staticmethod
     def _write_extent(path: str, at: int, data: memoryview) -> None:
@@ -145,11 +212,10 @@ class Copies:
         finally:
             os.close(handle)
 
-    def keep_end(self, name: str, end: memoryview, size: int) -> bool:
-        """Keep an object's last bytes, and its size; False if that cannot be."""
+    def keep_end(self, name: str, end: memoryview, size: int, is_next: bool = False) -> None:
+        """Keep an object's last bytes, and its size."""
         with suppress(OSError):
-            if not self._may_write(name):
-                return False
+            self._check_ours(name)
             place = Path(self._place(name, _END))
             unfinished = place.with_name(f"{_END}.{os.getpid()}")
             try:
@@ -159,11 +225,12 @@ class Copies:
                 unfinished.unlink(missing_ok=True)
                 raise
             self._written(len(end))
-            return True
-        return False
+            return
+        MEMORY.keep_end(name, end, size, is_next)
 
     def forget(self, name: str, begin: int = 0, end: int | None = None) -> bool:
         """Drop copies of what bytes [begin, end) are among, or all of an object; False if that cannot be."""
+        MEMORY.forget(name)
         if end is None:
             shutil.rmtree(self._place(name), ignore_errors=True)
             return not Path(self._place(name)).exists()
@@ -183,8 +250,8 @@ class Copies:
         if now - os.fstat(handle).st_mtime > _TOUCH_SECONDS:
             os.utime(handle, (now, now))
 
-    def _may_write(self, name: str) -> bool:
-        """Return whether the directory is private to this user; then it has a place for the object then."""
+    def _check_ours(self, name: str) -> None:
+        """Make a place for an object; raises OSError unless the directory is private to this user."""
         place = self._place(name)
         if self._is_ours is None or (self._is_ours and not Path(place).is_dir()):
             self._directory.mkdir(_PRIVATE, parents=True, exist_ok=True)
@@ -192,7 +259,8 @@ class Copies:
             self._is_ours = state.st_uid == os.geteuid() and not S_IMODE(state.st_mode) & 0o077
             if self._is_ours:
                 Path(place).mkdir(_PRIVATE, parents=True, exist_ok=True)
-        return self._is_ours
+        if not self._is_ours:
+            raise PermissionError(f"{self._directory} is open to others")
 
     def _written(self, count: int) -> None:
         self._unswept += count
@@ -228,11 +296,11 @@ def _entries(directory: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
     return []
 
 
-_opened: dict[tuple[str | None, ...], Copies | None] = {}
+_opened: dict[tuple[str | None, ...], Copies | Memory] = {}
 
 
-def copies_here() -> Copies | None:
-    """Return the copies shared by the user's processes; None where the environment disables them.
+def copies_here() -> Copies | Memory:
+    """Return the copies shared by the user's processes; `MEMORY` where the environment disables them.
 
     Raises:
         InvalidOption: `ELASTICSCAN_CACHE_BYTES` is no number of bytes.
@@ -243,9 +311,9 @@ def copies_here() -> Copies | None:
     return _opened[message]
 
 
-def _open(directory: str | None, bound: str | None, caches: str | None, _home: str | None) -> Copies | None:
+def _open(directory: str | None, bound: str | None, caches: str | None, _home: str | None) -> Copies | Memory:
     if directory is not None and directory.strip().lower() in ("", "off"):
-        return None
+        return MEMORY
     if bound is not None and not (bound.isascii() and bound.isdigit()):
         raise InvalidOption(
             f"{BOUND} is {bound!r}, which is no number of bytes; 8589934592 are 8 GiB", option=BOUND

@@ -12,11 +12,9 @@ from urllib.parse import unquote, urlsplit
 from elasticscan.base.errors import FragmentMissing, InvalidOption
 from elasticscan.base.redaction import shown
 from elasticscan.storage.disk import OpenFile
-from elasticscan.storage.objects.bucket import Bucket, Upload
-from elasticscan.storage.objects.copies import copies_here
+from elasticscan.storage.objects.bucket import Bucket
 from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, fetch_ends, keep_whole
 
-PART_BYTES = 8 << 20
 _UNFINISHED, _UNCHANGING = ".unfinished", ".arrow"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
@@ -58,23 +56,21 @@ class ObjectDisk:
 
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
-        file = _NewObject(self._bucket, self._prefix + path)
-        try:
+        key = self._prefix + path
+        with self._bucket.upload(key) as file:
             yield file
-            file.finish()
-        except BaseException:
-            file.abort()
-            raise
+        if file.content and key.endswith(_UNCHANGING):
+            keep_whole(self._bucket, key, file.content)
 
     def open(self, path: str) -> OpenFile:
         if self._cached and path.endswith(_UNCHANGING):
-            return CopiedObject(self._bucket, self._prefix + path, copies_here(), self._stride)
+            return CopiedObject(self._bucket, self._prefix + path, self._stride)
         return Object(self._bucket, self._prefix + path)
 
     def expect(self, paths: Sequence[str]) -> None:
         if self._cached:
             keys = [self._prefix + path for path in paths if path.endswith(_UNCHANGING)]
-            fetch_ends(self._bucket, keys, copies_here())
+            fetch_ends(self._bucket, keys)
 
     def delete(self, path: str) -> None:
         if path.endswith(_UNFINISHED):
@@ -102,43 +98,3 @@ class ObjectDisk:
         for other, upload, _ in self._bucket.uploads(key):
             if other == key:
                 self._bucket.abort(key, upload)
-
-
-class _NewObject:
-    """An object that is being written: kept until it is worth a part, sent in one piece when it is small."""
-
-    def __init__(self, bucket: Bucket, key: str) -> None:
-        self._bucket, self._key = bucket, key
-        self._upload: Upload | None = None
-        self._parts = 0
-        self._waiting = bytearray()
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        self._waiting += view
-        # An upload has 10,000 parts at most: later ones are larger.
-        if len(self._waiting) >= PART_BYTES << self._parts // 1_000:
-            if self._upload is None:
-                self._upload = self._bucket.upload(self._key)
-            self._send(self._upload)
-        return len(view)
-
-    def _send(self, upload: Upload) -> None:
-        upload.send(bytes(self._waiting))
-        self._parts += 1
-        self._waiting.clear()
-
-    def finish(self) -> None:
-        if self._upload is None:
-            content = bytes(self._waiting)
-            self._bucket.put(self._key, content)
-            if self._key.endswith(_UNCHANGING):
-                keep_whole(self._bucket, self._key, copies_here(), content)
-            return
-        if self._waiting:
-            self._send(self._upload)
-        self._upload.complete()
-
-    def abort(self) -> None:
-        if self._upload is not None:
-            self._upload.abort()

@@ -5,28 +5,23 @@ copies on the local disk, or fetched, with the blocks alongside it that are expe
 goes on where the last range ended, twice, is taken for a scan: ranges become long, and the next one is
 fetched while this one is read. A scan that comes to its next object begins with a long one there. Of a range
 only those parts are fetched that the reader expects to need, if it has said so, each by a request.
-
-What comes is handed on piece by piece, so a range lies in memory only where there are no copies.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from mmap import mmap
 from threading import BoundedSemaphore, Lock, Thread
 
 import pyarrow as pa
 
 from elasticscan.base.concurrency import parallel, renewed_in_child
 from elasticscan.base.errors import ElasticScanError, FragmentMissing
-from elasticscan.storage.disk import OpenFile
+from elasticscan.storage.disk import OpenFile, Parts
 from elasticscan.storage.disk_errors import cut_file
 from elasticscan.storage.objects.bucket import Bucket
-from elasticscan.storage.objects.copies import BLOCK_BYTES, Copies
-from elasticscan.storage.parts import Parts
+from elasticscan.storage.objects.copies import BLOCK_BYTES, MEMORY, copies_here, name_of
 
 TAIL_BYTES = 64 << 10
 # Requests alongside each other; two ranges ahead of time, and who reads, leave some of 16 connections.
@@ -34,8 +29,6 @@ MOST_AT_ONCE = 6
 STRETCH_BYTES = 12 << 20  # of a scan; a whole number of blocks
 _SECOND_BYTES = 1 << 20  # where a scan may begin
 _NEAR_BYTES = 1 << 20  # who leaves out so little still scans
-_REMEMBERED_BYTES = 2 * STRETCH_BYTES  # by a process, of all objects
-_MOST_ENDS = 128  # 8 MB
 _NO_ROOM = memoryview(b"")
 _AHEAD = 2  # ranges that a process fetches ahead of time
 
@@ -75,88 +68,25 @@ class Object(OpenFile):
         return True
 
 
-class _Memory:
-    """The pieces of objects that came last."""
-
-    def __init__(self) -> None:
-        self._lock = renewed_in_child(Lock)
-        self._pieces: OrderedDict[tuple[str, int], pa.Buffer] = OrderedDict()
-        self._bytes = 0
-
-    def add(self, name: str, begin: int, data: pa.Buffer) -> None:
-        with self._lock():
-            before = self._pieces.pop((name, begin), None)
-            self._pieces[name, begin] = data
-            self._bytes += data.size - (0 if before is None else before.size)
-            while self._bytes > _REMEMBERED_BYTES and len(self._pieces) > 1:
-                self._bytes -= self._pieces.popitem(last=False)[1].size
-
-    def copy(self, name: str, offset: int, room: memoryview) -> int:
-        """Put bytes of an object into place, as far as one piece has them; how many came."""
-        with self._lock():
-            for (other, begin), data in reversed(self._pieces.items()):
-                if other == name and begin <= offset < begin + data.size:
-                    part = memoryview(data).cast("B")[offset - begin :][: len(room)]
-                    room[: len(part)] = part
-                    return len(part)
-        return 0
-
-    def forget(self, name: str) -> None:
-        with self._lock():
-            for key in [key for key in self._pieces if key[0] == name]:
-                self._bytes -= self._pieces.pop(key).size
-
-
-class _Ends:
-    """The ends of objects that are opened next, where no copies can be kept; the newest of them."""
-
-    def __init__(self) -> None:
-        self._lock = renewed_in_child(Lock)
-        self._ends: OrderedDict[str, tuple[pa.Buffer, int]] = OrderedDict()
-
-    def put(self, name: str, end: pa.Buffer, size: int) -> None:
-        with self._lock():
-            self._ends[name] = end, size
-            while len(self._ends) > _MOST_ENDS:
-                self._ends.popitem(last=False)
-
-    def take(self, name: str) -> tuple[pa.Buffer, int] | None:
-        with self._lock():
-            return self._ends.pop(name, None)
-
-
-_memory, _ends = _Memory(), _Ends()
-
-
 _places = renewed_in_child(lambda: BoundedSemaphore(_AHEAD))
 
 
-def name_of(bucket: Bucket, key: str) -> str:
-    """Return the name of an object in its bucket.
-
-    It leaves out the server, which costs more to find out than a read of copies: keys of fragments are never
-    given twice, and what another server's object has in them is found out like other damage.
-    """
-    return f"{bucket.name}\n{key}"
-
-
-def keep_whole(bucket: Bucket, key: str, copies: Copies | None, content: bytes) -> None:
+def keep_whole(bucket: Bucket, key: str, content: bytes) -> None:
     """Keep a copy of a small object that was just written: its writer often reads it next."""
-    if copies is not None and 0 < len(content) <= TAIL_BYTES:
-        copies.keep_end(copies.name(name_of(bucket, key)), memoryview(content), len(content))
+    if 0 < len(content) <= TAIL_BYTES:
+        copies_here().keep_end(name_of(bucket.name, key), memoryview(content), len(content))
 
 
-def fetch_ends(bucket: Bucket, keys: Sequence[str], copies: Copies | None) -> None:
+def fetch_ends(bucket: Bucket, keys: Sequence[str]) -> None:
     """Fetch the ends of objects that are opened next, some at once; one that is not there is left out."""
+    copies = copies_here()
 
     def fetch(key: str) -> None:
-        name = name_of(bucket, key)
-        copy = "" if copies is None else copies.name(name)
-        if copies is None or copies.end_of(copy) is None:
+        name = name_of(bucket.name, key)
+        if copies.end_of(name) is None:
             with suppress(FragmentMissing):  # opening it raises the error
                 end, size = read_end(bucket, key)
-                if copies is None or not copies.keep_end(copy, memoryview(end).cast("B"), size):
-                    _ends.put(name, end, size)
+                copies.keep_end(name, memoryview(end).cast("B"), size, is_next=True)
 
     parallel(fetch, keys, MOST_AT_ONCE)
 
@@ -173,17 +103,11 @@ class Stride:
 
 
 class CopiedObject(Object):
-    """An object of which parts are kept nearer; threads may share it.
+    """An object of which parts are kept nearer; threads may share it. `stride` is that of the whole shard."""
 
-    Args:
-        copies: on the local disk, if there are any.
-        stride: of all objects of the shard.
-    """
-
-    def __init__(self, bucket: Bucket, key: str, copies: Copies | None, stride: Stride) -> None:
-        self._copies, self._stride = copies, stride
-        self._name = name_of(bucket, key)
-        self._copy = "" if copies is None else copies.name(self._name)
+    def __init__(self, bucket: Bucket, key: str, stride: Stride) -> None:
+        self._copies, self._stride = copies_here(), stride
+        self._name = name_of(bucket.name, key)
         self._expected = (0, 0)
         self._parts: Parts | None = None
         self._reached: int | None = None  # where the last range ended
@@ -193,13 +117,10 @@ class CopiedObject(Object):
         super().__init__(bucket, key)
 
     def _end(self) -> tuple[pa.Buffer, int]:
-        kept = _ends.take(self._name)
-        if kept is None and self._copies is not None:
-            kept = self._copies.end_of(self._copy)
+        kept = self._copies.end_of(self._name)
         if kept is None:
             kept = super()._end()
-            if self._copies is not None:
-                self._copies.keep_end(self._copy, memoryview(kept[0]).cast("B"), kept[1])
+            self._copies.keep_end(self._name, memoryview(kept[0]).cast("B"), kept[1])
         return kept
 
     def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
@@ -208,9 +129,8 @@ class CopiedObject(Object):
     def forget(self, begin: int = 0, end: int | None = None) -> bool:
         if end is not None and end > self._data_bytes:  # the damage may lie in the end, which has data, too
             end = None
-        if self._copies is not None and not self._copies.forget(self._copy, begin, end):
-            self._copies = None  # they stay as they are: read past them
-        _memory.forget(self._name)
+        if not self._copies.forget(self._name, begin, end):
+            self._copies = MEMORY  # they stay as they are: read past them
         self._ahead = None
         return super().forget(begin, end)
 
@@ -229,13 +149,9 @@ class CopiedObject(Object):
     def _take(self, offset: int, room: memoryview) -> int:
         """Put bytes that are near into place, up to the first that is not; how many came."""
         done = 0
-        while done < len(room) and (count := self._take_piece(offset + done, room[done:])):
+        while done < len(room) and (count := self._copies.read_into(self._name, offset + done, room[done:])):
             done += count
         return done
-
-    def _take_piece(self, offset: int, room: memoryview) -> int:
-        count = 0 if self._copies is None else self._copies.read_into(self._copy, offset, room)
-        return count or _memory.copy(self._name, offset, room)
 
     def _go_on(self, offset: int, room: memoryview) -> int:
         """Fetch the range that begins at a place, and put bytes of it into place; how many came."""
@@ -282,22 +198,14 @@ class CopiedObject(Object):
         self._fetch(begin, end, offset, room)
 
     def _fetch(self, begin: int, end: int, offset: int = 0, room: memoryview = _NO_ROOM) -> None:
-        """Fetch whole blocks; put what belongs to a place in memory there.
-
-        They are copied to the local disk, or else remembered for a while.
-        """
-
-        def take(at: int, piece: memoryview) -> None:
-            low, high = max(at, offset), min(at + len(piece), offset + len(room))
-            if low < high:
-                room[low - offset : high - offset] = piece[low - at : high - at]
-            copies = self._copies
-            if copies is None or not copies.keep(self._copy, at, piece):
-                own = mmap(-1, len(piece))  # the system's, which has it back at once
-                own.write(piece)
-                _memory.add(self._name, at, pa.py_buffer(own))
-
-        self._bucket.fetch(self._key, begin, end, take)
+        """Fetch whole blocks, and keep them; put what belongs to a place in memory there."""
+        data = memoryview(self._bucket.read(self._key, f"{begin}-{end - 1}")[0]).cast("B")
+        if len(data) < end - begin:
+            raise cut_file(self._key, begin, end - begin)
+        low, high = max(begin, offset), min(end, offset + len(room))
+        if low < high:
+            room[low - offset : high - offset] = data[low - begin : high - begin]
+        self._copies.keep(self._name, begin, data)
 
     def _fetch_ahead(self, begin: int) -> None:
         free = _places()
@@ -306,8 +214,7 @@ class CopiedObject(Object):
         parts = [(begin, min(begin + STRETCH_BYTES, self._data_bytes))]
         if self._parts is not None:
             parts = self._parts.after(begin, self._data_bytes, STRETCH_BYTES)
-        if self._copies is not None:
-            parts = [self._copies.missing(self._copy, *part) for part in parts]
+        parts = [self._copies.missing(self._name, *part) for part in parts]
         parts = [(low, high) for low, high in parts if low < high]
         if not parts:
             free.release()

@@ -24,52 +24,37 @@ from elasticscan.storage.disk_errors import missing_file
 # What a request can end with that may go well when it is sent again.
 FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
 
-_BUSY = frozenset(
-    {
-        "InternalError",
-        "OperationAborted",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "ServiceUnavailable",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-    }
-)
+_BUSY = frozenset({"OperationAborted", "RequestTimeout", "SlowDown"})
 _OUTDATED = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 )
 _SET = "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, where this process runs"
+_REGION = "the bucket is in another region; set AWS_REGION to it"
+_RENEW = f"the credentials have expired; renew them: {_SET}"
 _REFUSED = {
     "AccessDenied": "its credentials may not do this; let them get, put, delete and list objects, and list "
     "and abort multipart uploads, below the prefix (what may not be listed hides which files are missing)",
     "InvalidAccessKeyId": f"the server does not know the access key; correct {_SET}",
     "SignatureDoesNotMatch": f"the secret key is not that of the access key; correct {_SET}",
-    "ExpiredToken": f"the credentials have expired; renew them: {_SET}",
-    "InvalidToken": f"the session token is not valid; renew it: {_SET}",
+    "ExpiredToken": _RENEW,
+    "InvalidToken": _RENEW,
     "NoSuchBucket": "there is no such bucket; make it, or correct AWS_ENDPOINT_URL or the root",
-    "AllAccessDisabled": "the bucket was disabled; ask its owner",
-    "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
-    "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
-    "IllegalLocationConstraintException": "the bucket is in another region; set AWS_REGION to it",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "301": _REGION,
     "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
-    "InvalidObjectState": "the object is in an archive; restore it, and keep archive rules off this prefix",
     "403": "its credentials may not do this, or are not valid; look at the bucket's policy",
-    "301": "the bucket is in another region; set AWS_REGION to it",
 }
+_TLS = "its certificate is not trusted, or it speaks no TLS; set AWS_CA_BUNDLE, or write http:// for https://"
 _UNSENT: tuple[tuple[type[BotoCoreError], str], ...] = (
     (NoCredentialsError, f"there are no credentials; set {_SET}"),
     (PartialCredentialsError, f"a part of the credentials is missing; set {_SET}"),
     (ProfileNotFound, "there is no such profile; correct AWS_PROFILE, or make it with `aws configure`"),
     (
         CredentialRetrievalError,
-        "the credentials cannot be fetched; see what gives them out (a role, a login)",
+        "the credentials cannot be fetched; see who gives them out (a role, a login)",
     ),
-    (
-        SSLError,
-        "its certificate is not trusted, or it speaks no TLS; set AWS_CA_BUNDLE, or write http:// for https://",
-    ),
+    (SSLError, _TLS),
     (InvalidRegionError, "AWS_REGION is no region; correct it"),
     (NoRegionError, "no region is set; set AWS_REGION (any, for a server of your own)"),
 )

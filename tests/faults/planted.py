@@ -49,15 +49,14 @@ from elasticscan.storage import (
     copy_slots,
     copying,
     fragment,
-    listed,
     lookup,
     pages,
+    point_reads,
 )
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
-from elasticscan.storage.view import View
 from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import mover, owners
@@ -473,8 +472,7 @@ def _copying_with(patch: Patch, keep: Callable[[Bounds], Keep]) -> None:
 
 @fault("programs", "a mover carries tombstones", style="compaction below movers")
 def mover_forgets_tombstones(patch: Patch) -> None:
-    whole, retained = copying._Copy._whole, copying._Copy._retained
-    patch.setattr(copying._Copy, "_whole", lambda self, f: not f.tombstones and whole(self, f))
+    retained = copying._Copy._retained
     patch.setattr(
         copying._Copy,
         "_retained",
@@ -859,8 +857,8 @@ def slots_go_on_behind_the_lowest_position(patch: Patch) -> None:
 def key_ranges_end_before_slots_do(patch: Patch) -> None:
     honest = fragment.FragmentReader.first_row
 
-    def one_less(self: Any, slot: int, low: bytes | None, primary_key: Any) -> int:
-        return max(honest(self, slot, low, primary_key) - (low is None), 0)
+    def one_less(self: Any, slot: int, low: bytes | None) -> int:
+        return max(honest(self, slot, low) - (low is None), 0)
 
     patch.setattr(fragment.FragmentReader, "first_row", one_less)
 
@@ -881,15 +879,14 @@ def moved_rows_are_not_got(patch: Patch) -> None:
 
 @fault("programs", "older fragments are asked for keys that the newest does not have", style="by key")
 def only_the_newest_fragment_is_asked_for_keys(patch: Patch) -> None:
-    honest = listed._find_newest
+    honest = point_reads._find_newest
 
-    def in_the_newest(source: PageSource, *rest: Any) -> Any:
-        fragments = source.view.fragments
+    def in_the_newest(source: PageSource, fragments: Sequence[Fragment], *rest: Any) -> Any:
         first = max(range(len(fragments)), key=lambda number: fragments[number].max_commit, default=0)
-        owners, rows = honest(replace(source, view=View(fragments[first : first + 1])), *rest)
+        owners, rows = honest(source, fragments[first : first + 1], *rest)
         return np.where(owners >= 0, first, -1), rows
 
-    patch.setattr(listed, "_find_newest", in_the_newest)
+    patch.setattr(point_reads, "_find_newest", in_the_newest)
 
 
 @fault("programs", "a filter has every key of its fragment", style="by key")

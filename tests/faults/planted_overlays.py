@@ -72,12 +72,12 @@ def overlays_share_batches_whatever_lies_over_them(patch: Patch) -> None:
 
 @fault("programs", "nothing is laid over a fragment whose own rows say that a key was deleted")
 def rows_are_laid_over_tombstones(patch: Patch) -> None:
-    honest = view._stretches_of
+    honest = view._slot_ranges_of
 
     def careless(fragments: Sequence[Fragment], *args: Any) -> tuple[view.SlotRange, ...]:
         return honest([dataclasses.replace(fragment, tombstones=0) for fragment in fragments], *args)
 
-    patch.setattr(view, "_stretches_of", careless)
+    patch.setattr(view, "_slot_ranges_of", careless)
 
 
 @fault("programs", "rows of slots between those that are asked for stay where they are")

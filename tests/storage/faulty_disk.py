@@ -1,6 +1,6 @@
 """The lying twin of a disk: what it says of its files need not be so.
 
-It is full after some bytes, tears files, fails at any call, dies before a rename, flips bits, reads short,
+It is full after some bytes, tears files, fails at any call, flips bits, reads short,
 gives the content of yesterday or of another file, loses what it acknowledged when the power goes, and its
 mount vanishes and comes back.
 """
@@ -8,26 +8,21 @@ mount vanishes and comes back.
 from __future__ import annotations
 
 import errno
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
-from elasticscan.storage.disk import Disk, MemoryDisk, OpenFile
+from elasticscan.storage.disk import Disk, OpenFile, Parts
 from elasticscan.storage.disk_errors import disk_error
-from elasticscan.storage.parts import Parts
+from tests.storage.memory_disk import MemoryDisk
 
 AfterPowerCut = Literal["gone", "zeros", "short"]
 
 
-class Crashed(BaseException):
-    """The process died here; nothing behind this point may run, so nobody catches it by name."""
-
-
-class FaultyDisk:
+class FaultyDisk(Disk):
     """Any disk, with faults.
 
     Attributes:
@@ -49,12 +44,10 @@ class FaultyDisk:
         flushes: false when files are acknowledged that are not on the disk yet; see `cut_power`.
         vanished: the mount is "gone" with its root, or "empty": the directory below it shows, and takes
             what is written meanwhile.
-        crash_before_rename: die when a file is complete, before it gets its name.
-        operations: how often each operation was called.
     """
 
     def __init__(self, disk: Disk) -> None:
-        self.disk = disk
+        self.disk, self.is_far = disk, disk.is_far
         self.full_after: int | None = None
         self.tear_after: int | None = None
         self.raise_at: dict[str, BaseException] = {}
@@ -62,25 +55,15 @@ class FaultyDisk:
         self.error: BaseException = OSError(errno.EIO, "Input/output error")
         self.raise_at_call: dict[str, int] = {}
         self.raise_always: set[str] = set()
-        self.crash_before_rename = False
         self.flips: dict[str, set[int]] = {}
         self.flips_once: dict[str, set[int]] = {}
         self.stale: dict[str, bytes] = {}
         self.short_reads = 0
         self.flushes = True
         self.vanished: Literal["gone", "empty"] | None = None
-        self.operations: Counter[str] = Counter()
         self.written = 0
         self._unflushed: dict[str, bytes | None] = {}  # what was under these paths when they were written
         self._below = MemoryDisk()
-
-    @property
-    def is_far(self) -> bool:
-        return self.disk.is_far
-
-    @property
-    def uncached(self) -> Disk:
-        return self
 
     def content(self, path: str) -> bytes:
         """What is really there, whatever the faults."""
@@ -127,7 +110,6 @@ class FaultyDisk:
             raise disk_error(error, "faulty", None, writing=name not in ("open", "read_at", "list"))
 
     def _operate(self, name: str) -> None:
-        self.operations[name] += 1
         if self.raise_at_operation is not None:
             self.raise_at_operation -= 1
             if self.raise_at_operation == 0:
@@ -146,8 +128,6 @@ class FaultyDisk:
             with disk.create(path) as file:
                 yield _FaultyFile(self, file)
                 self.fail("finish")
-                if self.crash_before_rename:
-                    raise Crashed
             if not self.flushes:
                 self._unflushed.setdefault(path, before)
         except OSError as error:
@@ -166,9 +146,6 @@ class FaultyDisk:
             return self.content(path)
         except FragmentDamaged:
             return None
-
-    def expect(self, paths: Sequence[str]) -> None:
-        pass
 
     def delete(self, path: str) -> None:
         self._operate("delete")
@@ -191,7 +168,7 @@ class FaultyDisk:
         return self._there().list()
 
 
-class _FaultyReads:
+class _FaultyReads(OpenFile):
     """A file that was opened before its disk began to fail fails with it."""
 
     def __init__(self, owner: FaultyDisk, path: str, file: OpenFile) -> None:
@@ -202,7 +179,6 @@ class _FaultyReads:
 
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         owner, path = self._owner, self._path
-        owner.operations["read_at"] += 1
         owner.fail("read_at")
         if owner.vanished is not None:
             raise disk_error(OSError(errno.EIO, "Input/output error"), "faulty", None, writing=False)

@@ -21,7 +21,7 @@ from elasticscan.base.value_keys import END, encode_value, encode_values, index_
 from elasticscan.metadata import HASH, SORTED, Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors
 from elasticscan.storage.copying import Destination, Keep
-from elasticscan.storage.disk import Disk, MemoryDisk
+from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
@@ -37,6 +37,7 @@ from elasticscan.storage.indexes.run import RunReader, build_runs
 from elasticscan.storage.pages import PageSource
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN, copy_all
 
 Key = tuple[Any, ...]

@@ -13,7 +13,6 @@ import pytest
 
 from elasticscan.base.errors import SchemaMismatch
 from elasticscan.storage.conform import batches_of, conform
-from elasticscan.store import Store
 
 
 def written(column: pa.Array, kind: pa.DataType, nullable: bool = True) -> pa.Array:
@@ -216,65 +215,12 @@ def test_nulls_around_values_are_no_nulls_inside_them(values: list[Any], kind: p
     assert written(of([values[0], *values], kind).slice(1), kind).to_pylist() == values
 
 
-def test_a_slice_is_judged_by_its_own_rows() -> None:
-    column = of([[None], [1]], pa.list_(required))
-    assert written(column.slice(1), column.type).to_pylist() == [[1]]
-
-
 def test_text_that_is_not_utf_8_is_refused() -> None:
     """A reader would take it for damage, and filters could not be evaluated."""
     offsets = of([0, 1], pa.int32()).buffers()[1]
     column = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
     with pytest.raises(SchemaMismatch, match="UTF-8"):
         written(column, pa.string())
-
-
-# ----------------------------------------------------------------------------------------- every type
-
-KEPT: list[tuple[pa.DataType, Any]] = [
-    (pa.bool_(), True),
-    (pa.uint64(), (1 << 64) - 1),
-    (pa.float16(), 1.5),
-    (pa.decimal32(5, 1), point),
-    (pa.decimal128(38, 1), point),
-    (pa.decimal256(50, 1), point),
-    (pa.date64(), instant.date()),
-    (pa.time32("s"), instant.time()),
-    (pa.time64("us"), instant.time()),
-    (pa.timestamp("ns"), instant),
-    (pa.duration("us"), datetime.timedelta(seconds=3)),
-    (pa.month_day_nano_interval(), pa.MonthDayNano([1, 2, 3])),
-    (pa.large_string(), "ä"),
-    (pa.large_binary(), b"\xff"),
-    (pa.binary(3), b"abc"),
-    (pa.list_(pa.int8()), [1, None]),
-    (pa.large_list(pa.int8()), [1]),
-    (pa.list_(pa.int8(), 2), [1, None]),
-    (pa.list_view(pa.int8()), [1]),
-    (pa.large_list_view(pa.int8()), [1]),
-    (a_struct, {"a": 1, "b": None}),
-    (pa.struct([]), {}),
-    (a_map, [("k", 1)]),
-    (pa.list_(pa.struct([("x", pa.list_(pa.string()))])), [{"x": ["q", None]}]),
-]
-
-
-@pytest.mark.parametrize(("kind", "value"), KEPT, ids=str)
-def test_values_of_every_type_a_table_takes_come_back(tmp_path: Any, kind: pa.DataType, value: Any) -> None:
-    with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16) as store:
-        store.create_table("t", pa.schema([("id", pa.int64()), ("v", kind)]), ["id"])
-        values = pa.array([value, None] * 10, kind)
-        store.table("t").upsert(pa.table({"id": range(20), "v": values}))
-        store.table("t").upsert(pa.table({"id": range(5), "v": values.slice(0, 5)}))
-        store.table("t").delete(pa.table({"id": [7]}))
-        for _ in range(2):
-            for page_bytes in (1, 50, 1 << 20):
-                found = store.table("t").scan(page_rows=7, page_bytes=page_bytes).to_table()
-                rows_found = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
-                expected = dict(enumerate(values.to_pylist()))
-                del expected[7]
-                assert rows_found == expected
-            store.table("t").compact()
 
 
 # ---------------------------------------------------------------------------------------- what to hand in

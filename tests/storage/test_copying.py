@@ -14,14 +14,13 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
-from elasticscan.storage.counting import most_rows
-from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
-from elasticscan.storage.view import View
+from elasticscan.storage.view import View, most_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
@@ -33,7 +32,6 @@ from tests.storage.versions import (
     keys_of,
     request_of,
     table_of,
-    visible,
 )
 
 SEEDS = st.integers(0, 1 << 32)
@@ -239,23 +237,6 @@ def test_nothing_to_copy_makes_no_file() -> None:
     assert disk.list() == []
 
 
-def test_a_table_whose_rows_were_all_deleted_before_the_horizon_compacts_to_nothing() -> None:
-    shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, None) for k in range(20)])
-    disk = MemoryDisk()
-    keep, to = Keep(2, True), Destination(disk, 1, ORIGIN)
-    assert copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(0, 2), keep, to) == []
-    assert disk.list() == []
-
-
-def test_a_tombstone_after_the_horizon_stays_with_what_it_hides() -> None:
-    shelf = shelf_of([(1, 1, "a")], [(1, 2, None)])
-    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
-    copied = copy_all(shelf.source(), slots, Bounds(0, 2), Keep(1, True), to)
-    assert copied is not None
-    assert [(v.commit, v.value) for v in versions_in(copied, shelf)] == [(2, None), (1, "a")]
-    assert not copied.staged.unique
-
-
 def test_one_version_of_each_key_is_called_unique() -> None:
     shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, "b") for k in range(10)])
     slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
@@ -276,11 +257,6 @@ def test_different_keys_in_two_fragments_of_one_write_are_fine() -> None:
     check_keys_differ(
         shelf_of([(k, 1, "a") for k in range(30)], [(k, 1, "b") for k in range(30, 60)]).source()
     )
-
-
-def test_rows_of_a_copy_are_visible_as_the_source_has_them() -> None:
-    shelf = shelf_of([(k, 1, "a") for k in range(9)], [(3, 2, "b"), (4, 2, None)])
-    assert visible(shelf.versions(), 0, 2) == visible_through(shelf, shelf.fragments, 0, 2)
 
 
 def test_a_version_that_is_there_twice_is_not_taken_for_history() -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -27,7 +26,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import OPEN_FILES, Disk, LocalDisk, MemoryDisk, MemoryFile
+from elasticscan.storage.disk import OPEN_FILES, Disk, LocalDisk, MemoryFile, open_disk
 from elasticscan.storage.fragment import (
     SLOT,
     FragmentReader,
@@ -36,13 +35,12 @@ from elasticscan.storage.fragment import (
     is_fragment_path,
     write_fragment,
 )
-from elasticscan.storage.places import open_disk
 from elasticscan.storage.sealed_file import digest_of, read_manifest, verify_file
 from elasticscan.store import Store, stage
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
-from tests.base.small_disks import small_disk
-from tests.storage.faulty_disk import Crashed, FaultyDisk
+from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
 PATH = "t1/a.arrow"
@@ -166,7 +164,7 @@ def test_nothing_is_seen_under_the_path_before_the_block_ends(made: Made) -> Non
             made.disk.open(PATH)
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), Crashed()])
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 def test_nothing_stays_when_the_block_raises(made: Made, error: BaseException) -> None:
     with pytest.raises(type(error)):
         fail_while_writing(made.disk, error)
@@ -285,8 +283,8 @@ def small_fragment(disk: Disk, compression: str | None = None) -> StagedFragment
 def read_fragment(disk: Disk, staged: StagedFragment) -> list[Any]:
     reader = FragmentReader(disk, staged.path, ["k", "v"], staged.seal)
     for slot in range(4):
-        reader.seek(slot, None, ())
-        reader.seek(slot, b"\x80", ["k"])
+        reader.seek(slot, None)
+        reader.seek(slot, b"\x80")
     return [row for batch in reader for row in batch.to_pylist()]
 
 
@@ -365,45 +363,6 @@ def test_every_flipped_bit_is_reported_as_damage(
         content[at] ^= bit
     disk.files[staged.path] = bytes(content)
     assert len(read_fragment(disk, staged)) == 90
-
-
-def large_fragment(disk: Disk) -> StagedFragment:
-    """Some 2 MiB in several record batches, so that much of it is never read at once."""
-    table = pa.schema([("k", pa.int64()), ("v", pa.string()), ("w", pa.int64())])
-    schema = fragment_schema(table, False, False)
-    count = 60_000
-    columns = [pa.array(range(count)), pa.array([f"{n:09}" for n in range(count)]), pa.array(range(count))]
-    slots = pa.array(np.arange(count) // 10_000, pa.uint16())
-    rows = pa.RecordBatch.from_arrays([*columns, slots], schema=schema)
-    info = TableInfo(1, "t", table, ("k",), ("k",), None, 0, 0)
-    return write_fragment(FragmentTarget(disk, 1, info, schema, ORIGIN), SlotSet.span(0, 6), [rows])
-
-
-def test_a_flipped_bit_is_reported_as_damage_by_whoever_reads_its_column(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Others may read on: a scan of one column does not look at all of a file."""
-    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 20_000)
-    disk, rng = MemoryDisk(), random.Random(5)
-    staged = large_fragment(disk)
-    whole = pa.Table.from_batches(FragmentReader(disk, staged.path, ["k", "v", "w"], staged.seal))
-    intact = disk.files[staged.path]
-    content, found = bytearray(intact), 0
-    for _ in range(150):
-        at = rng.randrange(len(content))
-        content[at] ^= 1 << rng.randrange(8)
-        disk.files[staged.path] = bytes(content)
-        for columns in (["k", "v", "w"], ["k"], ["w"]):
-            try:
-                reader = FragmentReader(disk, staged.path, columns, staged.seal)
-                read_columns = pa.Table.from_batches(reader)
-            except FragmentDamaged:
-                found += 1
-            else:
-                assert len(columns) == 1
-                assert read_columns == whole.select(read_columns.column_names)
-        content[:] = intact
-    assert found > 150
 
 
 def test_any_arrow_reader_takes_a_sealed_file(made: Made, fragment: StagedFragment) -> None:
@@ -498,6 +457,18 @@ def test_memory_that_runs_out_while_writing_is_no_fault_of_the_disk(tmp_path: Pa
     with pytest.raises(OutOfResources, match="memory"):
         fail_while_writing(disk, pa.ArrowMemoryError("malloc of size 64 failed"))
     assert disk.list() == []
+
+
+def large_fragment(disk: Disk) -> StagedFragment:
+    """Some 2 MiB in several record batches, so that much of it is never read at once."""
+    table = pa.schema([("k", pa.int64()), ("v", pa.string()), ("w", pa.int64())])
+    schema = fragment_schema(table, False, False)
+    count = 60_000
+    columns = [pa.array(range(count)), pa.array([f"{n:09}" for n in range(count)]), pa.array(range(count))]
+    slots = pa.array([n // 10_000 for n in range(count)], pa.uint16())
+    rows = pa.RecordBatch.from_arrays([*columns, slots], schema=schema)
+    info = TableInfo(1, "t", table, ("k",), ("k",), None, 0, 0)
+    return write_fragment(FragmentTarget(disk, 1, info, schema, ORIGIN), SlotSet.span(0, 6), [rows])
 
 
 def test_memory_that_runs_out_while_reading_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,54 +580,6 @@ def test_a_write_that_fails_at_any_operation_of_a_disk_leaves_the_store_as_it_wa
             pytest.fail("a write never got through")
         disks["a"].raise_at_operation = None
         assert values_in(store) == before
-        assert store.verify() == []
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_process_that_dies_before_the_rename_leaves_only_garbage(tmp_path: Path) -> None:
-    with faulty_store(tmp_path) as (store, disks):
-        before = values_in(store)
-        disks["b"].crash_before_rename = True
-        with pytest.raises(Crashed):
-            store.table("t").upsert(rows_of(range(300), "new"))
-        disks["b"].crash_before_rename = False
-        with Store.open(tmp_path / "store") as again:
-            assert values_in(again) == before
-            assert again.verify() == []
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_torn_file_is_found_when_it_is_read_and_by_verify(tmp_path: Path) -> None:
-    with faulty_store(tmp_path) as (store, disks):
-        disks["a"].tear_after = 600  # the marker is shorter
-        store.table("t").upsert(rows_of(range(100), "torn"))
-        with pytest.raises(FragmentDamaged, match="bytes instead of"):
-            values_in(store)
-        assert len(store.verify()) == 1
-
-
-@pytest.fixture
-def small_mount(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one megabyte, where a test may make one."""
-    with small_disk(tmp_path / "small", 1) as where:
-        yield where
-
-
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_disk_that_is_really_full_leaves_the_store_as_it_was(
-    tmp_path: Path, small_mount: Path, prefix: str
-) -> None:
-    shards = {"a": str(tmp_path / "a"), "b": f"{prefix}{small_mount}/b"}
-    with Store.create(tmp_path / "store", shards, tablets=4, slots=16) as store:
-        store.create_table("t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"])
-        store.table("t").upsert(rows_of(range(100), "old"))
-        before = values_in(store)
-        for _ in range(3):
-            with pytest.raises(DiskFull):
-                store.table("t").upsert(rows_of(range(5_000), "x" * 1_000))
-            assert values_in(store) == before
-        store.table("t").upsert(rows_of(range(50, 150), "new"))
-        assert len(values_in(store)) == 150
         assert store.verify() == []
 
 

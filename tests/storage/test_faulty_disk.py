@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ElasticScanError, FragmentDamaged, OperatorNeeded, ShardUnavailable
+from elasticscan.base.errors import FragmentDamaged, OperatorNeeded, ShardUnavailable
 from elasticscan.metadata import StagedFragment, TableInfo
-from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import (
     SLOT,
     FragmentReader,
@@ -29,6 +28,7 @@ from elasticscan.storage.sealed_file import (
 )
 from elasticscan.topology import SlotSet
 from tests.storage.faulty_disk import FaultyDisk, _FaultyReads
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
@@ -162,53 +162,3 @@ def test_a_bit_that_flipped_in_any_piece_is_damage() -> None:
             file.read_segments(room, 0, segments)
     disk.flips = {}
     assert file.read(0, data).to_pybytes() == disk.content(fragment.path)[:data]
-
-
-@pytest.mark.parametrize("operation", ["create", "write", "finish", "open", "read_at", "delete", "list"])
-def test_each_call_of_a_disk_can_fail(operation: str) -> None:
-    disk = FaultyDisk(MemoryDisk())
-    fragment = staged(disk, 10)
-
-    def use_everything() -> None:
-        rows_in(disk, fragment)
-        disk.delete(staged(disk, 20).path)
-        disk.list()
-
-    use_everything()
-    disk.raise_at_call[operation] = 1
-    with pytest.raises((ElasticScanError, OSError), match="nput/output error"):
-        use_everything()
-    use_everything()
-
-
-@pytest.mark.parametrize("after", ["gone", "zeros", "short"])
-def test_what_was_not_flushed_is_lost_when_the_power_goes(after: str) -> None:
-    disk = FaultyDisk(MemoryDisk())
-    flushed = staged(disk, 10)
-    disk.flushes = False
-    lost = staged(disk, 20)
-    assert len(rows_in(disk, lost)) == 20
-    assert disk.cut_power(after) == [lost.path]  # type: ignore[arg-type]
-    with pytest.raises(FragmentDamaged):
-        rows_in(disk, lost)
-    assert len(rows_in(disk, flushed)) == 10
-
-
-def test_a_bit_that_is_read_wrong_once_is_right_the_next_time() -> None:
-    disk = FaultyDisk(MemoryDisk())
-    fragment = staged(disk, 10)
-    right = rows_in(disk, fragment)
-    disk.flips_once[fragment.path] = {100}
-    with pytest.raises(FragmentDamaged):
-        rows_in(disk, fragment)
-    assert rows_in(disk, fragment) == right
-
-
-def test_what_is_written_below_a_mount_is_not_on_it() -> None:
-    disk = FaultyDisk(MemoryDisk())
-    fragment = staged(disk, 10)
-    disk.vanished = "empty"
-    below = staged(disk, 10)
-    assert [path for path, _ in disk.list()] == [below.path]
-    disk.vanished = None
-    assert [path for path, _ in disk.list()] == [fragment.path]

@@ -18,13 +18,14 @@ from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import Disk, MemoryDisk
+from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Ingest, discard, reroute, sort_rows
 from elasticscan.store import Store
 from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import KEY_KINDS, ORIGIN, KeyKind, keys_of, table_of
 
 SEEDS = st.integers(0, 1 << 32)
@@ -87,19 +88,6 @@ def some_keys(rng: random.Random, kind: KeyKind, count: int) -> list[Row]:
     keys = list({kind.make(rng, n % 200) for n in range(count)})
     rng.shuffle(keys)
     return keys
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS, st.sampled_from(sorted(KEY_KINDS)))
-def test_rows_are_sorted_by_slot_and_then_by_key(seed: int, name: str) -> None:
-    rng, kind = random.Random(seed), KEY_KINDS[name]
-    table = table_of(kind)
-    keys = some_keys(rng, kind, 40)
-    ordered = sort_rows(batch_of(keys, table, [str(n) for n in range(len(keys))]), table, SLOTS)
-    rows = list(zip(ordered.column(SLOT).to_pylist(), keys_of(ordered, table), strict=True))
-    assert rows == sorted(rows)
-    assert Counter(key for _, key in rows) == Counter(keys)
-    assert [keys[int(n)] for n in ordered.column("v").to_pylist()] == [key for _, key in rows]
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -165,12 +153,6 @@ def test_a_key_that_is_null_is_refused_by_column() -> None:
     rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(2, pa.int32())], schema=nullable)
     with pytest.raises(InvalidKey, match="column 'i' is null in 1 rows"):
         sort_rows(rows, table, SLOTS)
-
-
-def test_equal_first_columns_are_not_a_repeated_key() -> None:
-    table = table_of(KEY_KINDS["string and int"])
-    ordered = sort_rows(batch_of([("a", 2), ("a", 1), ("b", 1)], table, ["x", "y", "z"]), table, SLOTS)
-    assert sorted(keys_of(ordered, table)) == [("a", 1), ("a", 2), ("b", 1)]
 
 
 def test_a_write_without_rows_stages_nothing() -> None:

@@ -35,7 +35,7 @@ def candidates_of(shelf: Shelf, fragment: Fragment) -> Candidates:
 def newest_keys(shelf: Shelf, groups: Sequence[Candidates], bounds: Bounds = AT_NINE) -> list[list[int]]:
     """The keys whose rows count, for each group."""
     source = shelf.source()
-    masks = newest(groups, shelf.fragments, ("k",), bounds, lambda fragment: source.open(fragment, ("k",)))
+    masks = newest(groups, shelf.fragments, bounds, lambda fragment: source.open(fragment, ("k",)))
     return [
         sorted(group.keys[0].filter(pa.array(mask)).to_pylist())
         for group, mask in zip(groups, masks, strict=True)

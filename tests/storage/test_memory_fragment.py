@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import StoreDamaged
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.storage.copying import Destination, Keep, copy_slots
-from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import FragmentReader, fragment_schema
 from elasticscan.storage.memory_fragment import (
     MEMORY_DISK,
@@ -27,6 +26,7 @@ from elasticscan.storage.pages import PageSource, read_page
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import (
     ORIGIN,
     Scenario,

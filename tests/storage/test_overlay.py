@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,6 @@ PLENTY = (1 << 20, 1 << 30)
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
-
-
-def same(limit: Limits) -> Iterator[Limits]:
-    while True:
-        yield limit
 
 
 class Layered:
@@ -129,7 +125,7 @@ def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int
 @settings(max_examples=examples(15), deadline=None)
 @given(SEEDS, st.integers(1, 12))
 def test_rows_with_any_kind_of_key_are_laid_over(kind: str, seed: int, rows: int) -> None:
-    Layered(seed, kind).check(99, same((rows, 1 << 20)))
+    Layered(seed, kind).check(99, repeat((rows, 1 << 20)))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -181,7 +177,7 @@ def test_snapshots_that_share_batches_see_each_its_own_rows(seed: int) -> None:
         numbers = {fragment.id for fragment in known}
         at_once = replace(source, view=View(known), floor=min(floor, snapshot))
         pages = read_all(
-            read_page, at_once, shelf.everything(), snapshot, [*shelf.table.primary_key, "v"], same(PLENTY)
+            read_page, at_once, shelf.everything(), snapshot, [*shelf.table.primary_key, "v"], repeat(PLENTY)
         )
         versions = [
             version
@@ -221,7 +217,7 @@ class Followed:
             if self.rng.random() < 0.6:
                 at_once = replace(source, view=View(shelf.fragments[:count]))
                 columns = [*shelf.table.primary_key, "v"]
-                pages = read_all(read_page, at_once, shelf.everything(), 99, columns, same(PLENTY))
+                pages = read_all(read_page, at_once, shelf.everything(), 99, columns, repeat(PLENTY))
                 versions = [v for f in shelf.fragments[:count] for v in shelf.contents[f.id]]
                 expected = visible(versions, 0, 99)
                 rows = sorted((shelf.slot_of(key), key, value) for key, value in expected.items())
@@ -273,7 +269,7 @@ def test_most_of_these_tables_are_read_by_an_overlay(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Overlay, "_lay_over", counted)
     for seed in range(40):
-        Layered(seed).check(99, same(PLENTY))
+        Layered(seed).check(99, repeat(PLENTY))
     assert len(set(made)) >= 20
 
 
@@ -296,7 +292,7 @@ def rows_of(
     shelf: Shelf, snapshot: int = 99, limit: Limits = PLENTY, after: int | None = None
 ) -> dict[int, str]:
     cursors = shelf.everything() if after is None else (Cursor(SlotSet.span(0, 1), position_of(0, after)),)
-    pages = read_all(read_page, shelf.source(), cursors, snapshot, ["k", "v"], same(limit))
+    pages = read_all(read_page, shelf.source(), cursors, snapshot, ["k", "v"], repeat(limit))
     rows = [(key, value) for _, (key,), value in together(pages, shelf)]
     assert rows == sorted(rows)
     return dict(rows)
@@ -305,7 +301,7 @@ def rows_of(
 def overlay_of(shelf: Shelf, bounds: Bounds | None = None) -> Any:
     source, bounds = shelf.source(), bounds or Bounds(0, 99, 99)
     (slot_range,) = source.view.slot_ranges(0, shelf.slot_count, bounds)
-    return slot_range.layers and run_of(slot_range.layers, source.open, ("k", "v"), ("k",), bounds)
+    return slot_range.layers and run_of(slot_range.layers, source.open, ("k", "v"), bounds)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 100])
@@ -326,65 +322,17 @@ def test_rows_at_the_edges_of_batches_are_replaced_removed_and_added(rows: int) 
         assert rows_of(shelf, limit=(rows, 1 << 30), after=after) == beyond
 
 
-def test_a_page_may_end_within_a_run_of_newer_rows_and_behind_a_batch_of_which_nothing_is_left() -> None:
-    gone: list[tuple[int, int, str | None]] = [(key, 2, None) for key in (8, 10, 12, 14)]
-    added: list[tuple[int, int, str | None]] = [(key, 3, "new") for key in (17, 19, 21)]
-    shelf = shelf_of(loaded(), gone, added)
-    expected = {key: "old" for key in range(0, 32, 2) if not 8 <= key < 16} | dict.fromkeys(
-        (17, 19, 21), "new"
-    )
-    for rows in range(1, 17):
-        assert rows_of(shelf, limit=(rows, 1 << 30)) == expected
-
-
-@pytest.mark.parametrize("few", [0, 4096])
+@pytest.mark.parametrize("batch_rows", [4, 99])
 def test_rows_below_slots_are_counted_in_small_files_as_in_large_ones(
-    few: int, monkeypatch: pytest.MonkeyPatch
+    batch_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 99)
-    monkeypatch.setattr(fragment_module, "_FEW_ROWS", few)
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", batch_rows)
     shelf = shelf_of(loaded(40), slots=16)
     reader = shelf.source().open(shelf.fragments[0], ("k", "v"))
     slots = sorted(version.slot for version in shelf.contents[shelf.fragments[0].id])
     sought = [0, 1, 7, 15, 16, 17, 1 << 16]
     counts = reader.rows_below(np.array(sought))
     assert counts.tolist() == [bisect_left(slots, slot) for slot in sought]
-
-
-def test_a_snapshot_sees_the_newest_of_several_versions_up_to_it() -> None:
-    versions = [(4, commit, f"{commit}") for commit in (3, 5, 7)]
-    shelf = shelf_of(loaded(), versions, [(4, 6, None), (6, 6, "6")])
-    for snapshot, value in (
-        (1, "old"),
-        (2, "old"),
-        (3, "3"),
-        (4, "3"),
-        (5, "5"),
-        (6, None),
-        (7, "7"),
-        (9, "7"),
-    ):
-        assert rows_of(shelf, snapshot).get(4) == value
-    assert isinstance(overlay_of(shelf, Bounds(0, 4, 4)), Overlay)
-
-
-def test_a_version_that_is_older_than_that_of_the_large_fragment_does_not_count() -> None:
-    large = [(key, 5, "large") for key in range(16)]
-    shelf = shelf_of([(3, 1, "older"), (20, 1, "alone")], large, [(3, 4, None), (4, 9, "newer")])
-    assert isinstance(overlay_of(shelf), Overlay)
-    assert rows_of(shelf) == dict.fromkeys(range(16), "large") | {4: "newer", 20: "alone"}
-
-
-def test_rows_of_slots_that_left_a_fragment_hide_nothing() -> None:
-    shelf = shelf_of([(key, 1, "old") for key in range(64)], [(key, 2, "new") for key in range(16)], slots=8)
-    newer = shelf.fragments[1]
-    shelf.fragments[1] = replace(newer, slots=newer.slots - SlotSet.span(2, 5))
-    pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], same(PLENTY))
-    values = {key: value for _, (key,), value in together(pages, shelf)}
-    assert values == {
-        key: "new" if key < 16 and not 2 <= shelf.slot_of((key,)) < 5 else "old" for key in range(64)
-    }
-    assert len(pages) == 1
 
 
 @pytest.mark.parametrize("bound", [{"BATCH_ROWS": 3}, {"BATCH_BYTES": 100}])
@@ -421,8 +369,8 @@ def test_others_with_far_too_many_rows_are_not_looked_at(monkeypatch: pytest.Mon
     source, bounds = shelf.source(), Bounds(0, 9, 9)
     (slot_range,) = source.view.slot_ranges(0, 4, bounds)
     assert slot_range.layers is not None
-    assert run_of(slot_range.layers, source.open, ("k", "v"), ("k",), bounds) is None
-    assert all("slot_starts" not in vars(source.open(f, ("k", "v"))) for f in shelf.fragments)
+    assert run_of(slot_range.layers, source.open, ("k", "v"), bounds) is None
+    assert not any(source.open(fragment, ("k", "v")).holds(0) for fragment in shelf.fragments)
 
 
 def test_others_may_have_more_rows_than_the_fragment_over_which_they_are_laid() -> None:
@@ -449,12 +397,12 @@ def test_the_fragment_with_most_rows_of_those_that_fit_is_the_one_that_others_ar
 def test_batches_that_were_laid_over_are_kept_and_shared_by_pages_and_snapshots() -> None:
     shelf = shelf_of(loaded(), [(3, 2, "new"), (4, 2, "new")])
     source = shelf.source()
-    first = read_all(read_page, source, shelf.everything(), 5, ["k", "v"], same(PLENTY))
+    first = read_all(read_page, source, shelf.everything(), 5, ["k", "v"], repeat(PLENTY))
     overlay = next(iter(source.open(shelf.fragments[0], ("k", "v")).overlays.values()))
     again = [overlay.batch(index) for index in range(overlay.batch_count)]
     assert [overlay.batch(index) for index in range(overlay.batch_count)] == again
     assert all(a is b for a, b in zip(again, map(overlay.batch, range(overlay.batch_count)), strict=True))
-    later = read_all(read_page, source, shelf.everything(), 6, ["k", "v"], same(PLENTY))
+    later = read_all(read_page, source, shelf.everything(), 6, ["k", "v"], repeat(PLENTY))
     assert together(later, shelf) == together(first, shelf)
     assert len(source.open(shelf.fragments[0], ("k", "v")).overlays) == 1
 
@@ -479,25 +427,9 @@ def laid_over(
     bounds = Bounds(0, snapshot, snapshot)
     (slot_range,) = View(fragments).slot_ranges(0, shelf.slot_count, bounds)
     assert slot_range.layers is not None
-    run = run_of(slot_range.layers, source.open, columns, ("k",), bounds)
+    run = run_of(slot_range.layers, source.open, columns, bounds)
     assert isinstance(run, Overlay)
     return run
-
-
-def test_without_the_key_batches_have_the_same_values_whatever_was_laid_over_before() -> None:
-    """The second commit replaces rows, the third one adds and removes some, the fourth replaces again."""
-    shelf = shelf_of(
-        loaded(),
-        [(4, 2, "new"), (16, 2, "new")],
-        [(9, 3, "added"), (20, 3, None), (31, 3, "added")],
-        [(4, 4, "newest"), (9, 4, "newest"), (30, 4, "newest")],
-    )
-    source = shelf.source()
-    for count in (2, 3, 4):
-        alone = batches_of(laid_over(shelf, source, shelf.fragments[:count], count, ("v",)))
-        whole = batches_of(laid_over(shelf, source, shelf.fragments[:count], count))
-        assert [batch.schema.names for batch in alone] == [["v", "_slot"]] * 4
-        assert alone == [batch.select(["v", "_slot"]) for batch in whole]
 
 
 def test_a_commit_makes_anew_only_the_batches_that_it_touches() -> None:
@@ -610,7 +542,7 @@ def test_places_of_newer_rows_are_sought_once_though_no_batch_stays(
     cache, source = BatchCache(most_bytes), replace(shelf.source(), open=reader)
     seen = []
     for expected in ({"_merge", "_places"}, again, again):
-        pages = read_all(read_page, source, shelf.everything(), 99, ["k", "v"], same(PLENTY))
+        pages = read_all(read_page, source, shelf.everything(), 99, ["k", "v"], repeat(PLENTY))
         seen.append(together(pages, shelf))
         pages.clear()
         assert calls == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from elasticscan.storage.fragment import rows_below
-from elasticscan.storage.packing import pack, pack_alike
+from elasticscan.storage.merge import pack
 from tests.base.examples import examples
 
 KINDS = [np.bool_, np.uint8, np.uint16, np.int32, np.int64, np.uint64]
@@ -47,36 +46,6 @@ def test_packed_codes_sort_and_compare_as_the_columns_do(codes: list[NDArray[Any
         zip(keys, rows, strict=True), zip(keys[1:], rows[1:], strict=False), strict=False
     ):
         assert (key == other) == (row[:-1] == another[:-1])
-
-
-@st.composite
-def two_parts(draw: st.DrawFn) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    count, split = draw(st.integers(2, 30)), draw(st.integers(1, 30))
-    kinds = st.sampled_from([np.uint16, np.int8, np.int32, np.int64])
-    both = []
-    for kind in (np.dtype(draw(kinds)) for _ in range(draw(st.integers(1, 3)))):
-        ends = np.iinfo(kind)
-        low = draw(st.integers(int(ends.min), int(ends.max)))
-        values = st.integers(low, min(low + draw(st.sampled_from([3, 1 << 30])), int(ends.max)))
-        both.append(np.array(draw(st.lists(values, min_size=count, max_size=count)), dtype=kind))
-    at = min(split, count - 1)
-    return [code[:at] for code in both], [code[at:] for code in both]
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(two_parts())
-def test_integers_of_two_parts_compare_as_their_columns_do(
-    parts: tuple[list[NDArray[Any]], list[NDArray[Any]]],
-) -> None:
-    packed = pack_alike(*parts)
-    columns = [[*a.tolist(), *b.tolist()] for a, b in zip(*parts, strict=True)]
-    assert (packed is None) == (math.prod(max(c) - min(c) + 1 for c in columns) >= 1 << 63)
-    if packed is not None:
-        rows = list(zip(*columns, strict=True))
-        numbers = [*packed[0].tolist(), *packed[1].tolist()]
-        order = sorted(range(len(rows)), key=rows.__getitem__)
-        assert order == sorted(range(len(rows)), key=numbers.__getitem__)
-        assert len(set(rows)) == len(set(numbers)) == len(set(zip(rows, numbers, strict=True)))
 
 
 def test_codes_of_many_wide_columns_do_not_fit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from elasticscan.base.order_keys import encode_row
 from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import LocalDisk, MemoryDisk
+from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.pages import Piece, cursors_of, pieces_of, read_page
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import (
     KEY_KINDS,
     Key,
@@ -27,13 +29,11 @@ from tests.storage.versions import (
     Shelf,
     Version,
     addresses,
-    position_of,
     read_all,
     request_of,
     table_of,
     together,
     varying,
-    visible,
 )
 
 PLENTY = (1 << 20, 1 << 30)
@@ -49,11 +49,6 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def encoded(key: Key, scenario: Scenario) -> bytes:
     kinds = [scenario.shelf.table.schema.field(name).type for name in scenario.shelf.table.primary_key]
     return encode_row([pa.array([value], kind) for value, kind in zip(key, kinds, strict=True)], 0)
-
-
-def same(limit: Limits) -> Iterator[Limits]:
-    while True:
-        yield limit
 
 
 def check_against_oracle(scenario: Scenario, snapshot: int, limits: Iterator[Limits]) -> None:
@@ -78,7 +73,7 @@ def test_pages_of_any_limits_hold_each_visible_row_once_and_in_order(seed: int) 
 @given(seed=SEEDS, rows=st.integers(1, 12))
 def test_pages_of_any_kind_of_key_hold_each_visible_row_once(kind: str, seed: int, rows: int) -> None:
     scenario = Scenario(seed, kind)
-    check_against_oracle(scenario, scenario.commits, same((rows, 1 << 20)))
+    check_against_oracle(scenario, scenario.commits, repeat((rows, 1 << 20)))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -157,43 +152,14 @@ def test_an_empty_table_gives_one_empty_page_and_nothing_is_left() -> None:
     assert page.after == ()
 
 
-def test_a_page_of_one_row_holds_the_first_row() -> None:
-    shelf = shelf_of(1)
-    shelf.add(written(shelf, range(10)))
-    page = page_of(shelf, (1, 1 << 30))
-    assert page.rows.column("k").to_pylist() == [0]
-    assert page.after == (Cursor(SlotSet.span(0, 1), position_of(0, 0)),)
-
-
-@pytest.mark.parametrize("fragments", [1, 2])
-def test_a_limit_that_is_reached_exactly_at_the_end_leaves_nothing(fragments: int) -> None:
-    shelf = shelf_of(1)
-    for part in range(fragments):
-        shelf.add(written(shelf, range(part, 12, fragments), part + 1))
-    for rows in (1, 2, 3, 4, 6, 12):
-        limits = same((rows, 1 << 30))
-        pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], limits)
-        assert [key for _, (key,), _ in together(pages, shelf)] == list(range(12))
-        assert all(page.rows.num_rows for page in pages), "no empty page behind the last row"
-
-
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_a_row_beyond_the_byte_limit_comes_alone(fragments: int) -> None:
     shelf = shelf_of(2)
     for part in range(fragments):
         shelf.add(written(shelf, range(part, 9, fragments), part + 1, "x" * 1_000))
-    pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], same((100, 10)))
+    pages = read_all(read_page, shelf.source(), shelf.everything(), 9, ["k", "v"], repeat((100, 10)))
     assert [page.rows.num_rows for page in pages] == [1] * 9
     assert sorted(key for _, (key,), _ in together(pages, shelf)) == list(range(9))
-
-
-def test_a_slot_that_spans_batches_is_read_by_key() -> None:
-    shelf = shelf_of(1)
-    fragment = shelf.add(written(shelf, range(19)))
-    assert shelf.source().open(fragment, ("k",)).batch_count > 3
-    for rows in range(1, 20):
-        pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], same((rows, 1 << 30)))
-        assert [key for _, (key,), _ in together(pages, shelf)] == list(range(19))
 
 
 @pytest.mark.parametrize("served", ["all", "asked for"])
@@ -210,7 +176,7 @@ def test_slots_with_others_between_them_come_in_one_go_and_what_lies_between_is_
     expected = sorted((slot, key) for key in range(600) if (slot := shelf.slot_of((key,))) in asked)
     for limits in [(rows, 1 << 30) for rows in (1, 2, 3, 7, 20, 1_000)] + [(1_000, 100), (1_000, 500)]:
         source, cursors = shelf.source(), (Cursor(asked),)
-        pages = read_all(read_page, source, cursors, 9, ["k", "v"], same(limits))
+        pages = read_all(read_page, source, cursors, 9, ["k", "v"], repeat(limits))
         rows = together(pages, shelf)
         assert [(slot, key) for slot, (key,), _ in rows] == expected
         assert {key for _, (key,), value in rows if value == "newer"} == {
@@ -226,63 +192,12 @@ def test_slots_with_others_between_them_come_in_one_go_and_what_lies_between_is_
         assert len(touched) < 60, "of 150"
 
 
-@pytest.mark.parametrize("fragments", [1, 3])
-def test_a_half_read_slot_goes_on_beyond_its_key_and_before_the_other_slots(fragments: int) -> None:
-    shelf = shelf_of(4)
-    for part in range(fragments):
-        shelf.add(written(shelf, range(part, 60, fragments), part + 1))
-    inside = sorted(key for key in range(60) if shelf.slot_of((key,)) == 2)
-    middle = position_of(2, inside[len(inside) // 2])
-    page = page_of(shelf, PLENTY, cursors=(Cursor(SlotSet.span(0, 2)), Cursor(SlotSet.span(2, 3), middle)))
-    keys = page.rows.column("k").to_pylist()
-    rest = inside[len(inside) // 2 + 1 :]
-    assert keys[: len(rest)] == rest
-    assert {shelf.slot_of((key,)) for key in keys[len(rest) :]} == {0, 1}
-    assert 3 not in page.slots.to_pylist()
-
-
-def test_a_position_between_two_keys_or_beyond_the_last_is_no_error() -> None:
-    shelf = shelf_of(1)
-    shelf.add(written(shelf, range(0, 40, 2)))
-    shelf.add(written(shelf, range(0, 40, 4), 2))
-    for snapshot in (1, 2):
-        for key in range(-1, 41):
-            page = page_of(shelf, PLENTY, snapshot, (Cursor(SlotSet.span(0, 1), position_of(0, key)),))
-            assert page.rows.column("k").to_pylist() == [k for k in range(0, 40, 2) if k > key]
-            assert page.after == ()
-
-
-@pytest.mark.parametrize("versions", [1, 3, 4, 5, 9, 50])
-@pytest.mark.parametrize("rows", [1, 2, 4])
-def test_a_key_with_more_versions_than_a_page_has_rows_comes_once(versions: int, rows: int) -> None:
-    shelf = shelf_of(1)
-    shelf.add(
-        [v for commit in range(1, versions + 1) for v in written(shelf, [3, 5, 7], commit, str(commit))]
-    )
-    shelf.add(written(shelf, [4, 5], versions + 1, "newest"))
-    for snapshot in range(versions + 2):
-        pages = read_all(
-            read_page, shelf.source(), shelf.everything(), snapshot, ["k", "v"], same((rows, 1 << 30))
-        )
-        found = {key: value for _, key, value in together(pages, shelf)}
-        assert found == visible(shelf.versions(), 0, snapshot)
-
-
-def test_a_slot_of_nothing_but_tombstones_gives_no_row() -> None:
-    shelf = shelf_of(2)
-    shelf.add(written(shelf, range(30)))
-    shelf.add(written(shelf, range(30), 2, None))
-    assert page_of(shelf, (1, 1)).after == ()
-    assert page_of(shelf, (1, 1)).rows.num_rows == 0
-    assert page_of(shelf, PLENTY, snapshot=1).rows.num_rows == 30
-
-
 def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
     shelf = shelf_of(1 << 16)
     last = (1 << 16) - 1
     rows = [Version((key,), 1, "v", last - (key < 5)) for key in range(15)]
     shelf.add(rows)
-    pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], same((2, 1 << 30)))
+    pages = read_all(read_page, shelf.source(), shelf.everything(), 1, ["k", "v"], repeat((2, 1 << 30)))
     assert [key for _, (key,), _ in together(pages, shelf)] == list(range(15))
 
 
@@ -293,7 +208,7 @@ def test_pages_of_a_clean_fragment_are_slices_of_its_batches(
     shelf = shelf_of(8, LocalDisk(tmp_path))
     fragment = shelf.add(written(shelf, range(3_000)))
     source = shelf.source()
-    pages = read_all(read_page, source, shelf.everything(), 1, ["k", "v"], same((1_000, 1 << 30)))
+    pages = read_all(read_page, source, shelf.everything(), 1, ["k", "v"], repeat((1_000, 1 << 30)))
     assert sum(page.rows.num_rows for page in pages) == 3_000
     known = addresses(source.open(fragment, ("k", "v")))
     for page in pages:
@@ -347,7 +262,7 @@ def test_pages_without_the_columns_of_the_key_end_where_those_with_them_do(kind:
     inside = 0
     for rows in (1, 2, 3, 5, 7, 30, 100):
         alone, whole = (
-            list(read_all(read_page, shelf.source(), asked, 9, names, same((rows, 1 << 30))))
+            list(read_all(read_page, shelf.source(), asked, 9, names, repeat((rows, 1 << 30))))
             for names in (["v"], ["k", "v"])
         )
         assert [page.after for page in alone] == [page.after for page in whole]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.storage.parts import Parts
+from elasticscan.storage.disk import Parts
 from tests.base.examples import examples
 
 MB = 1 << 20

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.storage.disk import LocalDisk
-from elasticscan.storage.places import open_disk
+from elasticscan.storage.disk import LocalDisk, open_disk
 
 
 def test_a_path_is_a_directory(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_a_missing_package_is_reported_by_its_name() -> None:
     code = (
         "import sys; sys.modules['botocore'] = None\n"
         "from elasticscan.base.errors import InvalidOption\n"
-        "from elasticscan.storage.places import open_disk\n"
+        "from elasticscan.storage.disk import open_disk\n"
         "try: open_disk('s3://bucket/x')\n"
         "except InvalidOption as error: print(error)\n"
     )

@@ -21,7 +21,7 @@ from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import pages as pages_module
 from elasticscan.storage.fragment import SYSTEM_COLUMNS, FragmentReader
-from elasticscan.storage.pages import PageBuilder, PagePruner, Piece, fill_page, read_page
+from elasticscan.storage.pages import read_page
 from elasticscan.storage.statistics import StatisticsCollector
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
@@ -209,25 +209,6 @@ def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
     assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(SEEDS)
-def test_pieces_in_any_order_of_one_fragment_lose_no_row(seed: int) -> None:
-    """Slots that are half read come first, so a page may go back to batches that came before."""
-    rng = random.Random(seed)
-    shelf = shelf_of(8)
-    values = [rng.choice(("wanted", "no", "no", "no")) for _ in range(6)]
-    shelf.add(versions(shelf, range(80), lambda key: values[shelf.slot_of((key,)) * 2 // 3]))
-    pieces = [Piece(slot, slot + 1) for slot in range(8)]
-    rng.shuffle(pieces)
-    wanted = equal_to(shelf, "wanted")
-    source = replace(shelf.source(), statistics=wanted.statistics)
-    pages = []
-    for key_sets in (wanted.key_sets, {}):
-        page = PageBuilder(shelf.table.schema, *PLENTY, pruner=PagePruner(source.statistics, key_sets))
-        pages.append(page.finish(fill_page(source, page, pieces, Bounds(0, 1))))
-    assert matching(pages[:1], shelf, wanted) == matching(pages[1:], shelf, wanted)
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_where_everything_may_match_all_rows_are_read(seed: int) -> None:
@@ -275,16 +256,6 @@ def test_several_fragments_of_which_none_may_match_are_passed_over_together() ->
     page = one_page(shelf, Bounds(0, 2), PLENTY, wanted, shelf.everything(), open=refuse)
     assert (page.rows.num_rows, page.after) == (0, ())
     assert (page.skipped, page.scanned) == (30, 0)
-
-
-def test_only_batches_that_may_match_are_read() -> None:
-    shelf = shelf_of()
-    shelf.add(versions(shelf, range(40), lambda key: f"{key // 4}"))
-    for batch in range(10):
-        wanted = equal_to(shelf, f"{batch}")
-        (page,) = read_all(shelf, Bounds(0, 1), same(100), wanted)
-        assert values_of([page], shelf) == [f"{batch}"] * 4
-        assert (page.skipped, page.scanned) == (36, 4)
 
 
 def test_a_batch_that_cannot_match_is_not_even_opened() -> None:

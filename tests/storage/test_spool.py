@@ -60,14 +60,6 @@ def test_a_merge_whose_temporary_files_have_no_room_says_so(
     assert table.scan().count() == 0
 
 
-def test_a_merge_without_a_directory_for_temporary_files_says_so(
-    cramped: None, tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(InvalidOption, match="TMPDIR"):
-        table.merge(stream(3), when_not_matched="ignore")
-
-
 @pytest.mark.parametrize(
     ("number", "kind", "says"),
     [

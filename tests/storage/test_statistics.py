@@ -26,7 +26,6 @@ from elasticscan.metadata import (
 )
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.copying import Destination, Keep
-from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
@@ -38,6 +37,7 @@ from elasticscan.storage.fragment import (
 )
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, copy_all, table_of
 
 

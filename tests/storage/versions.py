@@ -21,7 +21,7 @@ from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.copying import Copied, copy_slots
-from elasticscan.storage.disk import Disk, MemoryDisk
+from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,
@@ -35,6 +35,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.storage.pages import PageSource, cursors_of, pieces_of
 from elasticscan.storage.view import View
 from elasticscan.topology import SlotSet
+from tests.storage.memory_disk import MemoryDisk
 
 Key = tuple[Any, ...]
 

@@ -31,7 +31,7 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.storage.objects import bucket as bucket_module
-from elasticscan.storage.objects import reading
+from elasticscan.storage.objects import copies
 from elasticscan.store import Store
 from tests.base.s3 import Fault, Request, S3Server
 from tests.store import bucket_writer
@@ -179,7 +179,7 @@ class Program:
         uri = self.store.uri
         self.store.close()
         self.store = Store.open(uri, upkeep="off")
-        self.patch.setattr(reading, "_memory", reading._Memory())
+        self.patch.setattr(copies, "MEMORY", copies.Memory())
 
     def spoil(self) -> None:
         """Do something to the copies."""

@@ -21,8 +21,9 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.storage.objects import reading
-from elasticscan.storage.objects.prefix import PART_BYTES, ObjectDisk
+from elasticscan.storage.objects import copies
+from elasticscan.storage.objects.bucket import PART_BYTES
+from elasticscan.storage.objects.prefix import ObjectDisk
 from elasticscan.storage.objects.reading import MOST_AT_ONCE
 from elasticscan.store import Store
 from elasticscan.store.copies import backup as backup_module
@@ -206,7 +207,7 @@ def cold(store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
     store.table("t").create_index("by_k", ["k"])
     store.table("t").compact()
     shutil.rmtree(os.environ["ELASTICSCAN_CACHE"])
-    monkeypatch.setattr(reading, "_memory", reading._Memory())
+    monkeypatch.setattr(copies, "MEMORY", copies.Memory())
     with Store.open(store.uri) as other:
         s3_server.line.clear()
         yield other

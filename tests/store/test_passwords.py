@@ -19,11 +19,11 @@ from elasticscan.base.redaction import redact, shown
 from elasticscan.catalog import postgres
 from elasticscan.cli.maintenance import adopt
 from elasticscan.connector.sql.table_read import TableRead
-from elasticscan.storage import MemoryDisk
 from elasticscan.store import Store
 from elasticscan.store.roots.aliases import whole_uri
 from elasticscan.store.roots.location import Location
 from tests.base.examples import examples
+from tests.storage.memory_disk import MemoryDisk
 
 SECRET = "hunter2"
 CATALOGS = [

@@ -30,9 +30,9 @@ from elasticscan.storage import fragment as fragment_module
 from elasticscan.store.upkeep.compaction import keep_for, worth_merging
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
-from tests.storage.changes.test_pages import Past, RandomFragments
 from tests.storage.indexed import Indexed
 from tests.storage.indexes.test_pages import check_against_oracle, varying
+from tests.storage.test_changes import Past, RandomFragments
 from tests.storage.versions import ORIGIN, Key, keys_of, request_of
 
 SEEDS = st.integers(0, 1 << 32)

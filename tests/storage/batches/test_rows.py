@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from elasticscan.base.errors import FragmentDamaged, ShardUnavailable
+from elasticscan.base.errors import FragmentDamaged
 from elasticscan.metadata import StagedFragment, TableInfo
 from elasticscan.storage.batches import rows as row_reader
 from elasticscan.storage.batches.cache import BatchCache
-from elasticscan.storage.disk import Disk, LocalDisk, MemoryDisk, OpenFile
+from elasticscan.storage.disk import Disk, OpenFile
 from elasticscan.storage.fragment import SLOT, FragmentReader, FragmentTarget, fragment_schema, write_fragment
 from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
 COUNT = 6_000
@@ -80,7 +79,14 @@ def write(
 @pytest.fixture(autouse=True)
 def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory that rows are read into is full of what is not theirs."""
-    monkeypatch.setattr(row_reader, "_rooms", [np.full(4 << 20, 0xFB, dtype=np.uint8)])
+    empty = np.empty
+
+    def garbage(*shape: Any, **of: Any) -> Any:
+        room = empty(*shape, **of)
+        room.fill(0xFB)
+        return room
+
+    monkeypatch.setattr(row_reader.np, "empty", garbage)
 
 
 class CountingDisk(MemoryDisk):
@@ -94,7 +100,7 @@ class CountingDisk(MemoryDisk):
         return _Counting(self, super().open(path))
 
 
-class _Counting:
+class _Counting(OpenFile):
     is_near = True
 
     def __init__(self, disk: CountingDisk, file: OpenFile) -> None:
@@ -103,16 +109,6 @@ class _Counting:
     def read_at(self, offset: int, length: int) -> pa.Buffer:
         self._disk.bytes_read += length
         return self._file.read_at(offset, length)
-
-    def expect(self, begin: int, end: int) -> None:
-        pass
-
-    def forget(self) -> bool:
-        return False
-
-    def read_into(self, offset: int, room: memoryview) -> int:
-        self._disk.bytes_read += len(room)
-        return self._file.read_into(offset, room)
 
 
 def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> FragmentReader:
@@ -139,8 +135,6 @@ def test_rows_that_are_read_alone_are_those_of_their_batch(
         patch.setattr(row_reader, "_DENSE", dense)
         alone = rows_at(open_alone(disk, staged, columns), np.array(rows, dtype=np.int64), names)
     whole = pa.Table.from_batches(list(open_alone(disk, staged, columns))).select(list(names))
-    for room in row_reader._rooms:
-        room[:] = 0xFD
     alone.validate(full=True)
     assert alone.equals(
         whole.take(pa.array(rows, pa.int64())).combine_chunks().to_batches()[0] if rows else alone
@@ -209,28 +203,6 @@ def test_a_value_that_changed_is_damage_and_never_a_row(bit: int) -> None:
     with pytest.raises(FragmentDamaged, match="have changed since they were written"):
         rows_at(reader, np.array([30_000]), ("i",))
     assert rows_at(reader, np.array([100]), ("i",)).column("i").to_pylist() == [100]
-
-
-def test_a_file_that_is_cut_between_two_rows_is_an_error_and_no_signal(tmp_path: Path) -> None:
-    disk = LocalDisk(tmp_path)
-    staged = write(disk, table_of(["i"]), rows=60_000)
-    reader = open_alone(disk, staged, ["i"])
-    rows = np.array([59_000])
-    assert rows_at(reader, rows, ("i",)).column("i").to_pylist() == [59_000]
-    os.truncate(tmp_path / staged.path, 100_000)
-    with pytest.raises(FragmentDamaged, match="was cut"):
-        rows_at(reader, rows, ("i",))
-
-
-def test_a_disk_that_reads_short_is_not_believed() -> None:
-    disk = FaultyDisk(MemoryDisk())
-    staged = write(disk, table_of(["i"]), rows=60_000)
-    reader = open_alone(disk, staged, ["i"])
-    rows = np.array([30_000])
-    assert rows_at(reader, rows, ("i",)).column("i").to_pylist() == [30_000]
-    disk.short_reads = 1
-    with pytest.raises(ShardUnavailable, match="read short"):
-        rows_at(reader, rows, ("i",))
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(200, False), (200_000, True)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from elasticscan.base.value_keys import END, encode_value, inverted, successor
 from elasticscan.metadata import Bounds
 from elasticscan.protocol import Cursor, Cursors, IndexOrder, PageRows
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import LocalDisk
 from elasticscan.storage.indexes import iterator as index_iterator
 from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
@@ -189,15 +187,6 @@ def test_columns_come_as_asked_for(seed: int) -> None:
         assert page.rows.schema == pa.schema([schema.field(name) for name in names])
         page.rows.validate(full=True)
         left = page.after
-
-
-@pytest.mark.parametrize("compression", [None, "zstd"])
-def test_pages_of_a_disk_are_those_of_memory(tmp_path: Path, compression: str | None) -> None:
-    for seed in range(8):
-        root = tmp_path / str(seed)
-        root.mkdir()
-        indexed = Indexed(seed, LocalDisk(root), compression)
-        check_against_oracle(indexed, varying(indexed.rng))
 
 
 # ------------------------------------------------------------------------------- cases with names

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import random
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,19 +21,17 @@ from elasticscan.base.value_keys import (
     successor,
 )
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
-from elasticscan.protocol import Cursor, IndexOrder
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.disk import MemoryDisk
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.indexes import run as index_run
-from elasticscan.storage.indexes.pages import read_index_page
 from elasticscan.storage.indexes.run import RunReader, build_runs, key_columns, run_columns
 from elasticscan.storage.lookup import rows_at
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.indexed import COLUMNS, Indexed, Version
-from tests.storage.versions import ORIGIN, request_of
+from tests.storage.memory_disk import MemoryDisk
+from tests.storage.versions import ORIGIN
 
 SEEDS = st.integers(0, 1 << 32)
 
@@ -201,28 +195,6 @@ def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
         assert list(histogram.bounds) == [keys[int(at)][:KEY_BYTES] for at in steps]
 
 
-CODES = st.sampled_from(("bool", "uint8", "int8", "int16", "uint32", "int32", "int64", "uint64", "wide"))
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(st.lists(CODES, min_size=1, max_size=4), st.integers(1, 40), SEEDS)
-def test_codes_are_sorted_as_lexsort_sorts_them(kinds: list[str], rows: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    codes: list[Any] = []
-    for kind in kinds:
-        if kind == "bool":
-            codes.append(rng.random(rows) < 0.5)
-        else:
-            dtype = np.dtype("int64" if kind == "wide" else kind)
-            info = np.iinfo(dtype)
-            low, high = (info.min, info.max) if rng.random() < 0.5 else (0, 3)
-            codes.append(rng.integers(low, high, rows, dtype=dtype, endpoint=True))
-    order, expected = index_run._order(codes), np.lexsort(codes[::-1])
-    assert sorted(order.tolist()) == list(range(rows))
-    for code in codes:
-        assert code[order].tolist() == code[expected].tolist()
-
-
 def test_equal_values_of_any_type_have_equal_hashes() -> None:
     day = datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
     columns = [
@@ -280,33 +252,6 @@ def test_a_run_that_was_cut_or_is_of_another_index_is_damaged() -> None:
         readers(indexed, (run,))
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_no_byte_of_a_run_that_changed_ends_the_process_or_a_scan_in_another_error(seed: int) -> None:
-    indexed = filled(seed)
-    assert isinstance(indexed.disk, MemoryDisk)
-    fragment, rng = indexed.fragments[0], random.Random(seed)
-    staged = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
-    good = {run.path: indexed.disk.files[run.path] for run in staged}
-    bounds = indexed.bounds(2)
-    for _ in range(60):
-        for run in staged:
-            content = bytearray(good[run.path])
-            for _ in range(rng.choice((1, 1, 3))):
-                content[rng.randrange(len(content))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
-            indexed.disk.files[run.path] = bytes(content)
-        left: Any = (Cursor(SlotSet.span(0, indexed.slot_count)),)
-        with suppress(FragmentDamaged):
-            opened = {fragment: readers(indexed, staged)}
-            source = replace(indexed.source(), floor=bounds.floor, runs=opened.__getitem__)
-            while left:
-                names = indexed.table.schema.names
-                order = IndexOrder(3, ((b"", b"\2"),))
-                request = request_of(left, bounds.snapshot, names, (3, 1 << 20), order=order)
-                page = read_index_page(source, request)
-                page.rows.validate(full=True)
-                left = page.after
-
-
 # ------------------------------------------------------------------------------- rows by number
 
 
@@ -328,26 +273,3 @@ def test_rows_come_by_number_in_the_order_asked(seed: int) -> None:
     for outside in (-1, fragment.rows):
         with pytest.raises(FragmentDamaged, match="does not have"):
             rows_at(reader, np.array([0, outside]), names)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_rows_of_a_damaged_fragment_are_found_damaged_or_are_sound(seed: int) -> None:
-    indexed = filled(seed)
-    assert isinstance(indexed.disk, MemoryDisk)
-    fragment, rng = indexed.fragments[0], random.Random(seed)
-    good = indexed.disk.files[fragment.path]
-    ends = set()
-    for _ in range(150):
-        content = bytearray(good)
-        for _ in range(rng.choice((1, 1, 3))):
-            content[rng.randrange(len(content))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
-        indexed.disk.files[fragment.path] = bytes(content)
-        try:
-            names = indexed.table.schema.names
-            reader = FragmentReader(indexed.disk, fragment.path, names, fragment.seal)
-            rows = np.array([rng.randrange(fragment.rows) for _ in range(5)])
-            rows_at(reader, rows, names).validate(full=True)
-            ends.add("sound")
-        except FragmentDamaged:
-            ends.add("damaged")
-    assert ends == {"sound", "damaged"}

@@ -13,7 +13,6 @@ import pytest
 
 from elasticscan.base.errors import (
     ElasticScanError,
-    FragmentDamaged,
     FragmentMissing,
     OutOfResources,
     ShardUnavailable,
@@ -71,14 +70,6 @@ def test_what_a_busy_server_or_a_broken_line_refuses_is_asked_again(
     assert {key for key, _ in objects.list("")} == {"before", "x"}
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_server_that_stays_away_is_reported_with_its_host(objects: Bucket, s3_server: S3Server) -> None:
-    s3_server.line.fault = lambda _: "503"
-    with pytest.raises(ShardUnavailable, match="try again") as caught:
-        objects.read("before", "-1")
-    assert s3_server.endpoint in str(caught.value) and caught.value.fields["server"] == s3_server.endpoint
-
-
 def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Server) -> None:
     asked = list[Request]()
 
@@ -119,48 +110,52 @@ def test_an_environment_that_leads_nowhere_is_reported(
     assert SECRET not in str(caught.value)
 
 
-def test_a_bucket_that_is_not_there_is_reported(objects: Bucket) -> None:
-    with pytest.raises(ShardUnavailable, match="no such bucket"):
-        Bucket("another-bucket", "s3://another-bucket").put("x", b"")
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_module, "PART_BYTES", 1)
 
 
 def parts(count: int) -> Iterator[bytes]:
     return (bytes([number]) * (5 << 20) for number in range(count))
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_an_upload_in_parts_is_seen_when_it_is_whole(objects: Bucket) -> None:
     with objects.upload("large") as upload:
         for part in parts(2):
-            upload.send(part)
+            upload.write(part)
         assert [key for key, _ in objects.list("large")] == []
         assert [key for key, _, _ in objects.uploads("la")] == ["large"]
     assert objects.size("large") == 10 << 20
     assert list(objects.uploads("")) == []
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_fails_leaves_nothing(objects: Bucket) -> None:
     upload = objects.upload("large")
-    upload.send(bytes(5 << 20))
+    upload.write(bytes(5 << 20))
     upload.__exit__(KeyError, KeyError())
     assert list(objects.uploads("")) == [] and [key for key, _ in objects.list("large")] == []
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_an_answer_that_was_lost_is_no_failure_of_an_upload(objects: Bucket, s3_server: S3Server) -> None:
     with objects.upload("large") as upload:
-        upload.send(b"x")
+        upload.write(b"x")
         s3_server.line.fault = first(["cut", "gone"])
     assert objects.size("large") == 1
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_was_collected_meanwhile_is_reported_so(objects: Bucket, s3_server: S3Server) -> None:
     upload = objects.upload("large")
-    upload.send(b"x")
+    upload.write(b"x")
     ((key, number, _),) = objects.uploads("")
     objects.abort(key, number)
     objects.abort(key, number)
     s3_server.line.fault = first(["gone"])
     with pytest.raises(WriteConflict, match="grace"):
-        upload.complete()
+        upload.finish()
 
 
 def test_a_copy_of_a_large_object_is_made_in_parts(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +188,7 @@ def test_errors_are_of_ours_alone(objects: Bucket, s3_server: S3Server) -> None:
         lambda: list(objects.list("")),
         lambda: list(objects.uploads("")),
         lambda: objects.copy("before", "x"),
-        lambda: objects.upload("x"),
+        lambda: objects.upload("x").finish(),
     ):
         with pytest.raises(ElasticScanError, match="may not"):
             work()
@@ -272,26 +267,6 @@ def test_too_many_open_files_are_reported_as_such(objects: Bucket, impatient: No
             os.close(number)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert objects.read("x", "-1")[1] == 1
-
-
-def test_an_answer_that_was_cut_goes_on_where_it_ended(
-    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket_module, "PIECE_BYTES", 1_000)
-    objects.put("x", bytes(range(250)) * 40)
-    s3_server.line.clear()
-    s3_server.line.fault = first(["cut", "cut", None])
-    came = bytearray()
-
-    def take(at: int, piece: memoryview) -> None:
-        assert at == len(came)
-        came.extend(piece)
-
-    objects.fetch("x", 0, 10_000, take)
-    assert came == bytes(range(250)) * 40
-    assert [request.answered for request in s3_server.line.requests] == [10_000, 5_000, 3_000]
-    with pytest.raises(FragmentDamaged, match="it was cut"):
-        objects.fetch("x", 9_000, 11_000, take)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -14,11 +14,14 @@ from elasticscan.storage.objects.copies import (
     BOUND,
     DIRECTORY,
     EXTENT_BYTES,
+    MEMORY,
     Copies,
+    Memory,
     copies_here,
+    name_of,
 )
 
-NAME = Copies.name("a server, a bucket, a key")
+NAME = name_of("a bucket", "a key")
 
 
 def block(copies: Copies, number: int, name: str = NAME) -> bytes | None:
@@ -28,8 +31,12 @@ def block(copies: Copies, number: int, name: str = NAME) -> bytes | None:
     return bytes(room) if came else None
 
 
-def kept(copies: Copies, number: int, name: str = NAME) -> bool:
-    return copies.keep(name, number * BLOCK_BYTES, memoryview(bytes([number % 256]) * BLOCK_BYTES))
+def kept(copies: Copies | Memory, number: int, name: str = NAME) -> bool:
+    """Keep a block; returns whether that was on the disk."""
+    copies.keep(name, number * BLOCK_BYTES, memoryview(bytes([number % 256]) * BLOCK_BYTES))
+    remembered = MEMORY.read_into(name, number * BLOCK_BYTES, memoryview(bytearray(1)))
+    MEMORY.forget(name)
+    return not remembered
 
 
 def test_a_block_reads_as_it_was_kept_in_whole_and_in_part(tmp_path: Path) -> None:
@@ -72,7 +79,7 @@ def room_taken(place: Path) -> int:
 
 def test_what_is_used_least_goes_first(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    copies, names = Copies(cache, 16 * BLOCK_BYTES), [Copies.name(str(number)) for number in range(60)]
+    copies, names = Copies(cache, 16 * BLOCK_BYTES), [name_of("bucket", str(number)) for number in range(60)]
     for name in names[:12]:
         kept(copies, 300, name)
     for number, name in enumerate(names[:12]):
@@ -136,28 +143,18 @@ def test_a_cache_that_is_removed_or_cannot_be_is_gone_on_without(tmp_path: Path)
     assert not kept(copies, 1) and block(copies, 1) is None
 
 
-def test_a_place_that_cannot_be_written_is_gone_on_without(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    copies = Copies(tmp_path / "file", 1 << 30)
-    assert not kept(copies, 1) and block(copies, 1) is None and copies.end_of(NAME) is None
-    copies.keep_end(NAME, memoryview(b"x"), 1)
-    copies.forget(NAME)
-
-
 def test_the_environment_says_where_and_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DIRECTORY, str(tmp_path / "here"))
     copies = copies_here()
-    assert copies is not None and copies is copies_here()
+    assert copies is copies_here()
     kept(copies, 1)
     assert (tmp_path / "here").is_dir()
     for off in ("off", "OFF", " "):
         monkeypatch.setenv(DIRECTORY, off)
-        assert copies_here() is None
+        assert copies_here() is MEMORY
     monkeypatch.delenv(DIRECTORY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    default = copies_here()
-    assert default is not None
-    kept(default, 1)
+    kept(copies_here(), 1)
     assert (tmp_path / "caches" / "elasticscan").is_dir()
     monkeypatch.setenv(BOUND, "8 GiB")
     with pytest.raises(InvalidOption, match="number of bytes"):

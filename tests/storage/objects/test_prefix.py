@@ -11,7 +11,7 @@ from tests.base.s3 import S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
-from elasticscan.storage.objects import prefix as prefix_module
+from elasticscan.storage.objects import bucket as bucket_module
 from elasticscan.storage.objects.prefix import ObjectDisk, parse_root
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
@@ -65,7 +65,7 @@ def test_a_small_file_is_one_request_to_write_and_one_to_read(bucket: str, s3_se
 def test_a_large_file_is_sent_in_parts_under_its_own_name(
     bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefix_module, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(bucket_module, "PART_BYTES", 5 << 20)
     disk, content = ObjectDisk(f"s3://{bucket}/x"), os.urandom(12 << 20)
     s3_server.line.clear()
     with disk.create(PATH) as file:
@@ -81,7 +81,7 @@ def test_what_a_dead_writer_sent_is_listed_as_unfinished_and_can_be_removed(buck
     disk, others = ObjectDisk(f"s3://{bucket}/x"), ObjectDisk(f"s3://{bucket}/xy")
     writing = [place.create(PATH) for place in (disk, others)]
     for block in writing:
-        block.__enter__().write(bytes(prefix_module.PART_BYTES))
+        block.__enter__().write(bytes(bucket_module.PART_BYTES))
     ((path, began),) = disk.list()
     assert path == f"{PATH}.unfinished" and began > 0
     disk.delete(path)
@@ -94,11 +94,11 @@ def test_what_a_dead_writer_sent_is_listed_as_unfinished_and_can_be_removed(buck
 def test_a_forked_child_neither_ends_nor_aborts_a_write_of_its_parent(bucket: str) -> None:
     disk = ObjectDisk(f"s3://{bucket}/x")
     with disk.create(PATH) as file:
-        file.write(bytes(prefix_module.PART_BYTES))
+        file.write(bytes(bucket_module.PART_BYTES))
         child = os.fork()
         if not child:
             break_off = disk.create(PATH)  # the child's own
             break_off.__enter__()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert disk.open(PATH).size == prefix_module.PART_BYTES
+    assert disk.open(PATH).size == bucket_module.PART_BYTES

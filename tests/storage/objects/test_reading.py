@@ -17,9 +17,9 @@ from tests.base.s3 import S3Server
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
 from elasticscan.storage.objects import bucket as bucket_module
-from elasticscan.storage.objects import reading
+from elasticscan.storage.objects import copies, reading
 from elasticscan.storage.objects.bucket import Bucket
-from elasticscan.storage.objects.copies import BLOCK_BYTES, DIRECTORY, Copies, copies_here
+from elasticscan.storage.objects.copies import BLOCK_BYTES, DIRECTORY, Copies
 from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, keep_whole
 
 CONTENT = random.Random(1).randbytes(3 << 20)
@@ -31,7 +31,7 @@ def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(reading, "STRETCH_BYTES", STRETCH)
     monkeypatch.setattr(reading, "_SECOND_BYTES", 2 * BLOCK_BYTES)
     monkeypatch.setattr(reading, "_NEAR_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(reading, "_memory", reading._Memory())
+    monkeypatch.setattr(copies, "MEMORY", copies.Memory())
     objects = Bucket(bucket, f"s3://{bucket}")
     objects.put("x", CONTENT)
     s3_server.line.clear()
@@ -39,10 +39,13 @@ def objects(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(params=["copies", "memory"])
-def opened(request: pytest.FixtureRequest, objects: Bucket) -> Callable[[], CopiedObject]:
-    copies = copies_here() if request.param == "copies" else None
+def opened(
+    request: pytest.FixtureRequest, objects: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], CopiedObject]:
+    if request.param == "memory":
+        monkeypatch.setattr(reading, "copies_here", lambda: copies.MEMORY)
     stride = Stride()
-    return lambda: CopiedObject(objects, "x", copies, stride)
+    return lambda: CopiedObject(objects, "x", stride)
 
 
 def part(file: Object, offset: int, length: int) -> bool:
@@ -83,10 +86,10 @@ def test_what_is_expected_comes_with_one_request(
 def test_copies_are_shared_by_all_who_open_an_object(
     objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
-    monkeypatch.setattr(reading, "_memory", reading._Memory())
+    assert part(CopiedObject(objects, "x", Stride()), 0, len(CONTENT))
+    monkeypatch.setattr(copies, "MEMORY", copies.Memory())
     s3_server.line.clear()
-    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    assert part(CopiedObject(objects, "x", Stride()), 0, len(CONTENT))
     assert s3_server.line.requests == []
 
 
@@ -101,9 +104,7 @@ def test_what_was_forgotten_is_fetched_again(opened: Callable[[], CopiedObject],
 def test_copies_that_cannot_be_dropped_are_read_past(
     objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = copies_here()
-    assert copies is not None
-    file = CopiedObject(objects, "x", copies, Stride())
+    file = CopiedObject(objects, "x", Stride())
     assert part(file, 0, 1_000_000)
     for path in Path(os.environ[DIRECTORY]).rglob("*"):
         if path.is_file() and path.name != "end":
@@ -115,9 +116,9 @@ def test_copies_that_cannot_be_dropped_are_read_past(
 
 def test_a_small_object_that_was_just_written_is_there_already(objects: Bucket, s3_server: S3Server) -> None:
     objects.put("small", CONTENT[:1_000])
-    keep_whole(objects, "small", copies_here(), CONTENT[:1_000])
+    keep_whole(objects, "small", CONTENT[:1_000])
     s3_server.line.clear()
-    assert part(CopiedObject(objects, "small", copies_here(), Stride()), 0, 1_000)
+    assert part(CopiedObject(objects, "small", Stride()), 0, 1_000)
     assert s3_server.line.requests == []
 
 
@@ -161,34 +162,26 @@ def test_threads_may_share_an_object(opened: Callable[[], CopiedObject]) -> None
 
 
 def test_memory_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_REMEMBERED_BYTES", 1_000)
-    memory = reading._Memory()
+    monkeypatch.setattr(copies, "_REMEMBERED_BYTES", 1_000)
+    memory = copies.Memory()
     for number in range(100):
-        memory.add("x", number * 100, reading.pa.py_buffer(bytes([number]) * 100))
+        memory.keep("x", number * 100, memoryview(bytes([number]) * 100))
         assert memory._bytes <= 1_000
     room = bytearray(50)
-    assert memory.copy("x", 9_920, memoryview(room)) and room == bytes([99]) * 50
-    assert not memory.copy("x", 0, memoryview(room)) and not memory.copy("y", 9_920, memoryview(room))
+    assert memory.read_into("x", 9_920, memoryview(room)) and room == bytes([99]) * 50
+    assert not memory.read_into("x", 0, memoryview(room))
+    assert not memory.read_into("y", 9_920, memoryview(room))
     memory.forget("x")
     assert memory._bytes == 0
 
 
 def test_an_object_that_is_gone_is_reported_when_it_is_opened(objects: Bucket) -> None:
     with pytest.raises(FragmentMissing):
-        CopiedObject(objects, "none", copies_here(), Stride())
-
-
-def test_copies_are_known_by_bucket_and_key_whatever_the_server(objects: Bucket) -> None:
-    names = {
-        reading.name_of(objects, "x"),
-        reading.name_of(objects, "y"),
-        reading.name_of(Bucket("b", "r"), "x"),
-    }
-    assert len({Copies.name(name) for name in names}) == 3
+        CopiedObject(objects, "none", Stride())
 
 
 def test_what_is_near_needs_no_client(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    assert part(CopiedObject(objects, "x", Stride()), 0, len(CONTENT))
     monkeypatch.setattr(bucket_module, "_clients", {})
-    assert part(CopiedObject(objects, "x", copies_here(), Stride()), 0, len(CONTENT))
+    assert part(CopiedObject(objects, "x", Stride()), 0, len(CONTENT))
     assert bucket_module._clients == {}

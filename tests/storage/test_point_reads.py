@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from elasticscan.protocol import KeyList, RowRequest
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage import key_filter, listed, lookup
+from elasticscan.storage import key_filter, lookup, point_reads
 from elasticscan.storage.fragment import UNTIL, Contents, FragmentTarget, fragment_schema, write_fragment
-from elasticscan.storage.listed import read_listed, read_rows
+from elasticscan.storage.point_reads import read_listed, read_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.versions import (
@@ -37,13 +37,12 @@ SEEDS = st.integers(0, 1 << 32)
 PLENTY = (1 << 20, 1 << 30)
 
 
-@pytest.fixture(autouse=True, params=["one by one", "at once", "in all slots", "filtered"])
+@pytest.fixture(autouse=True, params=["one by one", "at once", "filtered"])
 def _small_numbers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Slots are larger than batches, and lists than what is looked up together."""
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
-    monkeypatch.setattr(listed, "LEAST_KEYS", 3)
+    monkeypatch.setattr(point_reads, "LEAST_KEYS", 3)
     monkeypatch.setattr(lookup, "FEW_KEYS", 100 if request.param == "one by one" else 0)
-    monkeypatch.setattr(fragment_module, "_MANY_SLOTS", 0 if request.param == "in all slots" else 1 << 20)
     monkeypatch.setattr(key_filter, "MOST_ROWS", 1 << 20 if request.param == "filtered" else 0)
 
 

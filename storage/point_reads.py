@@ -17,11 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.order_keys import encode_row
-from elasticscan.metadata import Bounds
+from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage.fragment import DELETED, UNTIL
 from elasticscan.storage.lookup import (
-    Mask,
     Places,
     Rows,
     Sought,
@@ -29,7 +28,7 @@ from elasticscan.storage.lookup import (
     integers,
     rows_at,
 )
-from elasticscan.storage.pages import PageBuilder, PageSource, Piece, pieces_of
+from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cursors_of, pieces_of
 
 _OPENED_AT_ONCE = 16
 LEAST_KEYS = 256  # so many are looked up together, however few rows a page may hold
@@ -51,7 +50,7 @@ def read_listed(source: PageSource, request: PageRequest) -> PageRows:
         end = at + max(page.room, LEAST_KEYS)
         done, is_full = _add(source, page, todo.slots[at:end], todo.keys_at(at, end), bounds)
         at += done
-    return page.finish(todo.left(at))
+    return page.finish(cursors_of(todo.left(at)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,63 +101,93 @@ def _add(
     source: PageSource, page: PageBuilder, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
 ) -> tuple[int, bool]:
     """Add the rows of some keys; returns how many keys are done, and if the next row does not fit."""
-    owners, rows = _find_newest(source, slots, keys, bounds)
-    there = np.flatnonzero(owners >= 0)
+    names = page.schema.names
+    found = rows_of_keys(source, source.view.fragments, slots, keys, names, bounds)
+    page.scanned += found.scanned
+    there = np.flatnonzero(found.places >= 0)
     if not len(there):
         return len(slots), False
-    page.scanned += len(there)
-    picked, alive = _fetch(source, owners[there], rows[there], page.schema.names, bounds)
-    if not alive.all():
-        picked, there = picked.filter(pa.array(alive)), there[alive]
-        if not len(there):
-            return len(slots), False
-    count = page.fitting(picked)
-    page.add(picked.slice(0, count), pa.array(slots[there[:count]]))
+    count = page.fitting(found.rows)
+    page.add(found.rows.slice(0, count), pa.array(slots[there[:count]]))
     return (len(slots), False) if count == len(there) else (int(there[count]), True)
 
 
 def read_rows(source: PageSource, request: RowRequest) -> RowAnswer:
     """Return the rows with a request's keys, and which key has which."""
-    bounds, columns = source.bounds(request.snapshot), request.columns
-    owners, rows = _find_newest(source, request.slots, request.keys.columns, bounds)
+    slots, keys, bounds = request.slots, request.keys.columns, source.bounds(request.snapshot)
+    found = rows_of_keys(source, source.view.fragments, slots, keys, request.columns, bounds)
+    return RowAnswer(found.places, found.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """The rows with some keys.
+
+    Attributes:
+        places: for each key the number of its row; -1 where it has none.
+        rows: in the order of their keys.
+        scanned: how many newest versions were found, tombstones among them.
+    """
+
+    places: Rows
+    rows: pa.RecordBatch
+    scanned: int
+
+
+def rows_of_keys(
+    source: PageSource,
+    fragments: Sequence[Fragment],
+    slots: NDArray[np.uint16],
+    keys: Sequence[pa.Array],
+    columns: Sequence[str],
+    bounds: Bounds,
+) -> FoundRows:
+    """Look up the newest version in `bounds` of each key; a tombstone, or a row left behind, is none.
+
+    Args:
+        source: opens the fragments.
+        fragments: that may have the keys: all of the view, or of an interval.
+        slots, keys: the keys, and the slots that they hash to.
+        columns: of the rows, perhaps none.
+        bounds: which commits count.
+    """
+    owners, rows = _find_newest(source, fragments, slots, keys, bounds)
     there, places = np.flatnonzero(owners >= 0), np.full(len(owners), -1, dtype=np.int64)
     if not len(there):
         nothing = [pa.array([], source.table.schema.field(name).type) for name in columns]
-        return RowAnswer(places, pa.RecordBatch.from_arrays(nothing, names=list(columns)))
-    picked, alive = _fetch(source, owners[there], rows[there], columns, bounds)
-    places[there[alive]] = np.flatnonzero(alive)
-    return RowAnswer(places, picked)
+        return FoundRows(places, pa.RecordBatch.from_arrays(nothing, names=list(columns)), 0)
+    owners, rows, alive = owners[there], rows[there], np.ones(len(there), dtype=bool)
+    opened = tuple(columns) or source.table.primary_key  # a reader of the keys is there already
 
-
-def _fetch(
-    source: PageSource, owners: NDArray[np.int64], rows: Rows, columns: Sequence[str], bounds: Bounds
-) -> tuple[pa.RecordBatch, Mask]:
-    """Return some columns of rows of fragments, and a mask of the rows that are not tombstones."""
-    alive = np.ones(len(rows), dtype=bool)
-    fragments, names = source.view.fragments, tuple(columns)
-    opened = names or source.table.primary_key  # a reader of the keys is there already
-
-    def fetch(owner: int, places: Places) -> pa.RecordBatch:
+    def fetch(owner: int, at: Places) -> pa.RecordBatch:
         reader = source.open(fragments[owner], opened)
         more = [name for name in (DELETED, UNTIL) if name in reader.columns]
-        picked = rows_at(reader, rows[places], (*names, *more))
+        picked = rows_at(reader, rows[at], (*columns, *more))
         if DELETED in more:
-            alive[places] &= ~picked.column(DELETED).to_numpy(zero_copy_only=False)
+            alive[at] &= ~picked.column(DELETED).to_numpy(zero_copy_only=False)
         if UNTIL in more:  # a newer version may be in no fragment any more
-            alive[places] &= integers(reader, picked.column(UNTIL)) > bounds.since
+            alive[at] &= integers(reader, picked.column(UNTIL)) > bounds.since
         # Of tombstones every column may be null, so schemas differ from one fragment to another.
-        return pa.RecordBatch.from_arrays([picked.column(name) for name in names], names=list(names))
+        return pa.RecordBatch.from_arrays([picked.column(name) for name in columns], names=list(columns))
 
-    return fetch_by_group(owners, fetch), alive
+    picked = fetch_by_group(owners, fetch)
+    if not alive.all():
+        picked = picked.filter(pa.array(alive)) if columns else picked
+    places[there[alive]] = np.arange(np.count_nonzero(alive))
+    return FoundRows(places, picked, len(there))
 
 
 def _find_newest(
-    source: PageSource, slots: NDArray[np.uint16], keys: Sequence[pa.Array], bounds: Bounds
+    source: PageSource,
+    fragments: Sequence[Fragment],
+    slots: NDArray[np.uint16],
+    keys: Sequence[pa.Array],
+    bounds: Bounds,
 ) -> tuple[NDArray[np.int64], Rows]:
     """For each key the fragment with its newest version that counts, by number, and the row; -1 for none."""
     owners, rows, newest = (np.full(len(slots), -1, dtype=np.int64) for _ in range(3))
-    fragments, names = source.view.fragments, source.table.primary_key
-    sought = Sought(slots, keys, names, lambda fragment: source.open(fragment, names))
+    names = source.table.primary_key
+    sought = Sought(slots, keys, lambda fragment: source.open(fragment, names))
     newest_first = sorted(range(len(fragments)), key=lambda number: -fragments[number].max_commit)
     for nth, owner in enumerate(newest_first):
         fragment = fragments[owner]

@@ -1,0 +1,277 @@
+"""Reading changes at a shard: what commits of a range did to the rows of some slots.
+
+A fragment keeps every version of a row that a reader may still want, so changes need no log of
+their own. Of each key the versions in the range are brought together, oldest first; what each one
+replaced is the version before it, in the range or found by a point lookup before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from elasticscan.base.concurrency import cached_property
+from elasticscan.base.limits import BATCH_ROWS
+from elasticscan.base.order_keys import encode_row
+from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment, SlotInterval
+from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
+from elasticscan.storage.merge import Versions, taken, windows
+from elasticscan.storage.pages import PageBuilder, PageSource, Piece, cursors_of, pieces_of, rows_within
+from elasticscan.storage.point_reads import rows_of_keys
+
+INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
+_KINDS = (INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE)
+_INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
+_LEAST_ROWS = 1024  # so many versions are merged together, however few rows a page may hold
+
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Histories:
+    """All versions in some bounds of some keys, sorted by (slot, primary key), the oldest first.
+
+    Attributes:
+        versions: rows in another order.
+        places: for each version which of these it is.
+        first: whether it is the oldest of its key.
+    """
+
+    versions: Versions
+    places: Numbers
+    slots: NDArray[np.uint16]
+    commits: Numbers
+    alive: Mask
+    first: Mask
+
+    @classmethod
+    def of(cls, versions: Versions) -> Histories:
+        """Turn the versions of each key round: merged rows have the newest first."""
+        first = versions.first[: versions.usable]
+        starts = np.append(np.flatnonzero(first), len(first))
+        turned = np.repeat(starts[:-1] + starts[1:] - 1, np.diff(starts)) - np.arange(len(first))
+        places = versions.order[: versions.usable][turned]
+        slots, commits, alive = versions.slots[places], versions.commits[places], versions.alive[places]
+        return cls(versions, places, slots, commits, alive, first)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @cached_property
+    def last(self) -> Mask:
+        """Return whether a version is the newest of its key."""
+        return np.append(self.first[1:], [True])[: len(self)]
+
+    def key_at(self, version: int) -> bytes:
+        return encode_row(self.keys.columns, int(self.places[version]))
+
+    @cached_property
+    def keys(self) -> pa.RecordBatch:
+        """Return the columns of the primary key of the rows."""
+        return self.versions.rows.select(self.versions.primary_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The rows of a change feed, in order.
+
+    Attributes:
+        versions: for each one a version of its key, by its number in the histories.
+        values: the row with its values: among those of the histories, then `before`.
+        commits: what did it.
+        kinds: what it was, as an index of `_KINDS`; None when not requested.
+        before: rows as they were before the range, with the columns of the page.
+    """
+
+    versions: Numbers
+    values: Numbers
+    commits: Numbers
+    kinds: NDArray[np.int8] | None
+    before: pa.RecordBatch | None = None
+
+
+def _new_rows(histories: Histories) -> Events:
+    """Return the rows that inserts and updates wrote."""
+    chosen = np.flatnonzero(histories.alive)
+    return Events(chosen, histories.places[chosen], histories.commits[chosen], None)
+
+
+def _replacements(histories: Histories, commit: int) -> Events:
+    """Return the changes of an overwrite: each key's last version was written by it, or removed by it."""
+    last = np.flatnonzero(histories.last)
+    written = histories.commits[last] == commit
+    before = np.maximum(np.where(written, last - 1, last), 0)
+    return _emit(
+        last,
+        np.full(len(last), commit, dtype=np.int64),
+        (histories.places[last], written & histories.alive[last]),
+        (histories.places[before], ~(written & histories.first[last]) & histories.alive[before]),
+    )
+
+
+def _emit(versions: Numbers, commits: Numbers, new: tuple[Any, Mask], old: tuple[Any, Mask]) -> Events:
+    """Return the events of changes, in order, each of the row after a change and the row before it.
+
+    A row is given by its place, and whether it is alive; else its place has no meaning.
+
+    before   after    events
+    no row   row      insert
+    row      row      update preimage, update postimage
+    row      no row   delete
+    no row   no row   none: a tombstone for a key that was not there
+    """
+    (after, is_alive), (before, was_alive) = new, old
+    counts = is_alive.astype(np.int64) + was_alive
+    which = np.repeat(np.arange(len(counts)), counts)
+    updated = counts[which] == 2
+    second = np.zeros(len(which), dtype=bool)
+    second[1:] = which[1:] == which[:-1]
+    is_new = np.where(updated, second, is_alive[which])
+    of_one, of_two = np.where(is_new, _INSERT, _DELETE), np.where(is_new, _POSTIMAGE, _PREIMAGE)
+    kinds = np.where(updated, of_two, of_one).astype(np.int8)
+    return Events(versions[which], np.where(is_new, after[which], before[which]), commits[which], kinds)
+
+
+def read_changes(source: PageSource, request: PageRequest) -> PageRows:
+    """Yield changes that a request's span made to the slots of its cursors, by slot, key and commit.
+
+    Returns:
+        A page of the request's columns, with a feed the kind of change, and the number of the commit. A page
+        without rows is the last one.
+
+    Raises:
+        FragmentDamaged: a fragment cannot be read.
+    """
+    assert request.changes is not None, "a request for changes says of which commits"
+    return _ChangePage(source, request, request.changes).page(pieces_of(request.cursors))
+
+
+class _ChangePage:
+    """One page while it is read."""
+
+    def __init__(self, source: PageSource, request: PageRequest, span: ChangeSpan) -> None:
+        self.source, self.span, self.columns = source, span, request.columns
+        self.needed = tuple(dict.fromkeys((*request.columns, *source.table.primary_key)))
+        fields = [source.table.schema.field(name) for name in request.columns]
+        if span.feed:
+            fields.append(pa.field(CHANGE_TYPE, pa.string(), nullable=False))
+        schema = pa.schema([*fields, pa.field(COMMIT_VERSION, pa.int64(), nullable=False)])
+        self.filling = PageBuilder(schema, request.page_rows, request.page_bytes)
+        self.within = Bounds(span.after + 1, span.upto, since=span.after)
+        self.both = Bounds(span.floor, span.upto, since=span.after)
+        self.before = Bounds(span.floor, span.after, since=span.after)
+
+    def page(self, pieces: Sequence[Piece]) -> PageRows:
+        bounds = self.both if self.span.feed else self.within
+        for number, piece in enumerate(pieces):
+            for interval in self.source.view.between(piece.start, piece.end, bounds):
+                rest = self._read(interval, piece.key if interval.start == piece.start else None)
+                if rest is not None:
+                    left = [replace(rest, end=piece.end), *pieces[number + 1 :]]
+                    return self.filling.finish(cursors_of(left))
+        return self.filling.finish(())
+
+    def _read(self, interval: SlotInterval, key: bytes | None) -> Piece | None:
+        """Add the rows of an interval that fit; returns the rest of the interval if the page is full."""
+        changed = [fragment for fragment in interval.fragments if self.within.touch(fragment)]
+        replaced = self.span.feed and self.span.overwrite
+        if not changed and not replaced:
+            return None
+        if self.filling.room <= 0:
+            return Piece(interval.start, interval.end, key)
+        if replaced:
+            return self._read_versions(interval, interval.fragments, key, self.both)
+        return self._read_versions(interval, changed, key, self.within)
+
+    def _read_versions(
+        self, interval: SlotInterval, fragments: Sequence[Fragment], key: bytes | None, bounds: Bounds
+    ) -> Piece | None:
+        page, rest = self.filling, Piece(interval.start, interval.end, key)
+        inputs = self.source.inputs(fragments, self.needed)
+        size = sum(fragment.bytes for fragment in fragments)
+        row_bytes = max(1, size // max(1, sum(fragment.rows for fragment in fragments)))
+        is_mixed = not all(map(bounds.wholly_hold, fragments))  # perhaps few of the rows count
+
+        def window_rows() -> int:
+            fitting = max(min(page.room, page.space // row_bytes + 16), _LEAST_ROWS)
+            return BATCH_ROWS if is_mixed else min(fitting, BATCH_ROWS)
+
+        span = (interval.start, interval.end)
+        for window in windows(inputs, span, key, bounds, window_rows):
+            page.scanned += window.versions.scanned
+            histories = Histories.of(window.versions)
+            left = self._fill(histories, self._events(interval, histories), rest)
+            if left is not None:
+                return left
+            if window.slot >= interval.end:
+                return None
+            rest = Piece(window.slot, interval.end, window.key)
+            if page.room <= 0 or page.worth_returning:
+                return rest
+        return None
+
+    def _events(self, interval: SlotInterval, histories: Histories) -> Events:
+        if not self.span.feed:
+            return _new_rows(histories)
+        if self.span.overwrite:
+            return _replacements(histories, self.span.upto)
+        return self._changes(interval, histories)
+
+    def _changes(self, interval: SlotInterval, histories: Histories) -> Events:
+        """Compare each version with the one before it; that of a key's first is looked up."""
+        first = np.flatnonzero(histories.first)
+        keys = histories.keys.take(pa.array(histories.places[first]))
+        found = rows_of_keys(
+            self.source, interval.fragments, histories.slots[first], keys.columns, self.columns, self.before
+        )
+        places, was_alive = np.roll(histories.places, 1), np.roll(histories.alive, 1)
+        places[first], was_alive[first] = histories.versions.rows.num_rows + found.places, found.places >= 0
+        versions, new = np.arange(len(histories)), (histories.places, histories.alive)
+        return replace(_emit(versions, histories.commits, new, (places, was_alive)), before=found.rows)
+
+    def _fill(self, histories: Histories, events: Events, rest: Piece) -> Piece | None:
+        """Add the keys that fit, at the front of `rest`; returns the rest after them if some do not fit."""
+        if not len(events.values):
+            return None
+        page = self.filling
+        keys = np.cumsum(histories.first)[events.versions]
+        ends = np.append(np.flatnonzero(np.diff(keys)) + 1, len(keys))
+        least = 0 if page.rows else 1
+        fitting = max(int(np.searchsorted(ends, page.room, "right")), least)
+        if fitting:
+            rows = self._rows(histories, events, int(ends[fitting - 1]))
+            if rows.nbytes > page.space:
+                candidates = ends[:fitting].tolist()
+                fitting = max(bisect_right(candidates, rows_within(rows, page.space)), least)
+        count = int(ends[fitting - 1]) if fitting else 0
+        if count:
+            page.add(rows.slice(0, count), pa.array(histories.slots[events.versions[:count]]))
+        if fitting == len(ends):
+            return None
+        if count:
+            last = int(events.versions[count - 1])
+            rest = Piece(int(histories.slots[last]), rest.end, histories.key_at(last))
+        slot = int(histories.slots[events.versions[count]])
+        return rest if slot == rest.start else Piece(slot, rest.end)
+
+    def _rows(self, histories: Histories, events: Events, count: int) -> pa.RecordBatch:
+        """Return the first `count` events as rows."""
+        rows, before, values = histories.versions.rows, events.before, events.values[:count]
+        columns: list[pa.Array] = []
+        if before is not None and before.num_rows:
+            ours = [rows.column(name) for name in self.columns]
+            both = map(pa.concat_arrays, zip(ours, before.columns, strict=True))
+            columns = [column.take(pa.array(values)) for column in both]
+        elif self.columns:  # a batch without columns has no rows
+            columns = taken(rows.select(list(self.columns)), values).columns
+        if events.kinds is not None:
+            columns.append(pa.array(_KINDS).take(pa.array(events.kinds[:count])))
+        columns.append(pa.array(events.commits[:count]))
+        return pa.RecordBatch.from_arrays(columns, schema=self.filling.schema)
