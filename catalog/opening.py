@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote
+from typing import TYPE_CHECKING, Final
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound
-from elasticscan.base.redaction import hides, shown
+from elasticscan.base.redaction import as_cause, hides, shown
 from elasticscan.catalog import tables
 from elasticscan.catalog.home import LogHome, head_in, unavailable
 from elasticscan.catalog.place import is_there
@@ -22,44 +20,8 @@ from elasticscan.catalog.sqlite_files import make_file, why_not_writable
 if TYPE_CHECKING:
     from elasticscan.catalog.postgres import PostgresHome
 
-_URL: Final = re.compile(
-    r"""(?P<scheme>[\w+]+)://
-    (?:(?P<user>[^:/]*)(?::(?P<password>[^@]*))?@)?
-    (?:(?:\[(?P<host6>[^/?]+)\]|(?P<host>[^/:?]+))?(?::(?P<port>[^/?]*))?)?
-    (?:/(?P<database>[^?]*))?
-    (?:\?(?P<query>.*))?""",
-    re.VERBOSE | re.DOTALL,
-)
-_SQLITE: Final = "sqlite"
-_POSTGRES: Final = ("postgresql", "postgresql+psycopg")
+_POSTGRES: Final = re.compile(r"postgresql(\+psycopg)?://")
 _NO_FILE: Final = ("", ":memory:")
-
-
-@dataclass(frozen=True, slots=True)
-class _Url:
-    """The parts of a URL, without the escapes that they have there."""
-
-    scheme: str
-    user: str | None
-    password: str | None
-    host: str | None
-    port: str | None
-    database: str | None
-    query: Mapping[str, str]
-
-    @classmethod
-    def parse(cls, url: str) -> _Url | None:
-        """Return the parts of a URL; None for what is none."""
-        found = _URL.fullmatch(url)
-        if found is None:
-            return None
-        user, password = (None if part is None else unquote(part) for part in found.group("user", "password"))
-        query = dict[str, list[str]]()
-        for name, value in parse_qsl(found["query"] or "", keep_blank_values=True):
-            query.setdefault(name, []).append(value)
-        host = found["host6"] or found["host"]
-        options = {name: ",".join(values) for name, values in query.items()}
-        return cls(found["scheme"], user, password, host, found["port"] or None, found["database"], options)
 
 
 def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False) -> LogHome:
@@ -143,62 +105,38 @@ def _checked_file(url: str | Path) -> Path | None:
     """Return the file of a log, or None for a server's. Raises `InvalidOption` for other URLs."""
     if isinstance(url, Path):
         return url
-    parsed = _Url.parse(url)
-    scheme = "" if parsed is None else parsed.scheme
-    if parsed is None or scheme not in (_SQLITE, *_POSTGRES):
+    if _POSTGRES.match(url):
+        return None
+    scheme, _, file = url.partition(":///")
+    if scheme != "sqlite" or file in _NO_FILE or "?" in file:
         raise InvalidOption(
             f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog; name a "
-            "directory, or postgresql+psycopg://…",
+            "directory, sqlite:///PATH or postgresql+psycopg://…",
             option="uri",
         )
-    if parsed.port is not None and not parsed.port.isdecimal():
-        raise InvalidOption(
-            "it names a port that is no number; write '/', ':', '@' and '?' in a password as "
-            f"%2F, %3A, %40 and %3F: {shown(url)}",
-            option="uri",
-        )
-    if hides(url, parsed.host):
-        raise InvalidOption(
-            "it is not certain where its host begins; write '/', ':', '@' and '?' in a password as "
-            f"%2F, %3A, %40 and %3F: {shown(url)}",
-            option="uri",
-        )
-    if scheme in _POSTGRES:
-        return None
-    if parsed.database in (None, *_NO_FILE):
-        raise InvalidOption(f"{shown(url)} names no file; a catalog has to outlive its process", option="uri")
-    if parsed.host or parsed.user or parsed.port or parsed.query:
-        raise InvalidOption(f"{shown(url)} names more than a file; write sqlite:///PATH", option="uri")
-    return Path(str(parsed.database))
+    return Path(file)
 
 
 def _home_at_server(url: str, clock: Clock | None, making: str | None = None) -> PostgresHome:
-    parsed = _Url.parse(url)
-    assert parsed is not None, "it was checked"
     try:
-        from psycopg import conninfo, pq  # noqa: PLC0415 - an extra, which not all installations have
+        from psycopg import Error, conninfo  # noqa: PLC0415 - an extra, which not all installations have
 
         from elasticscan.catalog.postgres import PostgresHome  # noqa: PLC0415
     except ImportError as error:
         raise InvalidOption(
-            f"the driver for {parsed.scheme} is not installed ({error}); for PostgreSQL: "
-            "pip install 'elasticscan[postgres]'",
+            f"the driver for PostgreSQL is not installed ({error}): pip install 'elasticscan[postgres]'",
             option="uri",
         ) from error
-    # The error of PostgreSQL's library would name an option, with the rest of a password after a '?'.
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    if not parsed.query.keys() <= known:
+    address, unclear = _POSTGRES.sub("postgresql://", url, count=1), None
+    try:
+        given = conninfo.conninfo_to_dict(address)
+    except Error as error:
+        given, unclear = {}, error
+    hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
+    if unclear or any(hides(url, host) for host in hosts) or not all(map(str.isdecimal, filter(None, ports))):
         raise InvalidOption(
-            "options of the connection that PostgreSQL does not know; write '?', '&' and '=' in a password "
-            f"as %3F, %26 and %3D: {shown(url)}",
+            "it is not certain where its host begins, or what its options mean; write '/', ':', '@', '?', '&' "
+            f"and '=' in a password as %2F, %3A, %40, %3F, %26 and %3D: {shown(url)}",
             option="uri",
-        )
-    named: dict[str, Any] = {
-        "user": parsed.user,
-        "password": parsed.password,
-        "host": parsed.host,
-        "port": parsed.port,
-        "dbname": parsed.database,
-    }
-    given = {name: value for name, value in named.items() if value} | dict(parsed.query)
-    return PostgresHome(conninfo.make_conninfo("", **given), clock, url, making)
+        ) from (unclear and as_cause(unclear, url))
+    return PostgresHome(address, clock, url, making)

@@ -435,15 +435,15 @@ def test_the_time_told_is_followed_by_a_clock_that_nobody_sets(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql+psycopg://h:port/d", "a port that is no number"),
+        ("postgresql+psycopg://h:port/d", "where its host begins"),
         ("postgresql+psycopg://ann:ab@b/c@127.0.0.1:1/x", "where its host begins"),
         ("postgresql+psycopg://127.0.0.1:1/x?password=@b", "where its host begins"),
-        ("postgresql+psycopg:///x?sslmod=require", "options of the connection that PostgreSQL does not know"),
+        ("postgresql+psycopg:///x?sslmod=require", "not certain where its host begins"),
         ("postgresql+asyncpg://h/d", "neither a directory nor the URL"),
         ("mysql://h/d", "neither a directory nor the URL"),
-        ("sqlite://host/x", "more than a file"),
-        ("sqlite:///x.db?mode=ro", "more than a file"),
-        ("sqlite:///:memory:", "names no file"),
+        ("sqlite://host/x", "neither a directory nor the URL"),
+        ("sqlite:///x.db?mode=ro", "neither a directory nor the URL"),
+        ("sqlite:///:memory:", "neither a directory nor the URL"),
     ],
 )
 def test_a_url_that_is_not_understood_is_a_wrong_option(tmp_path: Path, url: str, said: str) -> None:
