@@ -135,8 +135,8 @@ def _home_at_server(url: str, clock: Clock | None, making: str | None = None) ->
     hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
     if unclear or any(hides(url, host) for host in hosts) or not all(map(str.isdecimal, filter(None, ports))):
         raise InvalidOption(
-            "it is not certain where its host begins, or what its options mean; write '/', ':', '@', '?', '&' "
-            f"and '=' in a password as %2F, %3A, %40, %3F, %26 and %3D: {shown(url)}",
+            "it is not certain where its host begins, or what its options mean; write '/', ':', '@', '?', "
+            f"'&' and '=' in a password as %2F, %3A, %40, %3F, %26 and %3D: {shown(url)}",
             option="uri",
         ) from (unclear and as_cause(unclear, url))
     return PostgresHome(address, clock, url, making)

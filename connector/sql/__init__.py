@@ -13,7 +13,6 @@ query        a query's text, tree and references; what cannot be read for certai
 joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
              tested there; columns: which it may need; limits: how many rows suffice
 aggregates   what tasks can compute of their own rows, for Spark to add up; computed: of which expressions
-below_joins  of which table that is, where several are joined
 semi_joins   joins in which the keys of one table tell which rows of another are needed
 reads        the reads of a plan, and keys handed from one to another
 few_rows     reads that are over before a task would have begun, made alongside the driver

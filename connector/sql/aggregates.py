@@ -9,15 +9,15 @@ Only the aggregates change, and the WHERE goes, all of which is tested where the
 filters and sorts stays as it was written: partial rows have every column that is named outside of aggregates,
 so they are groups as fine as Spark's or finer. `count(DISTINCT a)` thus stays, too, over partial rows by `a`.
 Where one reader folded everything, each group is there once: then nothing is left to add up, the GROUP BY
-goes as well, and Spark has a projection of rows at hand in place of a job with an exchange. Of a SELECT of
-several tables one is folded, and joined then (`below_joins`). What is not certain is left alone.
+goes as well, and Spark has a projection of rows at hand in place of a job with an exchange. What is not
+certain is left alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,15 +29,8 @@ from sqlglot.errors import SqlglotError
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.sql.below_joins import (
-    JoinedNames,
-    check_joins,
-    conjunct_places,
-    joined_parts,
-    stays,
-)
 from elasticscan.connector.sql.computed import NotFoldedError, check_computed, own_text
-from elasticscan.connector.sql.joins import SelectBlock, conjuncts
+from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import STUMBLES, Aggregate, FilterSql, quote_name, to_sql
@@ -81,13 +74,11 @@ class SourceAggregates:
         partial: as the option `partialAggregates` takes it.
         edits: (start, end, text) of places to replace.
         edits_of_whole: the same where the relation has each group once; None if Spark has to group even so.
-        joined: true if the partial rows are joined with others, which pays if they are fewer than the rows.
     """
 
     partial: PartialAggregates
     edits: tuple[Edit, ...]
     edits_of_whole: tuple[Edit, ...] | None
-    joined: bool = False
 
     def are_whole(self, rows: pa.Table) -> bool:
         """Return True if partial rows are the groups themselves, so that `edits_of_whole` are right."""
@@ -124,44 +115,26 @@ def is_aggregated(select: exp.Select) -> bool:
 
 
 def source_aggregates(
-    query: Query,
-    block: SelectBlock,
-    reference: Reference,
-    schemas: Mapping[str, pa.Schema],
-    tested: Collection[exp.Expr],
-    session: Session,
+    query: Query, block: SelectBlock, reference: Reference, schema: pa.Schema, session: Session
 ) -> SourceAggregates:
-    """Return the aggregates of a SELECT as tasks can compute them of one of its tables.
+    """Return the aggregates of a SELECT of one table as tasks can compute them.
 
-    It is for its callers to see that all conditions of a SELECT of one table are tested where that is read;
-    of several tables, those of `tested` are.
+    It is for its callers to see that all conditions of the SELECT are tested where the table is read.
 
     Raises:
         NotFoldedError: they are left to Spark.
     """
-    select, joined = block.select, len(block.references) > 1
-    if joined and {name for name, value in select.args.items() if value} <= _SELECT_PARTS | {"joins"}:
-        check_joins(block, reference)
-    elif not reads_alone(select, reference, _SELECT_PARTS) or reference in block.unfiltered:
+    if not reads_alone(block.select, reference, _SELECT_PARTS) or reference in block.unfiltered:
         raise NotFoldedError("the SELECT has more than a table, conditions, groups and an order")
-    names = JoinedNames(block, reference, schemas, session)
-    return _Rewriting(query, select, reference, schemas[reference.table], session, names, tested).result()
+    return _Rewriting(query, block.select, reference, schema, session).result()
 
 
 class _Rewriting:
     def __init__(
-        self,
-        query: Query,
-        select: exp.Select,
-        reference: Reference,
-        schema: pa.Schema,
-        session: Session,
-        names: JoinedNames,
-        tested: Collection[exp.Expr],
+        self, query: Query, select: exp.Select, reference: Reference, schema: pa.Schema, session: Session
     ) -> None:
         self._query, self._select, self._reference, self._session = query, select, reference, session
-        self._schema, self._names, self._tested = schema, names, tested
-        self._joined = bool(select.args.get("joins"))
+        self._schema = schema
         self._columns = {session.folded(name): name for name in schema.names}
         self._aliases = {
             session.folded(shown.alias): shown.this
@@ -170,11 +143,10 @@ class _Rewriting:
         }
         self._tokens: Sequence[Token] = list(FilterSql().tokenize(query.text))
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
-        self._left: list[exp.Expr] = []  # conditions of the WHERE that Spark tests of what is joined
 
     def result(self) -> SourceAggregates:
         first, end = self._span()
-        where = self._where(first, end)
+        where = self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
         by = self._groups()
         calls, distinct = self._calls(first, end)
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
@@ -189,11 +161,11 @@ class _Rewriting:
             raise NotFoldedError("it has no groups and no aggregates")
         self._check_names()
         whole = None
-        if not self._joined and not distinct and self._groups_are(by):
+        if not distinct and self._groups_are(by):
             group = self._without(TokenType.GROUP_BY, _BEHIND_GROUP, first, end)
             whole = (*(self._edit(call, ends, adding=False) for call in calls), *where, *group)
         partial = PartialAggregates(tuple(self._partial.values()), by)
-        return SourceAggregates(partial, tuple(edits), whole, self._joined)
+        return SourceAggregates(partial, tuple(edits), whole)
 
     # ------------------------------------------------------------------ what the SELECT is made of
 
@@ -202,8 +174,6 @@ class _Rewriting:
         for name in ("group", "having", "order"):
             if (part := self._select.args.get(name)) is not None:
                 yield part
-        yield from joined_parts(self._select)
-        yield from self._left
 
     def _groups(self) -> tuple[str, ...]:
         """Return the columns that are named outside of aggregates."""
@@ -216,9 +186,7 @@ class _Rewriting:
             clause = self._select.args.get(name)
             if clause is not None and not isinstance(clause.args.get("expression"), exp.Literal):
                 raise NotFoldedError("its LIMIT is computed")
-        by = {self._columns[name]: None for name in sorted(self._names.merged)}
-        if any(pt.is_floating(self._schema.field(name).type) for name in by):
-            raise NotFoldedError("it is joined by floats")
+        by = dict[str, None]()
         for part in self._parts():
             self._check_nodes(part)
             for node in part.find_all(exp.Column):
@@ -269,17 +237,11 @@ class _Rewriting:
                 raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
-        """Return the column of the table that a name outside of aggregates means; None for another one."""
+        """Return the column that a name outside of aggregates means; None for one inside, or an alias."""
         name = self._session.folded(node.name)
         aggregate = node.find_ancestor(*_AGGREGATES)
         inside = aggregate is not None and not _is_distinct(aggregate)
-        if self._joined:
-            is_own = self._names.is_own(node, merged=not inside)
-            if not is_own and self._names.is_taken(name):
-                if inside:
-                    raise NotFoldedError(f"{_shown(node)} is a column of another table")
-                return None
-        elif not is_of(node, self._reference, self._session):
+        if not is_of(node, self._reference, self._session):
             raise NotFoldedError(f"{_shown(node)} is not a column of the table")
         bare, behind = len(node.parts) == 1, node.find_ancestor(exp.Group, exp.Having, exp.Order)
         if name not in self._columns:
@@ -386,46 +348,19 @@ class _Rewriting:
 
     def _without(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> list[Edit]:
         """Take a clause away, up to the next one."""
-        start, stop = self._clause(clause, behind, first, end)
-        if start == stop:
-            return []
-        behind_it = self._tokens[stop].start if stop < end else self._tokens[end - 1].end + 1
-        return [(self._tokens[start].start, behind_it, "")]
-
-    def _clause(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> tuple[int, int]:
-        """Return the tokens of a clause, up to the next one; none if there is none."""
-        depth, start = 0, None
+        depth, start, stop = 0, None, end
         for at in range(first, end):
             token = self._tokens[at]
             depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
             if not depth and start is None and token.token_type == clause:
                 start = at
             elif not depth and start is not None and _word(token) in behind:
-                return start, at
-        return (end, end) if start is None else (start, end)
-
-    def _where(self, first: int, end: int) -> list[Edit]:
-        """Take the WHERE away, but for conditions of what is joined."""
-        edits = self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
-        clause = self._select.args.get("where")
-        if not self._joined or clause is None:
-            return edits
-        start, stop = self._clause(TokenType.WHERE, _BEHIND_WHERE, first, end)
-        whole, texts, met = list(conjuncts(clause.this)), [], 0
-        for begin, behind in conjunct_places(self._tokens, start + 1, stop):
-            piece = self._tokens[begin:behind]
-            found = list(conjuncts(self._node_of(piece)))
-            nodes = whole[met : met + len(found)]
-            met += len(found)
-            if found != nodes:
-                raise NotFoldedError("the places of its conditions are unknown")
-            if stays(nodes, self._tested):
-                self._left += nodes
-                texts.append(self._query.text[piece[0].start : piece[-1].end + 1])
-        if met != len(whole):
-            raise NotFoldedError("the places of its conditions are unknown")
-        ((begins, ends, _),) = edits
-        return [(begins, ends, f"WHERE {' AND '.join(texts)} " if texts else "")]
+                stop = at
+                break
+        if start is None:
+            return []
+        behind_it = self._tokens[stop].start if stop < end else self._tokens[end - 1].end + 1
+        return [(self._tokens[start].start, behind_it, "")]
 
     # ------------------------------------------------------------------------- what is put there
 
@@ -438,7 +373,7 @@ class _Rewriting:
                 if call.written is None:
                     raise NotFoldedError(f"{_shown(shown)} has no name; give it one with AS")
                 name = f"{call.function}({call.written})"
-                if self._names.is_taken(name):
+                if self._session.folded(name) in self._columns:
                     raise NotFoldedError(f"a column has the name {name}")
                 text += f" AS {quote_name(name)}"
             elif not isinstance(shown, exp.Alias):
@@ -526,7 +461,7 @@ class _Rewriting:
 
     def _check_names(self) -> None:
         for name in self._partial:
-            if self._names.is_taken(name) or self._session.folded(name) in self._aliases:
+            if self._session.folded(name) in {*self._columns, *self._aliases}:
                 raise NotFoldedError(f"something has the name {name}")
 
 

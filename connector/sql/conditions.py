@@ -61,13 +61,11 @@ class Pushed:
         filter: what its rows must meet, as SQL text; None when that is nothing.
         stayed: (condition, why) of conditions on it that Spark alone tests.
         complete: true if no condition of the SELECT is left for others to test.
-        tested: conditions that all its rows meet, and that remove no other rows.
     """
 
     filter: str | None
     stayed: tuple[tuple[str, str], ...]
     complete: bool
-    tested: tuple[exp.Expr, ...] = ()
 
 
 def push_conditions(
@@ -76,7 +74,6 @@ def push_conditions(
     """Return the conditions that go to each reference of a SELECT."""
     predicates: dict[Reference, list[Predicate]] = {ref: [] for ref in block.references}
     left_to_spark: dict[Reference, list[tuple[str, str]]] = {ref: [] for ref in block.references}
-    tested: dict[Reference, list[exp.Expr]] = {ref: [] for ref in block.references}
     handed_over = 0
     for condition in block.conditions:
         rules = _PushdownRules(query, block, condition, schemas, session)
@@ -88,15 +85,13 @@ def push_conditions(
                 left_to_spark[ref].append((_show(condition.node), str(why)))
         else:
             handed_over += 1
-            if reference in condition.free:
-                tested[reference].append(condition.node)
             if predicate not in predicates[reference]:
                 predicates[reference].append(predicate)
     pushed = {}
     for ref in block.references:
         text, whole = _combine(predicates[ref], schemas[ref.table])
         complete = whole and handed_over == len(block.conditions)
-        pushed[ref] = Pushed(text, tuple(left_to_spark[ref]), complete, tuple(tested[ref]) if whole else ())
+        pushed[ref] = Pushed(text, tuple(left_to_spark[ref]), complete)
     return pushed
 
 

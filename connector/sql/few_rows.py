@@ -48,9 +48,6 @@ JOINED_THREAD_SECONDS, JOINED_WALL_SECONDS = 0.5, 2.0
 MOST_KEYS, JOINED_BYTES = 50_000, 8 << 20
 # Rows that are not even tried: no machine folds them in that time.
 MOST_FOLDED = 100_000_000
-# Of so many rows of a joined table, rows that began a group in the second half are counted.
-# If they are more than this part, partial rows are hardly fewer, and not worth their cost.
-SAMPLED_ROWS, MOST_NEW = 1 << 18, 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,42 +164,12 @@ def read_keys(options: Options, column: str, keys: pa.Array) -> FewRows | None:
         return None
 
 
-class NewGroups:
-    """Tells from the first rows of a table if its groups are much fewer than its rows."""
-
-    def __init__(self, by: Sequence[str]) -> None:
-        self._by, self._pages, self._rows = list(by), list[pa.RecordBatch](), 0
-
-    def add(self, rows: pa.RecordBatch) -> bool:
-        """Look at more rows; false if these complete what is looked at, and groups are many."""
-        if self._rows >= SAMPLED_ROWS:
-            return True
-        self._pages.append(rows.select(self._by))
-        self._rows += rows.num_rows
-        return self._rows < SAMPLED_ROWS or self.are_few()
-
-    def are_few(self) -> bool:
-        """Return True if few of the rows in the second half began a group, as far as rows were added."""
-        if not self._by:
-            return True
-        if not self._pages:
-            return False  # nothing is known
-        rows = pa.Table.from_batches(self._pages)
-        half = rows.slice(0, rows.num_rows // 2)
-        new = self._groups(rows) - self._groups(half)
-        return bool(new <= MOST_NEW * (rows.num_rows - half.num_rows))
-
-    def _groups(self, rows: pa.Table) -> int:
-        return int(rows.group_by(self._by).aggregate([]).num_rows)
-
-
-def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) -> FewRows | None:
+def fold_few(options: Options, cores: int | None) -> FewRows | None:
     """Return the partial rows of a read; None if they are many or slow, or the read fails.
 
     Args:
         options: of a read of partial rows.
         cores: those of Spark's tasks, None if they are not known.
-        new: counts groups in the first rows, and stops the read if folding does not pay.
     """
     assert options.partial is not None, "a fold has aggregates"
     try:
@@ -214,7 +181,7 @@ def fold_few(options: Options, cores: int | None, new: NewGroups | None = None) 
             if scan.standing.definition != table.definition:
                 return None  # its columns were changed just now
             known = None if partial.by else store.backend.known_values(scan.standing, partial.values)
-            rows = _fold(scan, partial, cores, new) if known is None else partial.of_values(known)
+            rows = _fold(scan, partial, cores) if known is None else partial.of_values(known)
             if rows is None:
                 return None
             convert = ToSpark(partial.schema, partial.schema.names, schema)
@@ -292,15 +259,11 @@ def _seconds_of_tasks(cores: int | None) -> float:
     return TASKS_BEGIN_SECONDS / (1 - share)
 
 
-def _fold(
-    scan: Scan, partial: PartialRows, cores: int | None, new: NewGroups | None
-) -> pa.RecordBatch | None:
+def _fold(scan: Scan, partial: PartialRows, cores: int | None) -> pa.RecordBatch | None:
     fold = Fold(partial.values, partial.by, scan.schema)
     pace = _TimeOfReading.until_tasks_are_done(scan, cores)
     for rows in scan.batches():
         fold.add(rows)
-        if new is not None and not new.add(rows):
-            return None
         if fold.size > FEW_ROWS or pace.is_too_slow():
             return None
     whole = fold.partial_rows()

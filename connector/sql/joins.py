@@ -84,7 +84,6 @@ class SelectBlock:
         using: the same columns, by what the joins do.
         whole: references of which every column is read, and why.
         unfiltered: references that no condition reduces, and why.
-        kept: references of which each row is joined for itself; no join fills them with nulls.
     """
 
     select: exp.Select
@@ -95,7 +94,6 @@ class SelectBlock:
     using: list[Using] = field(default_factory=list)
     whole: dict[Reference, str] = field(default_factory=dict)
     unfiltered: dict[Reference, str] = field(default_factory=dict)
-    kept: frozenset[Reference] = frozenset()
 
     @property
     def has_only_tables(self) -> bool:
@@ -156,7 +154,6 @@ class _FromWalk:
         if source is None:
             return
         group = self._joins(self._source(source.this), select)
-        self.block.kept = group.preserved
         where = select.args.get("where")
         if where is not None:
             self._conditions(where.this, group.visible, group.preserved, frozenset(group.visible))

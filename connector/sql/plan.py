@@ -189,7 +189,6 @@ def _scans(
     schemas = {reference.table: tables[reference.table].schema for reference in block.references}
     conditions = push_conditions(query, block, schemas, session)
     scans = {}
-    folded: Reference | None = None  # of a join one table at most, the first that can be
     for reference in block.references:
         columns, why = _columns(query, block, reference, tables[reference.table])
         pushed = conditions[reference]
@@ -197,13 +196,9 @@ def _scans(
         stayed = pushed.stayed
         if is_aggregated(block.select):
             try:
-                if folded is not None:
-                    raise NotFoldedError("of what is joined one table is folded at most")
-                tested = [node for one in conditions.values() for node in one.tested]
                 if len(block.references) == 1 and not pushed.complete:
                     raise NotFoldedError("Spark tests a condition first")
-                aggregates = source_aggregates(query, block, reference, schemas, tested, session)
-                folded = reference
+                aggregates = source_aggregates(query, block, reference, schemas[reference.table], session)
             except NotFoldedError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
         if pushed.complete:

@@ -17,7 +17,6 @@ from elasticscan.connector.sql.aggregates import SourceAggregates
 from elasticscan.connector.sql.few_rows import (
     MOST_KEYS,
     FewRows,
-    NewGroups,
     first_few,
     fold_few,
     read_few,
@@ -78,7 +77,7 @@ class Reads:
         """Return the reads of a plan, in its order."""
         known: dict[tuple[object, ...], FewRows | None] = {}
         reads = []
-        for scan in map(_unfolded_if_joined, plan.scans):
+        for scan in plan.scans:
             identity = Read(scan, None).identity
             if identity not in known:
                 known[identity] = self._few(scan)
@@ -87,20 +86,7 @@ class Reads:
         tried: set[int] = set()
         for join in plan.joins:
             self._hand_over(join, reads, tried)
-        return [self._folded(scan, read) for scan, read in zip(plan.scans, reads, strict=True)]
-
-    def _folded(self, scan: TableScan, read: Read) -> Read:
-        """Return a read by tasks of rows that are joined, or of partial rows if these are much fewer."""
-        if scan.aggregates is None or not scan.aggregates.joined or read.few is not None:
-            return read
-        folded = replace(read.scan, aggregates=scan.aggregates)
-        options = parse_options(self.options_of_fold(folded, scan.aggregates))
-        new = NewGroups(scan.aggregates.partial.by)
-        few = fold_few(options, self._cores, new)
-        if few is not None or new.are_few():
-            return Read(folded, few)
-        why = ("aggregates", "its groups are hardly fewer than its rows")
-        return replace(read, scan=replace(read.scan, stayed=(*read.scan.stayed, why)))
+        return reads
 
     def _hand_over(self, join: PlannedJoin, reads: list[Read], tried: set[int]) -> None:
         needed, given = reads[join.needed], reads[join.given]
@@ -179,12 +165,6 @@ class Reads:
         options = options_of(None, scan.filter, scan.as_of or self._snapshot)
         place = {"url": self._uri, "table": self._tables[scan.view]}
         return {**place, **options, "partialAggregates": aggregates.partial.text()}
-
-
-def _unfolded_if_joined(scan: TableScan) -> TableScan:
-    """Return a scan of rows that are joined, of which keys of others may be all that is needed."""
-    joined = scan.aggregates is not None and scan.aggregates.joined
-    return replace(scan, aggregates=None) if joined else scan
 
 
 def _gives_the_answer(scan: TableScan, few: FewRows) -> bool:

@@ -1,10 +1,9 @@
-"""Keys that a join hands from side to side, and aggregates below joins: the rows stay those of Parquet."""
+"""Keys that a join hands from side to side: the rows stay those of Parquet."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elasticscan.connector import AttachedStore, attach
-from elasticscan.connector.sql import below_joins, conditions, few_rows, reads, semi_joins
+from elasticscan.connector.sql import few_rows, reads, semi_joins
 from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
 from elasticscan.connector.sql.query import Session
 from elasticscan.store import Store
 from tests.base.examples import QUERIES
 from tests.connector.catalog_queries import SHAPES, tables
-from tests.connector.test_below_joins import STAR, summed
 from tests.connector.test_catalog_spark import (  # noqa: F401 - fixtures
     KEYS,
     parquet,
@@ -113,7 +111,6 @@ def set_bounds(patch: pytest.MonkeyPatch, seed: int) -> None:
     """Some tables are few, and some keys are."""
     patch.setattr(few_rows, "FEW_ROWS", (30, -1, 10)[seed % 3])
     patch.setattr(few_rows, "MOST_KEYS", (50_000, 15, 50_000, -1)[seed % 4])
-    patch.setattr(few_rows, "MOST_NEW", 1)  # groups are always fewer than rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -158,7 +155,7 @@ def test_a_random_join_gives_the_rows_of_parquet(
 
     monkeypatch.setattr(reads.Reads, "of", noting)
     for seed in range(first, first + 6):
-        text = summed(seed) if seed % 6 in (1, 5) else joined(seed)
+        text = joined(seed)
         set_bounds(monkeypatch, seed)
         assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
     assert handed or first  # the first six do; whether six others do is theirs
@@ -175,7 +172,7 @@ def test_a_random_join_gives_the_rows_of_parquet_while_tablets_move(
     catalog = attach(spark.newSession(), moving.uri)
     with tablets_moving(moving) as arrived:
         for seed in range(5_000, 5_000 + QUERIES):
-            text = summed(seed) if seed % 2 else joined(seed)
+            text = joined(seed)
             set_bounds(monkeypatch, seed)
             assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
     assert len(arrived) > 6
@@ -266,19 +263,6 @@ def test_keys_that_begin_primary_keys_are_read_in_parts(
             assert "20 of p.id" not in catalog.explain(text)
 
 
-def test_a_table_is_folded_where_that_makes_fewer_rows_of_it(
-    catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("FEW_ROWS", "MOST_KEYS"):
-        monkeypatch.setattr(few_rows, name, -1)
-    message = catalog.explain(STAR)
-    assert "\n  folded   sum(a) by a: partial rows, added up by Spark\n" in message
-    assert "\n  stays    aggregates: of what is joined one table is folded at most\n" in message
-    message = catalog.explain(STAR.replace("f.a = p.a", "f.id = p.id"))
-    assert "\n  stays    aggregates: its groups are hardly fewer than its rows\n" in message
-    assert "\n  folded" not in message
-
-
 # Planted faults: were the rules weaker, the comparison above would fail
 
 
@@ -304,24 +288,6 @@ def _what_an_aggregate_gives_are_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(semi_joins, "PLAIN_NODES", (object,))
 
 
-def _rows_of_nulls_are_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(below_joins.SelectBlock, "kept", property(lambda self: self.references, lambda *_: None))
-
-
-def _conditions_of_others_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("elasticscan.connector.sql.aggregates.stays", lambda *_: False)
-
-
-def _what_goes_to_the_other_side_is_tested(patch: pytest.MonkeyPatch) -> None:
-    push = conditions.push_conditions
-
-    def wrong(query: Any, block: Any, *given: Any) -> Any:
-        whole = tuple(condition.node for condition in block.conditions)
-        return {ref: replace(one, tested=whole) for ref, one in push(query, block, *given).items()}
-
-    patch.setattr("elasticscan.connector.sql.plan.push_conditions", wrong)
-
-
 FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (
         _every_side_may_be_reduced,
@@ -333,12 +299,6 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     ),
     (_a_row_of_the_given_is_lost, "SELECT f.id FROM flights f WHERE f.id IN (SELECT id FROM ports)"),
     (_a_row_of_the_given_is_lost, "SELECT f.id FROM flights f LEFT SEMI JOIN ports p ON f.id = p.id"),
-    (_rows_of_nulls_are_rows, "SELECT sum(t.a), count(*) AS n FROM ports p LEFT JOIN tiny t ON p.a = t.a"),
-    (_conditions_of_others_are_forgotten, "SELECT sum(t.a) AS s FROM tiny t, ports p WHERE p.id = t.a"),
-    (
-        _what_goes_to_the_other_side_is_tested,
-        "SELECT sum(t.a) AS s FROM tiny t LEFT JOIN ports p ON p.a = t.a WHERE p.m > 0",
-    ),
 ]
 
 
@@ -352,7 +312,6 @@ def test_a_planted_fault_is_found(
     text: str,
 ) -> None:
     monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
-    monkeypatch.setattr(few_rows, "MOST_NEW", 1)
     expected = rows_of(parquet.sql(text))
     assert rows_of(catalog.sql(text)) == expected
     plant(monkeypatch)
