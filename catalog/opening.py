@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, quote, urlencode
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound
@@ -127,7 +128,12 @@ def _home_at_server(url: str, clock: Clock | None, making: str | None = None) ->
             f"the driver for PostgreSQL is not installed ({error}): pip install 'elasticscan[postgres]'",
             option="uri",
         ) from error
-    address, unclear = _POSTGRES.sub("postgresql://", url, count=1), None
+    place, _, query = _POSTGRES.sub("postgresql://", url, count=1).partition("?")
+    options = dict[str, list[str]]()
+    for name, value in parse_qsl(query, keep_blank_values=True):  # several hosts may be given one by one
+        options.setdefault(name, []).append(value)
+    given_once = {name: ",".join(values) for name, values in options.items()}
+    address, unclear = f"{place}?{urlencode(given_once, quote_via=quote)}", None
     try:
         given = conninfo.conninfo_to_dict(address)
     except Error as error:

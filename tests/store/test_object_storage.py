@@ -98,7 +98,7 @@ def test_everything_that_a_store_does_works_there(
     assert store.verify() == []
     copy = f"s3://{bucket}/backup"
     store.backup(copy)
-    killed = ObjectDisk(copy).create(f"1/t1/{'0' * 32}.arrow")
+    killed = ObjectDisk(copy).create(f"t1/{'0' * 32}.arrow")
     killed.__enter__().write(bytes(PART_BYTES))
     monkeypatch.setattr(backup_module, "GC_GRACE_SECONDS", 0)
     assert store.backup(copy).removed == 1
