@@ -316,20 +316,25 @@ class Log:
         return self._appended_at_once(Draft.of(what), state)
 
     def _appended_at_once(self, draft: Draft, state: StoreState) -> Appended | None:
-        was_lost = False
+        lost: CommitUnknown | None = None
 
         def attempt() -> Appended | None:
-            nonlocal was_lost
-            found = self._found(draft, state.number) if was_lost else None
+            nonlocal lost
+            found = None if lost is None else self._found(draft, state.number)
             if found is not None:
                 return found
             try:
                 return self._append_inline(draft, state)
-            except CommitUnknown:
-                was_lost = True
+            except CommitUnknown as error:
+                lost = error
                 raise
 
-        return retry(self.home, attempt)
+        try:
+            return retry(self.home, attempt)
+        except CatalogUnavailable:  # it cannot be asked whether it is there
+            if lost is not None:
+                raise lost from None
+            raise
 
     def _append_inline(self, draft: Draft, state: StoreState) -> Appended | None:
         """Append a small commit that has read nothing, by one statement; None if that cannot be done."""

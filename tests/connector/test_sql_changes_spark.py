@@ -445,7 +445,9 @@ def test_a_division_is_not_tried_on_rows_that_were_not_read(spark: SparkSession,
     assert rows.collect() == [(2,)]
 
 
-def test_sums_of_the_widest_decimals_overflow_with_the_state_of_spark(spark: SparkSession, store: Store) -> None:
+def test_sums_of_the_widest_decimals_overflow_with_the_state_of_spark(
+    spark: SparkSession, store: Store
+) -> None:
     wide = pa.array([Decimal("9" * 28)] * 2, pa.decimal128(38, 10))
     store.create_table("w", pa.table({"id": [1, 2], "x": wide}), primary_key="id")
     with pytest.raises(PySparkException) as refused:

@@ -178,6 +178,7 @@ def test_a_commit_waits_for_few_answers_of_the_server(
         store.context.catalog.check_whole()
 
 
+@pytest.mark.usefixtures("rows_in_files")
 def test_merges_after_a_commit_ask_at_once_what_others_wait_for(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:
