@@ -28,6 +28,7 @@ StatisticsOf = Callable[[Fragment], FragmentStatistics | None]
 
 _MOST_AT_ONCE = 256  # ranges; if the page is full earlier, the rest was looked up unnecessarily
 _SPAN_ROWS = 256  # of shorter spans single rows are copied
+_HALVED_ROWS = 1 << 14  # batches with more are cut in two rather than put together
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,8 +414,8 @@ def _read_slices(
             if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
                 return _rest_from(rest, int(of[0]), last)
             count = page.fitting(part)
-            if not page.rows and count < len(of) < 2 * count:  # two pages, each a slice of one batch
-                count = -(-len(of) // 2)
+            if not page.rows and max(count, _HALVED_ROWS) < len(of) < 2 * count:
+                count = -(-len(of) // 2)  # two pages, each a slice of one batch
             page.scanned += count
             if count < len(of):
                 return cut_page(page, part, of, count, rest, key_at, last)

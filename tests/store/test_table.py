@@ -605,3 +605,13 @@ def test_python_objects_of_polars_are_refused_by_type(store: Store, trips: Table
             call()
     assert [table.name for table in store.tables()] == ["trips"]
     assert trips.history() == history
+
+
+def test_a_batch_that_is_a_little_larger_than_a_page_is_cut_in_two(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "store", ["a"], tablets=1) as store:
+        rows = pa.table({"k": range(40_000)})
+        table = store.create_table("t", rows, primary_key="k")
+        pages = list(table.scan(page_rows=30_000))
+        assert sorted(k for page in pages for k in page.rows["k"].to_pylist()) == list(range(40_000))
+        assert [round(page.rows.num_rows, -2) for page in pages] == [20_000, 20_000]
+        assert next(table.scan(page_rows=3)).rows.num_rows == 3
