@@ -111,8 +111,8 @@ def _checked_file(url: str | Path) -> Path | None:
     scheme, _, file = url.partition(":///")
     if scheme != "sqlite" or file in _NO_FILE or "?" in file:
         raise InvalidOption(
-            f"{shown(url)} is neither a directory nor the URL of a database that can hold a catalog; name a "
-            "directory, sqlite:///PATH or postgresql+psycopg://…",
+            f"{shown(url)} is neither a directory nor the URL of a catalog; name a directory, sqlite:///PATH "
+            "or postgresql+psycopg://…",
             option="uri",
         )
     return Path(file)
@@ -139,10 +139,11 @@ def _home_at_server(url: str, clock: Clock | None, making: str | None = None) ->
     except Error as error:
         given, unclear = {}, error
     hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
-    if unclear or any(hides(url, host) for host in hosts) or not all(map(str.isdecimal, filter(None, ports))):
+    is_certain = unclear is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
+    if not is_certain or any(hides(url, host) for host in hosts):
         raise InvalidOption(
-            "it is not certain where its host begins, or what its options mean; write '/', ':', '@', '?', "
-            f"'&' and '=' in a password as %2F, %3A, %40, %3F, %26 and %3D: {shown(url)}",
+            "it is not certain where its host begins; write '/', ':', '@', '?', '&', '=' in a password "
+            f"as %2F, %3A and so on: {shown(url)}",
             option="uri",
         ) from (unclear and as_cause(unclear, url))
     return PostgresHome(address, clock, url, making)
