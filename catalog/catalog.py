@@ -19,7 +19,7 @@ from elasticscan.base.errors import (
     TableChanged,
     WrongRoot,
 )
-from elasticscan.catalog.appending import Append
+from elasticscan.catalog.appending import Append, Draft
 from elasticscan.catalog.copying import Dump, dump
 from elasticscan.catalog.holds import HoldTx
 from elasticscan.catalog.home import Interrupted, LogHome, micros
@@ -223,7 +223,7 @@ class Catalog:
             check(identity)
         except CatalogOutdated:  # others may have gone beyond what is known here
             check(identity_of(self._state()))
-        appended = self._log.append_at_once(what, state)
+        appended = self._log.append_at_once(Draft.of(what), state)
         if appended is None:
             return None
         self.after_writing(replace(identity, last_commit=appended.number), frozenset(), True)

@@ -297,7 +297,7 @@ class Log:
             TableChanged, WriteConflict, …: it was refused; see `checks`.
         """
         draft = Draft.of(what)
-        inline = None if self._state is None else self._appended_at_once(draft, self._state)
+        inline = None if self._state is None else self.append_at_once(draft, self._state)
         if inline is not None:
             return inline
 
@@ -307,15 +307,12 @@ class Log:
 
         return retry(self.home, attempt)
 
-    def append_at_once(self, what: Append, state: StoreState) -> Appended | None:
+    def append_at_once(self, draft: Draft, state: StoreState) -> Appended | None:
         """As `append`, by one statement, if the layout is that of a state.
 
         Otherwise, or where the database has no such statement, it returns None, and nothing is done: not
         later, either, by an attempt whose answer was lost, since layouts only grow.
         """
-        return self._appended_at_once(Draft.of(what), state)
-
-    def _appended_at_once(self, draft: Draft, state: StoreState) -> Appended | None:
         lost: CommitUnknown | None = None
 
         def attempt() -> Appended | None:

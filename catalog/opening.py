@@ -142,8 +142,8 @@ def _home_at_server(url: str, clock: Clock | None, making: str | None = None) ->
     is_certain = unclear is None and "@" not in query and all(map(str.isdecimal, filter(None, ports)))
     if not is_certain or any(hides(url, host) for host in hosts):
         raise InvalidOption(
-            "it is not certain where its host begins; write '/', ':', '@', '?', '&', '=' in a password "
-            f"as %2F, %3A and so on: {shown(url)}",
+            "it is not certain where its host begins, or an option is unknown; write '/', ':', '@', '?' in a "
+            f"password as %2F, …: {shown(url)}",
             option="uri",
         ) from (unclear and as_cause(unclear, url))
     return PostgresHome(address, clock, url, making)
