@@ -86,7 +86,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         read_key, read_item = map(_reader, arguments)
         return lambda plain: {read_key(key): read_item(item) for key, item in plain.items()}
     if kind is SlotSet:
-        return lambda edges: SlotSet(tuple(zip(edges[::2], edges[1::2], strict=True)))
+        return lambda edges: SlotSet.of(zip(edges[::2], edges[1::2], strict=True))
     if kind is pa.Schema:
         return lambda plain: pa.ipc.read_schema(pa.py_buffer(plain))
     if kind is pa.DataType:

@@ -55,7 +55,7 @@ def merge(cursors: Iterable[Cursor]) -> Cursors:
         if cursor.slots:
             joined = by_position.get(cursor.position)
             by_position[cursor.position] = joined | cursor.slots if joined else cursor.slots
-    ordered = sorted(by_position.items(), key=lambda item: (item[0] is None, item[0] or b"", item[1].ranges))
+    ordered = sorted(by_position.items(), key=lambda item: (item[0] is None, item[0] or b""))
     return tuple(Cursor(slots, position) for position, slots in ordered)
 
 

@@ -174,7 +174,7 @@ class _ChangePage:
             for interval in self.source.view.between(piece.start, piece.end, bounds):
                 rest = self._read(interval, piece.key if interval.start == piece.start else None)
                 if rest is not None:
-                    left = [replace(rest, end=piece.end), *pieces[number + 1 :]]
+                    left = [rest._replace(end=piece.end), *pieces[number + 1 :]]
                     return self.filling.finish(cursors_of(left))
         return self.filling.finish(())
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,7 @@ _SPAN_ROWS = 256  # of shorter spans single rows are copied
 _HALVED_ROWS = 1 << 14  # batches with more are cut in two rather than put together
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Slots `[start, end)` to read; the first one only beyond `key`, if that is not None."""
 
     start: int
@@ -218,7 +217,7 @@ def fill_page(source: PageSource, page: PageBuilder, pieces: Sequence[Piece], bo
         if rest is not None:
             left = (n for n in range(reach.number, len(pieces)) if rest.start < pieces[n].end)
             number = next(left)
-            return [replace(rest, end=pieces[number].end), *pieces[number + 1 :]]
+            return [rest._replace(end=pieces[number].end), *pieces[number + 1 :]]
     return []
 
 
@@ -260,16 +259,20 @@ def _reaches(view: View, pieces: Sequence[Piece], bounds: Bounds) -> Iterator[_R
     fragment serves the tablets that it has rows of, with others between them.
     """
     reach: _Reach | None = None
+    slot_ranges, ends = view.slot_ranges(bounds)
     for number, piece in enumerate(pieces):
-        for slot_range in view.slot_ranges(piece.start, piece.end, bounds):
-            key = piece.key if slot_range.start == piece.start else None
+        for at in range(bisect_right(ends, piece.start), len(ends)):
+            start, end = max(piece.start, slot_ranges[at].start), min(piece.end, ends[at])
+            if start >= end:
+                break
+            layers, key = slot_ranges[at].layers, piece.key if start == piece.start else None
             if reach is not None:
-                follows = reach.layers is slot_range.layers and key is None and reach.end <= slot_range.start
-                if follows and slot_range.layers is not None and len(reach.spans) < _MOST_AT_ONCE:
-                    reach.spans.append((slot_range.start, slot_range.end))
+                follows = reach.layers is layers and key is None and reach.end <= start
+                if follows and layers is not None and len(reach.spans) < _MOST_AT_ONCE:
+                    reach.spans.append((start, end))
                     continue
                 yield reach
-            reach = _Reach(number, [(slot_range.start, slot_range.end)], key, slot_range.layers)
+            reach = _Reach(number, [(start, end)], key, layers)
     if reach is not None:
         yield reach
 
@@ -401,25 +404,19 @@ def _read_slices(
         limit = rows_below(slots, end)
         if limit <= row:
             return None
-        part, of = batch.slice(row, limit - row), slots[row:limit]
-        numbers: Sequence[int] | NDArray[np.int64] = range(row, limit)
-        if within is not None:
-            starts, ends = np.append(of.searchsorted(within), len(of)).reshape(-1, 2).T
-            if (ends - starts).sum() < len(of):
-                # No more are copied than show that the page is full.
-                chosen = np.concatenate(list(map(np.arange, starts, ends)))[: page.room + 1]
-                part, of, numbers = _spans_of(part, starts, ends, chosen), of[chosen], chosen + row
-        if len(of):
-            key_at = partial(run.key_at, index, numbers)
-            if page.rows and (page.room <= 0 or (row == 0 and page.worth_returning)):
+        for part in _parts_within(batch, slots, row, limit, within, page.room):
+            of = part.slots
+            key_at = partial(run.key_at, index, part.numbers)
+            is_first = part.numbers[0] == 0
+            if page.rows and (page.room <= 0 or (is_first and page.worth_returning)):
                 return _rest_from(rest, int(of[0]), last)
-            count = page.fitting(part)
+            count = page.fitting(part.rows)
             if not page.rows and max(count, _HALVED_ROWS) < len(of) < 2 * count:
                 count = -(-len(of) // 2)  # two pages, each a slice of one batch
             page.scanned += count
             if count < len(of):
-                return cut_page(page, part, of, count, rest, key_at, last)
-            page.add(part, part.column(SLOT))
+                return cut_page(page, part.rows, of, count, rest, key_at, last)
+            page.add(part.rows, part.rows.column(SLOT))
             rest, last = Piece(int(of[-1]), end), partial(key_at, len(of) - 1)
         if limit < len(slots):
             return None
@@ -429,26 +426,54 @@ def _read_slices(
     return None
 
 
-def _spans_of(
+class _Part(NamedTuple):
+    """Some rows of a batch, their slots, and their numbers in it."""
+
+    rows: pa.RecordBatch
+    slots: NDArray[np.uint16]
+    numbers: Sequence[int] | NDArray[np.int64]
+
+
+def _parts_within(
     batch: pa.RecordBatch,
-    starts: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    chosen: NDArray[np.int64],
-) -> pa.RecordBatch:
-    """Return the chosen rows of a batch, which are the first ones of some spans of it."""
-    if len(chosen) < _SPAN_ROWS * len(starts):
-        return batch.take(pa.array(chosen))
-    spans = [
-        batch.slice(start, end - start) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-    ]
-    return pa.concat_batches(spans).slice(0, len(chosen))  # several times as fast where there are few
+    slots: NDArray[np.uint16],
+    row: int,
+    limit: int,
+    within: NDArray[np.uint16] | None,
+    room: int,
+) -> Iterator[_Part]:
+    """Yield the rows `[row, limit)` of a batch that are within some edges of slots; long spans uncopied."""
+    of = slots[row:limit]
+    spans = [(row, limit)]
+    if within is not None:
+        edges = [row, *(row + of.searchsorted(within[1:])).tolist(), limit]
+        spans = _joined(zip(edges[::2], edges[1::2], strict=True))
+        count = sum(end - start for start, end in spans)
+        if len(spans) > 1 and count < _SPAN_ROWS * len(spans):
+            # No more are copied than show that the page is full.
+            chosen = np.concatenate([np.arange(*span) for span in spans])[: room + 1]
+            yield _Part(batch.take(pa.array(chosen)), slots[chosen], chosen)
+            return
+    for start, end in spans:
+        yield _Part(batch.slice(start, end - start), slots[start:end], range(start, end))
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ascending spans without empty ones; of those that touch, one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined
 
 
 def _rest_from(rest: Piece, slot: int, last: Callable[[], bytes] | None = None) -> Piece:
     """Return the rest when the next row is of `slot`: slots before that one hold no more rows."""
     if slot != rest.start:
         return Piece(slot, rest.end)
-    return rest if last is None else replace(rest, key=last())
+    return rest if last is None else rest._replace(key=last())
 
 
 def cut_page(

@@ -9,7 +9,7 @@ that holds more than fits is cut at a key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ def read_ranges(source: PageSource, request: PageRequest) -> PageRows:
             key = piece.key if interval.start == piece.start else None
             rest = _IntervalRanges(source, page, interval, bounds).read(request.keys, key)
             if rest is not None:
-                return page.finish(cursors_of([replace(rest, end=piece.end), *pieces[number + 1 :]]))
+                return page.finish(cursors_of([rest._replace(end=piece.end), *pieces[number + 1 :]]))
     return page.finish(())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +63,7 @@ class _Sections:
     shared: NDArray[np.bool_]
     intervals: tuple[SlotInterval, ...]
     slot_ranges: tuple[SlotRange, ...]
+    ends: tuple[int, ...]
 
 
 class View:
@@ -88,14 +88,17 @@ class View:
     def between(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotInterval]:
         """Yield the intervals of `[start, end)`, cut to it, with the fragments that count in `bounds`."""
         sections = self._sections_of(bounds)
-        for interval in _within(sections.intervals, start, end):
+        intervals = sections.intervals
+        for index in range(bisect_right(intervals, start, key=lambda part: part.end), len(intervals)):
+            interval = intervals[index]
+            if interval.start >= end:
+                return
             yield SlotInterval(max(start, interval.start), min(end, interval.end), interval.fragments)
 
-    def slot_ranges(self, start: int, end: int, bounds: Bounds) -> Iterator[SlotRange]:
-        """Yield the same slots, in as few ranges as large fragments allow."""
+    def slot_ranges(self, bounds: Bounds) -> tuple[Sequence[SlotRange], Sequence[int]]:
+        """Return all slots in as few ranges as large fragments allow, and the end of each."""
         sections = self._sections_of(bounds)
-        for slot_range in _within(sections.slot_ranges, start, end):
-            yield SlotRange(max(start, slot_range.start), min(end, slot_range.end), slot_range.layers)
+        return sections.slot_ranges, sections.ends
 
     def _sections_of(self, bounds: Bounds) -> _Sections:
         sections = self._sections.get(bounds)
@@ -108,19 +111,10 @@ class View:
             for interval in intervals:
                 shared[interval.start : interval.end] = len(interval.fragments) > 1
             slot_ranges = _slot_ranges_of(fragments, intervals, bounds)
-            self._sections[bounds] = sections = _Sections(fragments, shared, intervals, slot_ranges)
+            self._sections[bounds] = sections = _Sections(
+                fragments, shared, intervals, slot_ranges, tuple(each.end for each in slot_ranges)
+            )
         return sections
-
-
-Part = TypeVar("Part", SlotInterval, SlotRange)
-
-
-def _within(parts: Sequence[Part], start: int, end: int) -> Iterator[Part]:
-    """Yield the parts that meet `[start, end)`, in order."""
-    for index in range(bisect_right(parts, start, key=lambda part: part.end), len(parts)):
-        if parts[index].start >= end:
-            return
-        yield parts[index]
 
 
 def _slot_ranges_of(

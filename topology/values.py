@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -59,27 +58,22 @@ class Placement:
     starts: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
     epochs: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     _by_shard: dict[int, SlotSet] = field(init=False, repr=False, compare=False)
-    # The shard of each tablet; one more for ranges that end with the last.
-    _shards: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert len({t.id for t in self.tablets}) == len(self.tablets), "tablet ids must differ"
         at = 0
         epochs: list[tuple[int, int, int]] = []
-        by_shard: dict[int, list[tuple[int, int]]] = {}
+        by_shard: dict[int, int] = {}
         for tablet in self.tablets:
             assert tablet.start == at < tablet.end, f"tablets must tile the slots, at slot {at}: {tablet}"
-            at, ranges = tablet.end, by_shard.setdefault(tablet.shard, [])
-            start = ranges.pop()[0] if ranges and ranges[-1][1] == tablet.start else tablet.start
-            ranges.append((start, at))
+            at = tablet.end
+            by_shard[tablet.shard] = by_shard.get(tablet.shard, 0) | tablet.slots.bits
             start = epochs.pop()[0] if epochs and epochs[-1][2] == tablet.epoch else tablet.start
             epochs.append((start, at, tablet.epoch))
         starts = np.fromiter((t.start for t in self.tablets), np.int64, len(self.tablets))
-        shards = np.fromiter((*(t.shard for t in self.tablets), 0), np.int64, len(self.tablets) + 1)
         object.__setattr__(self, "starts", starts)
-        object.__setattr__(self, "_shards", shards)
         object.__setattr__(self, "epochs", tuple(epochs))
-        object.__setattr__(self, "_by_shard", {s: SlotSet(tuple(r)) for s, r in by_shard.items()})
+        object.__setattr__(self, "_by_shard", {shard: SlotSet(by_shard[shard]) for shard in sorted(by_shard)})
 
     @classmethod
     def of(cls, tablets: Iterable[Tablet]) -> Placement:
@@ -93,7 +87,7 @@ class Placement:
     @property
     def shards(self) -> tuple[int, ...]:
         """The shards that hold at least one tablet, by id."""
-        return tuple(sorted(self._by_shard))
+        return tuple(self._by_shard)
 
     def at(self, shard: int) -> SlotSet:
         """Return the slots that live at a shard."""
@@ -130,12 +124,7 @@ class Placement:
     def first_shard(self, slots: SlotSet) -> int:
         """Return the lowest shard at which any of some slots live; others need not be split for it."""
         assert slots <= SlotSet.span(0, self.slot_count), f"{slots} exceed [0, {self.slot_count})"
-        # For each page of a scan, so not shard by shard: tablets [a, b) of each range, and the lowest there.
-        bounds = np.fromiter(chain.from_iterable(slots.ranges), np.int64, 2 * len(slots.ranges))
-        pairs = np.empty_like(bounds)
-        pairs[::2] = np.searchsorted(self.starts, bounds[::2], "right") - 1
-        pairs[1::2] = np.searchsorted(self.starts, bounds[1::2], "left")
-        return int(np.minimum.reduceat(self._shards, pairs)[::2].min())
+        return next(shard for shard, here in self._by_shard.items() if here.bits & slots.bits)
 
     def changed_since(self, earlier: Placement, slots: SlotSet) -> SlotSet:
         """Return the part of `slots` whose (shard, epoch) is not what it was in `earlier`."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.catalog import Report, Tx, is_writing
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
@@ -89,8 +90,9 @@ def _drawn(slots: SlotSet) -> SlotSet:
     if len(slots.ranges) <= MOST_RANGES:
         return slots
     block = -(-slots.ranges[-1][1] // (2 * MOST_RANGES))
-    starts, ends = slots.edges[::2] // block * block, -(-slots.edges[1::2] // block) * block
-    return SlotSet.of(list(zip(starts.tolist(), ends.tolist(), strict=True)))
+    return SlotSet.of(
+        (start // block * block, min(-(-end // block) * block, MAX_SLOTS)) for start, end in slots
+    )
 
 
 def scans_in(tx: Tx) -> list[dict[str, Any]]:

@@ -300,7 +300,7 @@ def rows_of(
 
 def overlay_of(shelf: Shelf, bounds: Bounds | None = None) -> Any:
     source, bounds = shelf.source(), bounds or Bounds(0, 99, 99)
-    (slot_range,) = source.view.slot_ranges(0, shelf.slot_count, bounds)
+    (slot_range,), _ = source.view.slot_ranges(bounds)
     return slot_range.layers and run_of(slot_range.layers, source.open, ("k", "v"), bounds)
 
 
@@ -367,7 +367,7 @@ def test_others_with_far_too_many_rows_are_not_looked_at(monkeypatch: pytest.Mon
     monkeypatch.setattr(overlay_module, "BATCH_ROWS", 2)
     shelf = shelf_of(loaded(), [(key, 2, "new") for key in range(14)], slots=4)
     source, bounds = shelf.source(), Bounds(0, 9, 9)
-    (slot_range,) = source.view.slot_ranges(0, 4, bounds)
+    (slot_range,), _ = source.view.slot_ranges(bounds)
     assert slot_range.layers is not None
     assert run_of(slot_range.layers, source.open, ("k", "v"), bounds) is None
     assert not any(source.open(fragment, ("k", "v")).holds(0) for fragment in shelf.fragments)
@@ -389,7 +389,7 @@ def test_others_may_have_more_rows_than_the_fragment_over_which_they_are_laid() 
 def test_the_fragment_with_most_rows_of_those_that_fit_is_the_one_that_others_are_laid_over() -> None:
     deletes: list[tuple[int, int, str | None]] = [(key, 2, None) for key in range(60)]
     shelf = shelf_of(loaded(), deletes, [(3, 3, "new"), (4, 3, "new")])
-    (slot_range,) = shelf.source().view.slot_ranges(0, 1, Bounds(0, 99, 99))
+    (slot_range,), _ = shelf.source().view.slot_ranges(Bounds(0, 99, 99))
     assert slot_range.layers is not None and slot_range.layers.base is shelf.fragments[0]
     assert rows_of(shelf) == {3: "new", 4: "new"}
 
@@ -425,7 +425,7 @@ def laid_over(
     columns: tuple[str, ...] = ("k", "v"),
 ) -> Overlay:
     bounds = Bounds(0, snapshot, snapshot)
-    (slot_range,) = View(fragments).slot_ranges(0, shelf.slot_count, bounds)
+    (slot_range,), _ = View(fragments).slot_ranges(bounds)
     assert slot_range.layers is not None
     run = run_of(slot_range.layers, source.open, columns, bounds)
     assert isinstance(run, Overlay)

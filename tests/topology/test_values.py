@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -72,28 +71,6 @@ def test_placements_with_the_same_tablets_are_equal_values(placement: Placement,
         assert hash(same) == hash(placement)
         assert same.at(1) == placement.at(1)
         assert not same.changed_since(placement, SlotSet.span(0, SLOTS))
-
-
-def calls_of_first_shard(shards: int) -> int:
-    """The calls of functions in which a placement of 512 tablets, by turns at shards, finds the first."""
-    placement = Placement.of(Tablet(n + 1, n, n + 1, n % shards + 1, 1) for n in range(512))
-    left = SlotSet.of((n, n + 1) for n in range(512) if n % shards >= shards // 2)
-    made = [0]
-
-    def count(_frame: object, event: str, _about: object) -> None:
-        made[0] += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        first = placement.first_shard(left)
-    finally:
-        sys.setprofile(None)
-    assert first == shards // 2 + 1
-    return made[0]
-
-
-def test_the_next_shard_of_a_scan_is_not_looked_for_shard_by_shard() -> None:
-    assert calls_of_first_shard(256) <= calls_of_first_shard(2)
 
 
 def test_tablets_that_do_not_tile_are_our_mistake() -> None:

@@ -71,7 +71,7 @@ def rows_of_refused_slots_stay(patch: pytest.MonkeyPatch) -> None:
         def mask(self, slots: Any) -> Any:
             return np.zeros(len(slots), dtype=bool)
 
-    patch.setattr(pages, "_slot_set", lambda slots: Blind(slot_set(slots).ranges))
+    patch.setattr(pages, "_slot_set", lambda slots: Blind(slot_set(slots).bits))
 
 
 @fault
