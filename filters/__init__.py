@@ -81,7 +81,7 @@ from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NULLS, KeySet, Ke
 from elasticscan.filters.parameters import with_parameters
 from elasticscan.filters.parser import STUMBLES, FilterSql, parse_value
 from elasticscan.filters.predicate import Predicate
-from elasticscan.filters.value_sets import ColumnDomain, ExactSets, column_sets, exact_sets, value_set
+from elasticscan.filters.value_sets import ColumnDomain, column_sets, value_set
 
 __all__ = [
     "AVG",
@@ -104,7 +104,6 @@ __all__ = [
     "Column",
     "ColumnDomain",
     "Compare",
-    "ExactSets",
     "Expression",
     "FilterSql",
     "Fold",
@@ -125,7 +124,6 @@ __all__ = [
     "column_sets",
     "constant_of",
     "decode_key",
-    "exact_sets",
     "has_several_constants",
     "integer_as_decimal",
     "is_computable",

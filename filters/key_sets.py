@@ -87,11 +87,6 @@ class KeySet:
         at = bisect_left(self.intervals, high, key=_low) - 1
         return low < high and at >= 0 and low < self.intervals[at].high
 
-    def holds(self, low: bytes, high: bytes) -> bool:
-        """Return True if all bytes within [low, high) are in one interval of the set."""
-        at = bisect_right(self.intervals, low, key=_low) - 1
-        return low >= high or (at >= 0 and high <= self.intervals[at].high)
-
     def complement(self) -> KeySet:
         lows = [b"", *(interval.high for interval in self.intervals)]
         highs = [*(interval.low for interval in self.intervals), END]

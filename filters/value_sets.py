@@ -9,7 +9,6 @@ into a normal form, which may take exponential time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,28 +71,6 @@ def column_sets(condition: Expression | None, schema: pa.Schema) -> KeySets:
     names = sorted(column_names(condition)) or schema.names[:1]
     sets = {name: value_set(condition, schema.field(name)).keys for name in names}
     return {name: keys for name, keys in sets.items() if keys != EVERYTHING}
-
-
-ExactSets = Sequence[tuple[str, KeySet]]
-
-
-def exact_sets(condition: Expression, schema: pa.Schema) -> ExactSets | None:
-    """Columns and sets of their values: a row meets the condition just if all these values are in their sets.
-
-    None where that cannot be said.
-    """
-    parts = condition.parts if isinstance(condition, And) else (condition,)
-    sets = []
-    for part in parts:
-        names = column_names(part)
-        if len(names) != 1:
-            return None
-        (name,) = names
-        domain = value_set(part, schema.field(name))
-        if not domain.exact:
-            return None
-        sets.append((name, domain.keys))
-    return sets
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,14 +134,6 @@ class FragmentStatistics:
                     return False
         return True
 
-    def matches(self, block: int, column: str, keys: KeySet) -> bool:
-        """Return True if all values of a column in a block are in a set; True is certain."""
-        if column not in self.columns:
-            return False
-        bounds = self.columns[column][block]
-        nulls = bounds.nulls == 0 or keys.overlaps(*NULLS.intervals[0][:2])
-        return nulls and keys.holds(bounds.low, bounds.high)
-
 
 def _share_upto(low: bytes, key: bytes, high: bytes) -> float:
     """As `_share`, for a key that may be the lowest."""

@@ -52,7 +52,7 @@ from tests.store.damage_programs import DamagePrograms
 from tests.store.kept_programs import KeptProgram
 from tests.store.random_programs import Programs
 from tests.store.random_tables import KEEPERS, KEPT_CHANGING
-from tests.store.reading import test_aggregating, test_extremes
+from tests.store.reading import test_aggregating
 from tests.store.upkeep import test_flushing
 from tests.store.writing import test_small_commits
 
@@ -64,7 +64,6 @@ _MODULES = (
     test_marks,
     test_older_catalog,
     test_aggregating,
-    test_extremes,
     test_partial_rows,
     test_faulty_disk,
     test_verifying,

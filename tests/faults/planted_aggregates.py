@@ -6,15 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.filters import Fold, KeySet, folding, inputs
-from elasticscan.metadata import FragmentStatistics
+from elasticscan.filters import Fold, folding, inputs
 from elasticscan.reader import scan as driver
-from elasticscan.store.reading import extremes
 from tests.faults.planted import Patch, fault
 
 _PARTIAL = "test_partial_rows_hold_every_row_once_while_tablets_move_under_the_pages"
-_CUT = "test_values_that_statistics_have_not_exactly_are_read"
-_KNOWN = "test_what_statistics_tell_is_what_a_scan_gives"
 _PROGRAM = "test_rows_are_folded_once_into_their_groups_while_a_tablet_moves"
 
 
@@ -85,23 +81,3 @@ def waiting_rows_are_lost(patch: Patch) -> None:
         return honest(self)
 
     patch.setattr(Fold, "partial_rows", hasty)
-
-
-@fault("scenarios", "a least value is not taken from a statistic that was cut", style=_CUT)
-def min_of_a_cut_statistic(patch: Patch) -> None:
-    honest = extremes.decode_key
-
-    def tolerant(key: bytes, kind: pa.DataType) -> pa.Scalar:
-        cut = extremes._is_text(kind) and not key.endswith(b"\0\0")
-        return honest(key + b"\0\0" if cut else key, kind)
-
-    patch.setattr(extremes, "_TEXT_END", b"")
-    patch.setattr(extremes, "decode_key", tolerant)
-
-
-@fault("scenarios", "a record batch of which some rows meet a condition is read", style=_KNOWN)
-def batches_meet_conditions_as_a_whole(patch: Patch) -> None:
-    def some(self: FragmentStatistics, block: int, column: str, keys: KeySet) -> bool:
-        return self.may_match(block, {column: keys})
-
-    patch.setattr(FragmentStatistics, "matches", some)

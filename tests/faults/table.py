@@ -17,7 +17,7 @@ from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
 from tests.soak.plant import soak_faults
 from tests.store import test_past_programs
-from tests.store.reading import test_first_rows, test_plain
+from tests.store.reading import test_extremes, test_first_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BEGIN, END = "## All planted faults\n\n", "\n## "
@@ -27,7 +27,7 @@ OWN: list[Callable[..., object]] = [
     test_planted_inputs.test_a_check_that_is_left_out_is_noticed,
     test_past_programs.test_a_planted_fault_is_noticed,
     test_first_rows.test_a_planted_fault_is_found,
-    test_plain.test_a_weaker_rule_counts_wrong,
+    test_extremes.test_a_weaker_rule_counts_wrong,
     test_catalog_spark.test_a_planted_fault_is_found,
     test_few_rows.test_a_planted_fault_is_found,
     test_semi_joins.test_a_planted_fault_is_found,
