@@ -9,8 +9,7 @@ be evaluated exactly as Spark would is refused. `with_parameters` writes values 
 `bounds`). Rows may be skipped by them: a set may be too wide, which costs time, and never too
 narrow, which would lose rows; tests compare sets with the evaluator.
 
-`Aggregate` is a function over the rows of a group (`aggregates`), of columns or of what is computed of them
-(`inputs`; whole and decimal numbers in 64 bits where these hold them, `exact`). `Fold` computes some of them
+`Aggregate` is a function of a column over the rows of a group (`aggregates`). `Fold` computes some of them
 page by page, in memory that the groups bound (`folding`), with the results that Spark would give, or gives
 partial rows that Spark adds up.
 
@@ -25,8 +24,6 @@ predicate          a filter: checked once, then evaluated
 parameters         values, written into a condition
 assignment         a column's new value
 value_sets         the values that a condition leaves possible
-units              decimals as whole numbers; exact: arithmetic in 64 bits where that is certain to be exact
-inputs             columns that are folded, and what is computed of them
 aggregates         functions over groups; folding: rows into partial rows, and these into the result
 
 Everything here is pure, and knows nothing of files, indexes or scans.
@@ -44,11 +41,10 @@ from elasticscan.filters.aggregates import (
 )
 from elasticscan.filters.assignment import Assignment
 from elasticscan.filters.bounds import axis_of, decode_key, normalise, single_values
-from elasticscan.filters.casts import always_fits, may_fail
+from elasticscan.filters.casts import may_fail
 from elasticscan.filters.coercion import (
     TIMESTAMP,
     integer_as_decimal,
-    is_computable,
     is_integer,
     is_number,
     type_name,
@@ -69,7 +65,6 @@ from elasticscan.filters.expression import (
     Or,
     children,
     column_names,
-    has_several_constants,
     quote_name,
     shortened,
     to_sql,
@@ -116,7 +111,6 @@ __all__ = [
     "Not",
     "Or",
     "Predicate",
-    "always_fits",
     "axis_of",
     "check_groupable",
     "children",
@@ -124,9 +118,7 @@ __all__ = [
     "column_sets",
     "constant_of",
     "decode_key",
-    "has_several_constants",
     "integer_as_decimal",
-    "is_computable",
     "is_integer",
     "is_number",
     "may_fail",

@@ -3,10 +3,8 @@
     aggregate = Aggregate.parse("avg(km)", schema)
     aggregate.function, aggregate.columns, aggregate.type     # 'avg', ('km',), double
 
-They are computed of columns, or of values of a row as conditions have them: `sum(price * (1 - discount))`,
-`sum(CASE WHEN kind LIKE 'PROMO%' THEN price ELSE 0 END)`.
-
-What Spark would compute otherwise than is possible here exactly is refused when the text is read.
+They are of columns as they are. What Spark would compute otherwise than is possible here exactly is refused
+when the text is read.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from sqlglot.errors import SqlglotError
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS, MAX_FILTER_BYTES
 from elasticscan.base.showing import brief
-from elasticscan.filters.coercion import computed_type, is_computable, is_float, is_number
-from elasticscan.filters.expression import Expression, column_names, is_column, to_sql
-from elasticscan.filters.kernels import ARROW_REFUSALS, Rows, can_fail, compile_expression
+from elasticscan.filters.coercion import computed_type
+from elasticscan.filters.expression import Column
 from elasticscan.filters.parser import STUMBLES, FilterSql, check_quotes, parse_value
 
 COUNT_ROWS, COUNT, COUNT_DISTINCT = "count(*)", "count", "count distinct"
@@ -40,14 +37,14 @@ class Aggregate:
 
     Attributes:
         function: one of the names above.
-        value: what it is computed of; None for `count(*)`.
+        column: of which it is; None for `count(*)`.
         name: the name of its column in the result.
-        computed: the type that the value is computed with; null for `count(*)`.
+        computed: the type that values are computed with; null for `count(*)`.
         type: the type of the result.
     """
 
     function: str
-    value: Expression | None
+    column: str | None
     name: str
     computed: pa.DataType
     type: pa.DataType
@@ -59,7 +56,7 @@ class Aggregate:
         Raises:
             InvalidOption: it cannot be parsed, or is not supported.
             NotFound: it names an unknown or ambiguous column.
-            FilterError: its value cannot be computed, or it has double quotes.
+            FilterError: its argument cannot be parsed, or it has double quotes.
         """
         if len(text) > MAX_FILTER_BYTES:
             raise _refused(text, "is too long")
@@ -86,63 +83,24 @@ class Aggregate:
         if argument is None or isinstance(argument, (exp.Star, exp.Distinct)):
             raise _refused(text, "is not supported")
         value = parse_value(argument.sql(dialect=FilterSql, comments=False), schema)
-        if is_distinct and function == COUNT:
-            function = COUNT_DISTINCT
-        if is_column(value):
-            (column,) = column_names(value)
-            stored = schema.field(column).type
-            check_groupable(column, stored, text)
-        elif function == COUNT_DISTINCT:
+        if not isinstance(value, Column) or len(value.path) > 1:
             raise _refused(text, "is not of a column as a whole")
-        else:
-            _check_computed(text, value, schema)
-            stored = value.type
-        return cls(function, value, name, *_types(text, function, stored))
+        (column,) = value.path
+        stored = schema.field(column).type
+        check_groupable(column, stored, text)
+        function = COUNT_DISTINCT if is_distinct and function == COUNT else function
+        return cls(function, column, name, *_types(text, function, stored))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the columns that it reads."""
-        return () if self.value is None else tuple(sorted(column_names(self.value)))
-
-    @property
-    def is_of_column(self) -> bool:
-        """Return True if the value is a column."""
-        return self.value is not None and is_column(self.value)
-
-    @property
-    def may_fail(self) -> bool:
-        """Return True if the value of some rows cannot be computed."""
-        return self.value is not None and can_fail(self.value)
-
-    @property
-    def fails_by_group(self) -> bool:
-        """Return True if an overflow is an error of its group, as in a sum."""
-        value = self.value
-        return (
-            self.function == SUM and value is not None and is_number(value.type) and not is_float(value.type)
-        )
+        return () if self.column is None else (self.column,)
 
     def __str__(self) -> str:
-        if self.value is None:
+        if self.column is None:
             return COUNT_ROWS
-        shown = to_sql(self.value)
-        if self.is_of_column:
-            shown = self.columns[0]
-        return f"count(DISTINCT {shown})" if self.function == COUNT_DISTINCT else f"{self.function}({shown})"
-
-
-def _check_computed(text: str, value: Expression, schema: pa.Schema) -> None:
-    """Raise if Spark has no such value, or Arrow cannot compute it."""
-    names = column_names(value)
-    if not names:
-        raise _refused(text, "names no column")
-    if not is_computable(value.type):
-        raise _refused(text, f"is of the type {value.type}")
-    fields = pa.schema([field for field in schema if field.name in names])
-    try:
-        compile_expression(value)(Rows(pa.RecordBatch.from_pylist([], fields)))
-    except ARROW_REFUSALS as error:
-        raise _refused(text, f"cannot be computed ({error})") from error
+        distinct = "DISTINCT " if self.function == COUNT_DISTINCT else ""
+        return f"{self.function.removesuffix(' distinct')}({distinct}{self.column})"
 
 
 def check_groupable(column: str, kind: pa.DataType, what: str) -> None:

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import computed_type, is_integer, is_number, type_name
-from elasticscan.filters.expression import Expression, Literal, column_names, is_column, shortened, to_text
+from elasticscan.filters.expression import Column, Expression, Literal, column_names, shortened, to_text
 from elasticscan.filters.kernels import ARROW_REFUSALS, Evaluator, compile_expression, needed_rows
 from elasticscan.filters.parser import parse_value
 from elasticscan.filters.typed import convert
@@ -62,8 +62,8 @@ class Assignment:
 
         Raises `FilterError` where Spark would fail too, as in an overflow, and where a value would change.
         """
-        if is_column(self.value):
-            (copied,) = map(batch.column, self.columns)
+        if isinstance(self.value, Column) and len(self.value.path) == 1:
+            copied = batch.column(self.value.path[0])
             if copied.type == self.field.type:
                 return copied  # also what Spark has no match for, as nanoseconds
         rows = needed_rows(batch, self.columns)

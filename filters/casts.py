@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
+from elasticscan.base.hashing import raw_values
 from elasticscan.filters.coercion import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -22,7 +23,6 @@ from elasticscan.filters.coercion import (
     is_integer,
     type_name,
 )
-from elasticscan.filters.units import to_units
 
 _Caster = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -42,6 +42,7 @@ _SECOND_MICROS = 1_000_000
 # Floats from the one on fit no decimal; those below the other are 0 in each.
 _MOST_WHOLE_DIGITS, _TOO_SMALL = 38, 1e-39
 _MAX_ZONE_MINUTES = 18 * 60
+_NARROW_DIGITS = 18
 
 
 def cast_array(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -94,6 +95,24 @@ def has_digits_for(source: pa.DataType, target: pa.DataType) -> bool:
     else:
         return False
     return bool(digits <= target.precision - target.scale)
+
+
+def is_narrow(kind: pa.DataType) -> bool:
+    """Return True for decimals whose units of the last place 64 bits always hold.
+
+    Arrow computes and compares numbers of 64 bits many times as fast as decimals, which have 128 or 256.
+    """
+    return bool(pt.is_decimal128(kind) and kind.precision <= _NARROW_DIGITS)
+
+
+def to_units(values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+    """Return narrow decimals in units of their last place; what is null stays so."""
+    if isinstance(values, pa.Scalar):
+        return to_units(pa.repeat(values, 1))[0]
+    if not len(values):
+        return pa.array([], pa.int64())  # which may have no buffer at all
+    low = np.ascontiguousarray(raw_values(values, np.int64, 2).reshape(-1, 2)[:, 0])
+    return pa.array(low, mask=_null_mask(values) if values.null_count else None)
 
 
 def _family(kind: pa.DataType) -> str:

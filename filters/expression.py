@@ -160,20 +160,6 @@ def column_names(node: Expression) -> frozenset[str]:
     return frozenset().union(*(column_names(child) for child in children(node)))
 
 
-def is_column(node: Expression) -> bool:
-    """Return True for a column as a whole."""
-    return isinstance(node, Column) and len(node.path) == 1
-
-
-def has_several_constants(node: Expression) -> bool:
-    """Return True if constants may meet: Spark adds or multiplies whole constants first, in any order."""
-    return _constants(node) > 1
-
-
-def _constants(node: Expression) -> int:
-    return int(isinstance(node, Literal)) + sum(map(_constants, children(node)))
-
-
 def to_sql(node: Expression) -> str:
     """Return SQL text with the same meaning in Spark."""
     return _render(node)[0]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,9 +30,7 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.base.value_keys import float_codes, floats_of
 from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
-from elasticscan.filters.expression import Expression, column_names, to_text
-from elasticscan.filters.inputs import Inputs, from_units, with_kernels
-from elasticscan.filters.units import ALL_DIGITS
+from elasticscan.filters.coercion import computed_type
 
 # Pages wait until they are so many rows or bytes together: each fold has a cost of its own.
 FOLDED_ROWS, FOLDED_BYTES = 1 << 20, 64 << 20
@@ -48,43 +46,39 @@ _CERTAIN_OVERFLOW = 5
 _ANY_INTEGER = pa.decimal128(38, 0)
 # A decimal of so many digits can be added up 10^10 times without leaving 38 digits.
 _ADDABLE_DIGITS = 28
+_MOST_ROWS = 1 << 31  # of whole numbers of 32 bits that a page may add up in 64
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A column of partial rows: a function of a value, and how partial rows of it are merged."""
+    """A column of partial rows: a function of a column, and how partial rows of it are merged."""
 
     function: str
-    value: Expression | None
+    column: str | None
     type: pa.DataType
 
     @property
     def name(self) -> str:
-        return _name(self.function, self.value)
+        return f"{self.function} of {self.column}"
 
     @property
     def merge(self) -> str:
         return self.function if self.function in (MIN, MAX) else SUM
 
-    def prepared(self, inputs: Inputs) -> tuple[pa.ChunkedArray, bool]:
-        """Return values as a page is folded with them; True for sums in units of a decimal's last place."""
-        assert self.value is not None, "rows are counted without a value"
+    def prepared(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return values as a page is folded with them."""
+        values = _with_kernels(values)
         if self.function == SUM:
-            return inputs.addends(self.value, self.type)
-        if self.function == COUNT:
-            return inputs.present(self.value), False
-        values = inputs.values(self.value)
+            return _addends(values, self.type)
         if self.function in (MIN, MAX) and not _is_ordered(values):
-            return _ordered(values), False
-        return values, False
+            return _ordered(values)
+        return values
 
-    def of_page(self, grouped: pa.Table, in_units: bool) -> pa.ChunkedArray | pa.Array:
+    def of_page(self, grouped: pa.Table) -> pa.ChunkedArray | pa.Array:
         """Return the column of a page's partial rows."""
         if self.function == COUNT_DISTINCT:  # these are counted at the end
             return pa.nulls(grouped.num_rows, self.type)
-        values = grouped.column("count_all" if self.value is None else f"{self.name}_{self.function}")
-        if in_units:
-            return from_units(values, self.type)
+        values = grouped.column("count_all" if self.column is None else f"{self.name}_{self.function}")
         is_float = self.function in (MIN, MAX) and pt.is_floating(values.type)
         return (_ordered(values) if is_float else values).cast(self.type)
 
@@ -104,17 +98,14 @@ class Fold:
         states = [state for aggregate in aggregates for state in _states_of(aggregate)]
         self._states = tuple(dict.fromkeys(states)) or (_State(COUNT_ROWS, None, pa.int64()),)
         self._distinct = {
-            state: Fold((), (*group_by, *column_names(state.value)), schema)
+            state: Fold((), (*group_by, state.column), schema)
             for state in self._states
-            if state.function == COUNT_DISTINCT and state.value is not None
+            if state.function == COUNT_DISTINCT and state.column is not None
         }
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._partial: list[pa.Table] = []
         self._rows = self._merged_rows = self._folded_rows = 0
-        self._set_aside = {one.value for one in aggregates if one.value is not None and one.fails_by_group}
-        self._set_aside -= {one.value for one in aggregates if not one.fails_by_group}
-        self._failed: list[tuple[Expression, list[pa.ChunkedArray]]] = []  # with the groups of these rows
         used = [*self._group_by, *(name for aggregate in aggregates for name in aggregate.columns)]
         nothing = [schema.field(name) for name in dict.fromkeys(used)] or [pa.field("", pa.null())]
         self._fold(pa.schema(nothing).empty_table())
@@ -138,24 +129,17 @@ class Fold:
         columns = {
             key: _as_group(rows.column(name)) for key, name in zip(self._keys, self._group_by, strict=True)
         }
-        groups = list(columns.values())
-        inputs, in_units = Inputs(rows, self._set_aside), set[_State]()
         asked: list[tuple[str | list[str], str]] = []
         for state in self._states:
-            if state.value is None:
+            if state.column is None:
                 asked.append(([], "count_all"))
             elif state.function != COUNT_DISTINCT:
-                columns[state.name], are_units = state.prepared(inputs)
+                columns[state.name] = state.prepared(rows.column(state.column))
                 asked.append((state.name, state.function))
-                in_units |= {state} if are_units else set()
-        self._failed += [
-            (value, [group.take(pa.array(numbers)) for group in groups] or [pa.nulls(len(numbers))])
-            for value, numbers in inputs.failed.items()
-        ]
         if not columns:
             columns["rows"] = pa.nulls(rows.num_rows)
         grouped = pa.table(columns).group_by(self._keys, use_threads=False).aggregate(asked)
-        results = [state.of_page(grouped, state in in_units) for state in self._states]
+        results = [state.of_page(grouped) for state in self._states]
         names = [*self._keys, *(state.name for state in self._states)]
         self._partial.append(pa.Table.from_arrays([*map(grouped.column, self._keys), *results], names=names))
         self._rows += grouped.num_rows
@@ -176,9 +160,6 @@ class Fold:
         if self._distinct:
             self._count_distinct()
         whole = self._partial[0]
-        for aggregate in self._aggregates:
-            if any(value == aggregate.value for value, _ in self._failed):
-                raise _overflow(aggregate, aggregate.computed)
         return self._shaped(
             [whole.column(key) for key in self._keys], [_value(one, whole) for one in self._aggregates]
         )
@@ -199,13 +180,12 @@ class Fold:
         """Partial rows of all that was added since they were last taken, shaped like the result.
 
         Added up by others (counts and sums by sums) they are the result; an average, which is
-        of no decimal, is given by its sum as a double. A sum that does not fit its type, or has a number that
-        does not, is given as several rows that do not fit together: it fails where they are added.
+        of no decimal, is given by its sum as a double. A sum that does not fit its type is given as several
+        rows that do not fit together: it fails where they are added.
         """
         self._fold_waiting()
         self._merge()
         whole, self._partial = self._partial[0], [self._partial[0].slice(0, 0)]
-        failed, self._failed = self._failed, []
         self._rows = self._merged_rows = self._folded_rows = 0
         groups = [whole.column(key) for key in self._keys]
         values, beyond = [], []
@@ -213,7 +193,7 @@ class Fold:
             if aggregate.function not in (SUM, AVG):
                 values.append(_value(aggregate, whole))
                 continue
-            total = whole.column(_name(SUM, aggregate.value))
+            total = whole.column(f"{SUM} of {aggregate.column}")
             if aggregate.function == AVG:
                 values.append(_as_float(total))
                 continue
@@ -222,7 +202,6 @@ class Fold:
             unfit = pc.invert(fits)
             if pc.any(unfit).as_py():
                 beyond.append((place, [group.filter(unfit) for group in groups] or [pa.nulls(1)]))
-            beyond += [(place, of_rows) for value, of_rows in failed if value == aggregate.value]
         parts = [self._shaped(groups, values)]
         for place, of_rows in beyond:
             count, kind = len(of_rows[0]), self._aggregates[place].type
@@ -263,20 +242,16 @@ class Fold:
 
 
 def _states_of(aggregate: Aggregate) -> list[_State]:
-    value, kind = aggregate.value, aggregate.computed
+    column, kind = aggregate.column, aggregate.computed
     match aggregate.function:
-        case "count(*)":
-            return [_State(COUNT_ROWS, None, pa.int64())]
-        case "count" | "count distinct":
-            return [_State(aggregate.function, value, pa.int64())]
         case "min" | "max":
             as_integers = pt.is_floating(kind) or pt.is_duration(kind)
-            return [_State(aggregate.function, value, pa.int64() if as_integers else kind)]
+            return [_State(aggregate.function, column, pa.int64() if as_integers else kind)]
         case "sum":
-            return [_State(SUM, value, _sum_type(kind))]
+            return [_State(SUM, column, _sum_type(kind))]
         case "avg":
-            return [_State(SUM, value, _sum_type(kind)), _State(COUNT, value, pa.int64())]
-    raise AssertionError(f"{aggregate.function} is no function")
+            return [_State(SUM, column, _sum_type(kind)), _State(COUNT, column, pa.int64())]
+    return [_State(aggregate.function, column, pa.int64())]
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
@@ -288,6 +263,32 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
     return (
         pa.decimal128(38, kind.scale) if kind.precision <= _ADDABLE_DIGITS else pa.decimal256(76, kind.scale)
     )
+
+
+def _addends(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return numbers to add up: in 64 bits if these hold any sum of them, else of a type that does."""
+    if pt.is_float16(values.type):
+        return values.cast(pa.float32())
+    is_narrow = pt.is_integer(values.type) and adds_up(values)
+    # Arrow adds up decimals of any precision in 38 digits.
+    as_it_is = (
+        is_narrow or pt.is_floating(values.type) or (pt.is_decimal(values.type) and kind.bit_width == 128)
+    )
+    return values if as_it_is else values.cast(kind)
+
+
+def adds_up(values: pa.ChunkedArray) -> bool:
+    """Return True if no sum of some of these whole numbers leaves 64 bits."""
+    if values.type.bit_width < 64:
+        return len(values) < _MOST_ROWS
+    least, most = (bound.as_py() or 0 for bound in pc.min_max(values).values())
+    return bool(max(-least, most) * len(values) < 1 << 63)
+
+
+def _with_kernels(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values of types that Arrow has no kernels for as of others."""
+    kind = values.type
+    return values.cast(computed_type(kind)) if pt.is_decimal32(kind) or pt.is_decimal64(kind) else values
 
 
 def _is_ordered(values: pa.ChunkedArray) -> bool:
@@ -319,26 +320,20 @@ def _by_bits(floats: pa.ChunkedArray) -> pa.ChunkedArray:
 def _as_group(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values in a form whose bytes are equal where Spark calls them equal."""
     if not pt.is_floating(values.type):
-        return with_kernels(values)
+        return _with_kernels(values)
     floats = pc.add(values.cast(pa.float64()), 0.0)  # -0.0 + 0.0 is 0.0
     return pc.if_else(pc.is_nan(floats), float("nan"), floats)
 
 
-def _name(function: str, value: Expression | None) -> str:
-    return f"{function} of {None if value is None else to_text(value)}"
-
-
 def _value(aggregate: Aggregate, whole: pa.Table) -> pa.ChunkedArray:
     """Return an aggregate of partial rows that are complete."""
-    match aggregate.function:
-        case "count(*)" | "count" | "count distinct":
-            return pc.fill_null(whole.column(_name(aggregate.function, aggregate.value)), 0)
-        case "min" | "max":
-            return _extreme(aggregate, whole.column(_name(aggregate.function, aggregate.value)))
-    total = whole.column(_name(SUM, aggregate.value))
-    if aggregate.function == AVG:
-        return _average(aggregate, total, whole.column(_name(COUNT, aggregate.value)))
-    return _fitting(aggregate, total, aggregate.type)
+    if aggregate.function in (SUM, AVG):
+        total = whole.column(f"{SUM} of {aggregate.column}")
+        if aggregate.function == SUM:
+            return _fitting(aggregate, total, aggregate.type)
+        return _average(aggregate, total, whole.column(f"{COUNT} of {aggregate.column}"))
+    values = whole.column(f"{aggregate.function} of {aggregate.column}")
+    return _extreme(aggregate, values) if aggregate.function in (MIN, MAX) else pc.fill_null(values, 0)
 
 
 def _extreme(aggregate: Aggregate, values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -383,7 +378,7 @@ def _overflow(aggregate: Aggregate, kind: pa.DataType) -> FilterError:
     shown = "long" if pt.is_int64(kind) else str(kind)
     return FilterError(
         f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; widen its column",
-        column=", ".join(aggregate.columns),
+        column=aggregate.column,
     )
 
 
@@ -391,7 +386,7 @@ def _bounds(kind: pa.DataType) -> tuple[int | Decimal, int | Decimal]:
     """Return the least and the greatest number of the type of a sum."""
     if pt.is_integer(kind):
         return -1 << 63, (1 << 63) - 1
-    most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, ALL_DIGITS)
+    most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, Context(prec=76))
     return most.copy_negate(), most
 
 

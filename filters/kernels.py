@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError, NotFound
-from elasticscan.filters.casts import always_fits, cast_array
+from elasticscan.filters.casts import always_fits, cast_array, is_narrow, to_units
 from elasticscan.filters.coercion import computed_type, digits_needed, is_float, is_integer, type_name
 from elasticscan.filters.expression import (
     And,
@@ -38,7 +38,6 @@ from elasticscan.filters.expression import (
     column_names,
 )
 from elasticscan.filters.patterns import Pattern, pattern_of
-from elasticscan.filters.units import is_narrow, to_units
 
 # Errors of values and types that the kernels do not take.
 ARROW_REFUSALS = (

@@ -29,11 +29,11 @@ from sqlglot.errors import SqlglotError
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.sql.computed import NotFoldedError, check_computed, own_text
+from elasticscan.connector.sql.computed import NotFoldedError, own_text
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
-from elasticscan.filters import STUMBLES, Aggregate, FilterSql, quote_name, to_sql
+from elasticscan.filters import STUMBLES, Aggregate, FilterSql, quote_name
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
@@ -446,18 +446,16 @@ class _Rewriting:
         """Return the column of partial rows that has this aggregate."""
         aggregate = self._aggregate(text)
         name = f"partial {aggregate}"
-        if aggregate.value is not None:
-            text = f"{aggregate.function}({to_sql(aggregate.value)})"
+        if aggregate.column is not None:
+            text = f"{aggregate.function}({quote_name(aggregate.column)})"
         self._partial[name] = text
         return quote_name(name)
 
     def _aggregate(self, text: str) -> Aggregate:
         try:
-            aggregate = Aggregate.parse(text, self._schema)
+            return Aggregate.parse(text, self._schema)
         except ElasticScanError as why:
             raise NotFoldedError(why.message) from None
-        check_computed(aggregate, self._session)
-        return aggregate
 
     def _check_names(self) -> None:
         for name in self._partial:

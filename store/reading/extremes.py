@@ -28,9 +28,8 @@ def known_values(
     Raises:
         TableChanged, SnapshotExpired: as a scan of it would.
     """
-    if key.filter is not None or not all(
-        each.function == COUNT_ROWS or (each.function in (COUNT, MIN, MAX) and each.is_of_column)
-        for each in aggregates
+    if key.filter is not None or any(
+        each.function not in (COUNT_ROWS, COUNT, MIN, MAX) for each in aggregates
     ):
         return None
     plain = _plain_fragments(context, key)

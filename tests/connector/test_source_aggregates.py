@@ -160,16 +160,7 @@ def test_a_random_aggregate_is_sparks_own_while_tablets_move(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("SELECT sum(i32 + 1) FROM wide", "has no name"),
-        ("SELECT sum(i32 + 1 - 2) AS s FROM wide", "computes its constants first"),
-        ("SELECT max(i32 + 1) AS s FROM wide", "may overflow"),
-        ("SELECT sum(i32 / 2) AS s FROM wide", "is not computed here"),
-        ("SELECT sum(d38 * d20) AS s FROM wide", "digits"),
-        ("SELECT sum(CAST(s AS INT)) AS s FROM wide", "converts"),
-        ("SELECT sum(if(s > 3, 1, 0)) AS s FROM wide", "converts"),
-        ("SELECT sum(u32 + 1) AS s FROM wide", "not supported"),
-        ("SELECT sum(rand() * i8) AS s FROM wide", "do not support"),
-        ("SELECT sum((SELECT 1) * i8) AS s FROM wide", "SELECT 1"),
+        ("SELECT sum(i32 + 1) AS s FROM wide", "is not of a column as a whole"),
         ("SELECT avg(d20) FROM wide", "decimal"),
         ("SELECT round(avg(i8), 2) FROM wide", "has no name"),
         ("SELECT count(*) FROM wide WHERE i32 + 1 > 2", "Spark tests a condition first"),
@@ -198,34 +189,6 @@ def test_sums_in_a_session_that_wraps_around_are_left_to_spark() -> None:
     for column, folded in (("i64", False), ("d38", False), ("f64", True)):
         (scan,) = plan_query(f"SELECT sum({column}) FROM wide", SHAPES, session).scans
         assert (scan.aggregates is not None) == folded
-
-
-def test_expressions_in_a_session_with_other_rules_are_left_to_spark() -> None:
-    for session in (Session(ansi=False), Session(utc=False)):
-        (scan,) = plan_query("SELECT sum(f64 * 2) AS s FROM wide", SHAPES, session).scans
-        assert scan.aggregates is None
-
-
-@pytest.mark.long
-def test_a_number_that_overflows_is_sparks_error_unless_nobody_asks_for_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=64)
-    kinds = {"id": pa.int64(), "n": pa.int64(), "i": pa.int32(), "d": pa.decimal128(38, 2)}
-    rows = [{"id": one, "n": 1 << 62, "i": -(1 << 31), "d": 10**35} for one in range(3)]
-    rows += [{"id": one, "n": -(1 << 61), "i": 1, "d": -(10**30)} for one in range(3, 30)]
-    made.create_table("t", pa.schema(kinds), ["id"]).upsert(rows)
-    catalog = attach(spark, made.uri)
-    for value in ("n * 2", "d * 10000"):
-        text = f"SELECT id < 3 AS few, sum({value}) AS s FROM t GROUP BY id < 3"
-        assert "folded" in catalog.explain(text)
-        for frame in (catalog.sql(text), spark.sql(text)):
-            with pytest.raises(ArithmeticException) as caught:
-                frame.collect()
-            assert caught.value.getSqlState() == "22003"
-    text = "SELECT id, sum(n * 2) AS s FROM t GROUP BY id"
-    for one in (f"SELECT count(id) FROM ({text})", f"{text} HAVING id = 29"):
-        assert len(catalog.sql(one).collect()) == 1
 
 
 @pytest.mark.long
@@ -265,14 +228,14 @@ def test_explain_shows_what_is_folded_and_what_stays(catalog: AttachedStore) -> 
         "SELECT s, coalesce(sum(`partial count(*)`), 0L) AS c, "
         "(sum(`partial avg(i8)`) / sum(`partial count(i8)`)) AS `avg(i8)` FROM `wide#1` AS `wide` GROUP BY s"
     )
-    message = catalog.explain("SELECT sum(x.i8 + 1) AS total, avg(d5) AS a FROM wide x").splitlines()
-    assert "  folded   sum(i8 + 1), sum(d5), count(d5): partial rows, added up by Spark" in message
+    message = catalog.explain("SELECT sum(x.i8) AS total, avg(d5) AS a FROM wide x").splitlines()
+    assert "  folded   sum(i8), sum(d5), count(d5): partial rows, added up by Spark" in message
     assert message[-1] == (
-        "SELECT sum(`partial sum(i8 + 1)`) AS total, CAST(CAST(CAST(sum(`partial sum(d5)`) "
+        "SELECT sum(`partial sum(i8)`) AS total, CAST(CAST(CAST(sum(`partial sum(d5)`) "
         "AS DECIMAL(15, 2)) * 100BD AS DOUBLE) / sum(`partial count(d5)`) / 100.0D AS DECIMAL(9, 6)) "
         "AS a FROM `wide#1` x"
     )
-    assert "  stays    aggregates: i8 / 2.0 is not" in catalog.explain("SELECT sum(i8 / 2) AS h FROM wide")
+    assert "is not of a column as a whole" in catalog.explain("SELECT sum(i8 / 2) AS h FROM wide")
 
 
 def test_what_statistics_tell_is_not_read(

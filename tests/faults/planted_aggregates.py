@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.filters import Fold, folding, inputs
+from elasticscan.filters import Fold, folding
 from elasticscan.reader import scan as driver
 from tests.faults.planted import Patch, fault
 
@@ -44,7 +44,7 @@ def nan_is_below_some(patch: Patch) -> None:
 
 @fault("scenarios", "sums of a page that may overflow are not added up in 64 bits", style=_PROGRAM)
 def page_sums_wrap_around(patch: Patch) -> None:
-    patch.setattr(inputs, "adds_up", lambda values: True)
+    patch.setattr(folding, "adds_up", lambda values: True)
 
 
 @fault("scenarios", "partial rows that were handed over are not handed over again", style=_PARTIAL)
