@@ -31,17 +31,12 @@ _BLANKS = "".join(map(chr, range(0x21))) + "\x7f"
 _WHOLE = r"\A[+-]?[0-9]+\z"
 _FLOAT = r"\A[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?\z"
 _FLOAT_WORD = r"(?i)\A[+-]?(?:inf|infinity|nan)\z"
-_DAY = r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
-_DATE = rf"(?s)\A{_DAY}(?:[ T].*)?)?)?\z"
-# A zone may only follow the seconds. Names of regions are left out: they need a time zone database.
-_ZONE = r"(?: *(?:Z|UTC|GMT|(?P<sign>[+-])(?P<zone_hour>[0-9]{1,2})(?::(?P<zone_minute>[0-9]{1,2}))?))?"
-_SECOND = rf":(?P<second>[0-9]{{1,2}})(?:\.(?P<fraction>[0-9]*))?{_ZONE}"
-_MOMENT = rf"\A{_DAY}(?:[ T](?P<hour>[0-9]{{1,2}})(?::(?P<minute>[0-9]{{1,2}})(?:{_SECOND})?)?)?)?)?\z"
-_MINUTE_MICROS = 60_000_000
-_SECOND_MICROS = 1_000_000
+_DATE = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
+_ZONE = r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
+_SECOND = rf":[0-9]{{2}}(?:\.[0-9]{{1,6}})?{_ZONE}?"  # a zone may only follow the seconds
+_MOMENT = rf"\A[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?:{_SECOND})?)?\z"
 # Floats from the one on fit no decimal; those below the other are 0 in each.
 _MOST_WHOLE_DIGITS, _TOO_SMALL = 38, 1e-39
-_MAX_ZONE_MINUTES = 18 * 60
 _NARROW_DIGITS = 18
 
 
@@ -136,14 +131,6 @@ def _cast_unsafely(values: pa.Array, target: pa.DataType) -> pa.Array:
     return values.cast(target, safe=False)
 
 
-def _by_way_of(middle: pa.DataType) -> _Caster:
-    return lambda values, target: cast_array(cast_array(values, middle), target)
-
-
-def _not_zero(values: pa.Array, target: pa.DataType) -> pa.Array:
-    return pc.not_equal(pc.sign(values), 0)
-
-
 def _integer_to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
     if target.precision - target.scale >= 19:
         return values.cast(target)
@@ -234,82 +221,40 @@ def _string_to_float(values: pa.Array, target: pa.DataType) -> pa.Array:
     return pc.if_else(word, pc.ascii_lower(text), digits).cast(target)
 
 
-def _string_to_boolean(values: pa.Array, target: pa.DataType) -> pa.Array:
-    text = pc.ascii_lower(_trim(values))
-    true = pc.is_in(text, pa.array(["t", "true", "y", "yes", "1"]))
-    false = pc.is_in(text, pa.array(["f", "false", "n", "no", "0"]))
-    _require(values, pc.or_(pc.or_(true, false), values.is_null()), target)
-    return pc.if_else(values.is_valid(), true, None)
-
-
 def _string_to_date(values: pa.Array, target: pa.DataType) -> pa.Array:
     text = _trim(values)
     _require(values, pc.match_substring_regex(text, _DATE), target)
-    return _day_text(pc.extract_regex(text, _DATE)).cast(target)
-
-
-def _day_text(parts: pa.StructArray) -> pa.Array:
-    month, day = (_or_default(parts, name, "1") for name in ("month", "day"))
-    return pc.binary_join_element_wise(pc.struct_field(parts, ["year"]), _two(month), _two(day), "-")
-
-
-def _or_default(parts: pa.StructArray, name: str, default: str) -> pa.Array:
-    part = pc.struct_field(parts, [name])
-    return pc.if_else(pc.equal(part, ""), default, part)
-
-
-def _two(digits: pa.Array) -> pa.Array:
-    return pc.utf8_lpad(digits, 2, "0")
+    return text.cast(target)
 
 
 def _string_to_moment(values: pa.Array, target: pa.DataType) -> pa.Array:
     text = _trim(values)
     _require(values, pc.match_substring_regex(text, _MOMENT), target)
-    parts = pc.extract_regex(text, _MOMENT)
-    clock = [_two(_or_default(parts, name, "0")) for name in ("hour", "minute", "second")]
-    fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(pc.struct_field(parts, ["fraction"]), 6, "0"), 0, 6)
-    time = pc.binary_join_element_wise(pc.binary_join_element_wise(*clock, ":"), fraction, ".")
-    local = pc.binary_join_element_wise(_day_text(parts), time, " ").cast(TIMESTAMP_NTZ)
-    hours, minutes = (_or_default(parts, f"zone_{name}", "0").cast(pa.int64()) for name in ("hour", "minute"))
-    offset = pc.add(pc.multiply(hours, 60), minutes)
-    fits = pc.and_(pc.less_equal(offset, _MAX_ZONE_MINUTES), pc.less(minutes, 60))
-    _require(values, fits, target)
+    local = pc.replace_substring_regex(text, rf"{_ZONE}\z", "").cast(TIMESTAMP_NTZ)
     if target == TIMESTAMP_NTZ:
         return local
-    signed = pc.if_else(pc.equal(pc.struct_field(parts, ["sign"]), "-"), pc.negate(offset), offset)
-    return pc.subtract_checked(local.cast(pa.int64()), pc.multiply(signed, _MINUTE_MICROS)).cast(target)
+    has_zone = pc.match_substring_regex(text, rf"{_ZONE}\z")
+    return pc.if_else(has_zone, pc.if_else(has_zone, text, None).cast(target), local.cast(target))
 
 
 def _moment_to_string(values: pa.Array, target: pa.DataType) -> pa.Array:
     return pc.replace_substring_regex(_cast_unsafely(values, TIMESTAMP_NTZ).cast(target), r"\.?0+\z", "")
 
 
-def _moment_to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
-    micros = values.cast(pa.int64())
-    seconds = np.floor_divide(np.asarray(micros.fill_null(0)), _SECOND_MICROS)
-    return pa.array(seconds, pa.int64(), mask=_null_mask(values)).cast(target)
-
-
 _CASTS: dict[tuple[str, str], _Caster] = {
     ("boolean", "integer"): _cast,
-    ("boolean", "float"): _by_way_of(pa.int32()),
-    ("boolean", "decimal"): _by_way_of(pa.int32()),
     ("boolean", "string"): _cast,
-    ("integer", "boolean"): _not_zero,
     ("integer", "integer"): _cast,
     ("integer", "float"): _cast_unsafely,
     ("integer", "decimal"): _integer_to_decimal,
     ("integer", "string"): _cast,
-    ("float", "boolean"): _not_zero,
     ("float", "integer"): _float_to_integer,
     ("float", "float"): _cast_unsafely,
     ("float", "decimal"): _float_to_decimal,
-    ("decimal", "boolean"): _not_zero,
     ("decimal", "integer"): _decimal_to_integer,
     ("decimal", "float"): _decimal_to_float,
     ("decimal", "decimal"): _decimal_to_decimal,
     ("decimal", "string"): _cast,
-    ("string", "boolean"): _string_to_boolean,
     ("string", "integer"): _string_to_integer,
     ("string", "float"): _string_to_float,
     ("string", "binary"): _cast,
@@ -322,7 +267,6 @@ _CASTS: dict[tuple[str, str], _Caster] = {
     ("date", "local"): _cast,
     ("timestamp", "date"): _cast,
     ("timestamp", "local"): _cast,
-    ("timestamp", "integer"): _moment_to_integer,
     ("timestamp", "string"): _moment_to_string,
     ("local", "date"): _cast,
     ("local", "timestamp"): _cast,

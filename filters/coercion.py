@@ -16,10 +16,6 @@ from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
-# Of a product of many digits Spark gives up places behind the point, down to so many.
-_KEPT_PLACES = 6
-# The most digits of Arrow's wide decimals.
-MOST_COMPUTED_DIGITS = 76
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 _NAMES = {
@@ -82,24 +78,12 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-def computed_decimal(precision: int, scale: int) -> pa.DataType:
-    """Return Spark's type of a sum or a product that needs so many digits; raise where Spark rounds.
-
-    Beyond 38 digits Spark keeps 38, and all places behind the point if they are no more than 6: then a
-    result is exact, or an overflow.
-    """
-    kept_places = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, _KEPT_PLACES))
-    if kept_places == scale and MAX_DECIMAL_DIGITS < precision <= MOST_COMPUTED_DIGITS:
-        return pa.decimal128(MAX_DECIMAL_DIGITS, scale)
-    return decimal_type(precision, scale)
-
-
-def digits_needed(op: str, one: pa.DataType, two: pa.DataType) -> tuple[int, int]:
-    """Return precision and scale of any sum (difference, product) of two decimals."""
+def computed_decimal(op: str, one: pa.DataType, two: pa.DataType) -> pa.DataType:
+    """Return the type of any sum (difference, product) of two decimals; raise where Spark would round."""
     if op == "*":
-        return one.precision + two.precision + 1, one.scale + two.scale
+        return decimal_type(one.precision + two.precision + 1, one.scale + two.scale)
     scale = max(one.scale, two.scale)
-    return max(one.precision - one.scale, two.precision - two.scale) + scale + 1, scale
+    return decimal_type(max(one.precision - one.scale, two.precision - two.scale) + scale + 1, scale)
 
 
 def integer_as_decimal(kind: pa.DataType) -> pa.DataType:

@@ -118,12 +118,11 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A constant pattern: `kind` is LIKE, ILIKE, STARTSWITH, ENDSWITH or CONTAINS."""
+    """A text that is LIKE a constant pattern; with `ignore_case` it is ILIKE."""
 
-    kind: str
     child: Expression
     pattern: str
-    escape: str = "\\"
+    ignore_case: bool = False
     type: pa.DataType = _BOOLEAN
 
 
@@ -204,7 +203,8 @@ def _render(node: Expression) -> tuple[str, int]:
         case In():
             return f"{_wrap(node.child, _ADD)} IN ({', '.join(map(to_sql, node.values))})", _TEST
         case Match():
-            return _render_match(node)
+            operator = "ILIKE" if node.ignore_case else "LIKE"
+            return f"{_wrap(node.child, _ADD)} {operator} {_quote_text(node.pattern)}", _TEST
         case Case():
             branches = " ".join(f"WHEN {to_sql(when)} THEN {to_sql(then)}" for when, then in node.branches)
             return f"CASE {branches} ELSE {to_sql(node.default)} END", _ATOM
@@ -220,14 +220,6 @@ def _render_call(node: Call) -> tuple[str, int]:
     if node.name == "NEGATE":
         return f"-{_wrap(node.args[0], _ATOM)}", _UNARY
     return f"{node.name}({', '.join([*map(to_sql, node.args), *map(str, node.options)])})", _ATOM
-
-
-def _render_match(node: Match) -> tuple[str, int]:
-    pattern = _quote_text(node.pattern)
-    if node.kind not in ("LIKE", "ILIKE"):
-        return f"{node.kind}({to_sql(node.child)}, {pattern})", _ATOM
-    escape = "" if node.escape == "\\" else f" ESCAPE {_quote_text(node.escape)}"
-    return f"{_wrap(node.child, _ADD)} {node.kind} {pattern}{escape}", _TEST
 
 
 def _render_literal(node: Literal) -> str:

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError, NotFound
 from elasticscan.filters.casts import always_fits, cast_array, is_narrow, to_units
-from elasticscan.filters.coercion import computed_type, digits_needed, is_float, is_integer, type_name
+from elasticscan.filters.coercion import computed_type, is_float, is_integer, type_name
 from elasticscan.filters.expression import (
     And,
     Call,
@@ -37,7 +37,6 @@ from elasticscan.filters.expression import (
     children,
     column_names,
 )
-from elasticscan.filters.patterns import Pattern, pattern_of
 
 # Errors of values and types that the kernels do not take.
 ARROW_REFUSALS = (
@@ -180,17 +179,9 @@ def can_fail(node: Expression) -> bool:
             return True
         case Call(name="/" | "DIV" | "%"):
             return True
-        case Call(name="+" | "-" | "*" | "NEGATE" | "ABS") if is_integer(node.type) or is_cut(node):
+        case Call(name="+" | "-" | "*" | "NEGATE" | "ABS") if is_integer(node.type):
             return True
     return any(map(can_fail, children(node)))
-
-
-def is_cut(node: Call) -> bool:
-    """Return True for decimals whose type has fewer digits than an exact result may need."""
-    if not pt.is_decimal128(node.type) or len(node.args) != 2:
-        return False
-    left, right = (arg.type for arg in node.args)
-    return bool(digits_needed(node.name, left, right)[0] > node.type.precision)
 
 
 # ------------------------------------------------------------------ rows that are left to look at
@@ -344,27 +335,13 @@ def _in(node: In) -> Evaluator:
 
 
 def _match(node: Match) -> Evaluator:
-    child = compile_expression(node.child)
-    if node.kind == "ILIKE":
-        pattern = pattern_of(node.kind, node.pattern.lower(), node.escape)
-        return lambda rows: _find(_change_case(rows.array(child(rows)), "lower"), pattern)
-    pattern = pattern_of(node.kind, node.pattern, node.escape)
+    child, pattern = compile_expression(node.child), node.pattern
+    if node.ignore_case:
+        lower = pattern.lower()
+        return lambda rows: pc.match_like(_change_case(rows.array(child(rows)), "lower"), lower)
     # Arrow looks at a pattern only when there is text to match: one that is too large is to fail now.
-    _find(pa.array(["x"]), pattern)
-    return lambda rows: _find(child(rows), pattern)
-
-
-def _find(text: Datum, pattern: Pattern) -> Datum:
-    match pattern.kind:
-        case "equal":
-            return pc.equal(text, pattern.text)
-        case "starts":
-            return pc.starts_with(text, pattern.text)
-        case "ends":
-            return pc.ends_with(text, pattern.text)
-        case "contains":
-            return pc.match_substring(text, pattern.text)
-    return pc.match_substring_regex(text, pattern.text)
+    pc.match_like(pa.array(["x"]), pattern)
+    return lambda rows: pc.match_like(child(rows), pattern)
 
 
 def _change_case(text: pa.Array, case: str) -> pa.Array:
@@ -401,16 +378,8 @@ def _function(node: Call) -> Callable[..., Datum]:
         return _substring(*node.options)
     if node.name == "LENGTH" and pt.is_binary(node.args[0].type):
         return _FUNCTIONS["LENGTH OF BYTES"]
-    if is_cut(node):
-        return partial(_cut, node)
     functions = _FUNCTIONS if is_float(node.type) else _FUNCTIONS | _CHECKED
     return functions[node.name]
-
-
-def _cut(node: Call, *values: Datum) -> Datum:
-    """Return a decimal computed with all the digits that it may need, which has to fit fewer."""
-    wide = [pc.cast(value, pa.decimal256(value.type.precision, value.type.scale)) for value in values]
-    return pc.cast(_CHECKED[node.name](*wide), node.type)
 
 
 def _refuse_zero(operation: str, compute: Callable[[Datum, Datum], Datum]) -> Callable[..., Datum]:

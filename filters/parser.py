@@ -53,10 +53,21 @@ _ARITHMETIC: _Names = {
     exp.IntDiv: "DIV",
 }
 _TESTS = (exp.Is, exp.Between, exp.In, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Not)
-_TEXT_FUNCTIONS: _Names = {exp.Upper: "UPPER", exp.Lower: "LOWER"}
-_DATE_PARTS: _Names = {exp.Year: "YEAR", exp.Month: "MONTH", exp.Day: "DAY", exp.DayOfMonth: "DAY"}
-_AFFIXES: _Names = {exp.StartsWith: "STARTSWITH", exp.EndsWith: "ENDSWITH", exp.Contains: "CONTAINS"}
-_PATTERNS: _Names = {exp.Like: "LIKE", exp.ILike: "ILIKE"}
+_PATTERNS: _Names = {
+    exp.Like: "LIKE", exp.ILike: "ILIKE",
+    exp.StartsWith: "STARTSWITH", exp.EndsWith: "ENDSWITH", exp.Contains: "CONTAINS",
+}  # fmt: skip
+# By function: its name here, the conversion of its argument, and its type.
+_FUNCTIONS: dict[type[exp.Expr], tuple[str, Callable[[Expression], Expression], pa.DataType]] = {
+    exp.Upper: ("UPPER", typed.text, pa.string()),
+    exp.Lower: ("LOWER", typed.text, pa.string()),
+    exp.Length: ("LENGTH", typed.text_or_bytes, pa.int32()),
+    exp.IsNan: ("ISNAN", typed.floating, pa.bool_()),
+    exp.Year: ("YEAR", typed.day, pa.int32()),
+    exp.Month: ("MONTH", typed.day, pa.int32()),
+    exp.Day: ("DAY", typed.day, pa.int32()),
+    exp.DayOfMonth: ("DAY", typed.day, pa.int32()),
+}
 _TYPES = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(),
     "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "TEXT": pa.string(),
@@ -238,9 +249,6 @@ class _TreeBuilder:
         digits = str(node.this)
         return Literal(bytes.fromhex(digits if len(digits) % 2 == 0 else f"0{digits}"), pa.binary())
 
-    def raw_text(self, node: exp.Expr) -> Expression:
-        return Literal(str(node.this), pa.string())
-
     # ----------------------------------------------------------------------------- conditions
 
     def connective(self, node: exp.Expr) -> Expression:
@@ -285,16 +293,6 @@ class _TreeBuilder:
     def pattern(self, node: exp.Expr) -> Expression:
         match = typed.match(_PATTERNS[type(node)], *self.operands(node))
         return Not(match) if node.args.get("negate") else match
-
-    def escaped_pattern(self, node: exp.Expr) -> Expression:
-        inner, escape = node.this, self.read(node.args["expression"])
-        if type(inner) not in (exp.Like, exp.ILike) or not isinstance(escape, Literal):
-            raise _unsupported(node)
-        match = typed.match(_PATTERNS[type(inner)], *self.operands(inner), escape=str(escape.value))
-        return Not(match) if inner.args.get("negate") else match
-
-    def affix(self, node: exp.Expr) -> Expression:
-        return typed.match(_AFFIXES[type(node)], *self.operands(node))
 
     # --------------------------------------------------------------------- values and functions
 
@@ -367,34 +365,17 @@ class _TreeBuilder:
         parts = self.operands(node) if isinstance(node, exp.DPipe) else map(self.read, node.expressions)
         return typed.concat(list(parts))
 
-    def text_function(self, node: exp.Expr) -> Expression:
-        return Call(_TEXT_FUNCTIONS[type(node)], (typed.text(self.read(node.this)),), pa.string())
+    def function(self, node: exp.Expr) -> Expression:
+        name, convert, kind = _FUNCTIONS[type(node)]
+        return Call(name, (convert(self.read(node.this)),), kind)
 
     def trim(self, node: exp.Expr) -> Expression:
         side = {"": "TRIM", "BOTH": "TRIM", "LEADING": "LTRIM", "TRAILING": "RTRIM"}[node.text("position")]
         return Call(side, (typed.text(self.read(node.this)),), pa.string())
 
-    def length(self, node: exp.Expr) -> Expression:
-        value = self.read(node.this)
-        return Call("LENGTH", (value if pt.is_binary(value.type) else typed.text(value),), pa.int32())
-
     def substring(self, node: exp.Expr) -> Expression:
         bounds = [self.read(node.args[key]) for key in ("start", "length") if node.args.get(key)]
         return typed.substring(self.read(node.this), bounds)
-
-    def is_nan(self, node: exp.Expr) -> Expression:
-        return Call("ISNAN", (typed.floating(self.read(node.this)),), pa.bool_())
-
-    def date_part(self, node: exp.Expr) -> Expression:
-        inner = node.this.this if isinstance(node.this, exp.TsOrDsToDate) else node.this
-        return Call(_DATE_PARTS[type(node)], (typed.convert(self.read(inner), pa.date32()),), pa.int32())
-
-    def by_name(self, node: exp.Expr) -> Expression:
-        name = str(node.this).lower()
-        if name not in ("isnull", "isnotnull") or len(node.expressions) != 1:
-            raise _unsupported(node)
-        test = Is(self.read(node.expressions[0]), None)
-        return test if name == "isnull" else Not(test)
 
 
 def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -446,22 +427,19 @@ def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
     """Return the method for each kind of node, and the arguments of the node that it understands."""
     two = "this expression"
     table: list[tuple[tuple[type[exp.Expr], ...], _Handler, str]] = [
-        ((exp.Paren,), _TreeBuilder.paren, "this"),
+        ((exp.Paren, exp.TsOrDsToDate), _TreeBuilder.paren, "this"),
         ((exp.Column,), _TreeBuilder.column, "this table db catalog"),
         ((exp.Dot,), _TreeBuilder.column, two),
         ((exp.Literal,), _TreeBuilder.literal, "this is_string"),
         ((exp.Null, exp.Boolean), _TreeBuilder.constant, "this"),
         ((exp.HexString,), _TreeBuilder.binary, "this"),
-        ((exp.RawString,), _TreeBuilder.raw_text, "this"),
         ((exp.And, exp.Or), _TreeBuilder.connective, two),
         ((exp.Not,), _TreeBuilder.negation, "this"),
         (tuple(_COMPARISONS), _TreeBuilder.comparison, two),
         ((exp.Is,), _TreeBuilder.test, two),
         ((exp.Between,), _TreeBuilder.between, "this low high"),
         ((exp.In,), _TreeBuilder.membership, "this expressions"),
-        ((exp.Like, exp.ILike), _TreeBuilder.pattern, f"{two} negate"),
-        ((exp.Escape,), _TreeBuilder.escaped_pattern, two),
-        (tuple(_AFFIXES), _TreeBuilder.affix, two),
+        (tuple(_PATTERNS), _TreeBuilder.pattern, f"{two} negate"),
         (tuple(_ARITHMETIC), _TreeBuilder.arithmetic, f"{two} typed safe"),
         ((exp.Neg,), _TreeBuilder.negative, "this"),
         ((exp.Abs,), _TreeBuilder.absolute, "this"),
@@ -472,13 +450,9 @@ def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
         ((exp.Nullif,), _TreeBuilder.null_if, two),
         ((exp.Concat,), _TreeBuilder.concat, "expressions safe"),
         ((exp.DPipe,), _TreeBuilder.concat, f"{two} safe"),
-        (tuple(_TEXT_FUNCTIONS), _TreeBuilder.text_function, "this"),
+        (tuple(_FUNCTIONS), _TreeBuilder.function, "this"),
         ((exp.Trim,), _TreeBuilder.trim, "this position"),
-        ((exp.Length,), _TreeBuilder.length, "this"),
         ((exp.Substring,), _TreeBuilder.substring, "this start length"),
-        ((exp.IsNan,), _TreeBuilder.is_nan, "this"),
-        (tuple(_DATE_PARTS), _TreeBuilder.date_part, "this"),
-        ((exp.Anonymous,), _TreeBuilder.by_name, "this expressions"),
     ]
     return {
         kind: (handler, frozenset(supported.split())) for kinds, handler, supported in table for kind in kinds

@@ -20,7 +20,6 @@ from elasticscan.filters.casts import can_cast, cast_array
 from elasticscan.filters.coercion import (
     common_type,
     computed_decimal,
-    digits_needed,
     integer_as_decimal,
     is_computable,
     is_float,
@@ -41,8 +40,10 @@ from elasticscan.filters.expression import (
     decimal_literal_type,
     to_text,
 )
+from elasticscan.filters.patterns import check_pattern, escaped, prefix_of
 
 NULL = Literal(None, pa.null())
+_AROUND = {"STARTSWITH": ("", "%"), "ENDSWITH": ("%", ""), "CONTAINS": ("%", "%")}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,8}\Z")
 _INT32_BOUND = 1 << 31
 _INT64_BOUND = 1 << 63
@@ -108,7 +109,7 @@ def _decimal_text(text: str) -> Literal:
 
 
 def boolean(value: Expression) -> Expression:
-    if value.type == pa.bool_() or pt.is_null(value.type) or pt.is_string(value.type):
+    if value.type == pa.bool_() or pt.is_null(value.type):
         return convert(value, pa.bool_())
     raise _misplaced(value, "a condition is needed")
 
@@ -121,6 +122,14 @@ def text(value: Expression) -> Expression:
     if pt.is_binary(value.type):
         raise _misplaced(value, "text is needed; CAST it to STRING")
     return convert(value, pa.string())
+
+
+def text_or_bytes(value: Expression) -> Expression:
+    return value if pt.is_binary(value.type) else text(value)
+
+
+def day(value: Expression) -> Expression:
+    return convert(value, pa.date32())
 
 
 def floating(value: Expression) -> Expression:
@@ -164,30 +173,31 @@ def compare(op: str, left: Expression, right: Expression) -> Expression:
 
 def member(child: Expression, values: Sequence[Expression]) -> Expression:
     kind = _shared_type([child, *values])
-    # With a column in the list it becomes separate comparisons, whose text has to name the conversions.
-    implicit = all(isinstance(value, Literal) for value in values)
-    child, values = (
-        convert(child, kind, implicit=implicit),
-        [convert(value, kind, implicit=implicit) for value in values],
-    )
-    constants = tuple(value for value in values if isinstance(value, Literal))
-    comparisons = [Compare("=", child, value) for value in values if not isinstance(value, Literal)]
     if pt.is_null(kind):
         return Literal(None, pa.bool_())
+    # With a column in the list it becomes separate comparisons, whose text has to name the conversions.
+    implicit = all(isinstance(value, Literal) for value in values)
+    child, *members = (convert(value, kind, implicit=implicit) for value in (child, *values))
+    constants = tuple(value for value in members if isinstance(value, Literal))
     parts: list[Expression] = [In(child, constants)] if constants else []
-    parts += comparisons
+    parts += [Compare("=", child, value) for value in members if not isinstance(value, Literal)]
     return parts[0] if len(parts) == 1 else Or(tuple(parts))
 
 
-def match(kind: str, child: Expression, pattern: Expression, escape: str = "\\") -> Expression:
+def match(operator: str, child: Expression, pattern: Expression) -> Expression:
+    """Return a test by LIKE or ILIKE, or by a function that looks for a text in another."""
     child, pattern = text(child), text(pattern)
     if not isinstance(pattern, Literal):
-        raise FilterError(f"the pattern of {kind} must be a constant, not {to_text(pattern)}")
-    if len(escape) != 1 or (kind == "ILIKE" and escape.lower() != escape):
-        raise FilterError("ESCAPE takes one character, and in ILIKE no capital letter")
+        raise FilterError(f"the pattern of {operator} must be a constant, not {to_text(pattern)}")
     if pattern.value is None:
         return Literal(None, pa.bool_())
-    return Match(kind, child, str(pattern.value), escape)
+    wanted = str(pattern.value)
+    if operator in _AROUND:
+        wanted = escaped(wanted).join(_AROUND[operator])
+    check_pattern(wanted)
+    if operator != "ILIKE" and not prefix_of(wanted)[1]:
+        return Compare("=", child, Literal(prefix_of(wanted)[0], pa.string()))
+    return Match(child, wanted, operator == "ILIKE")
 
 
 def arithmetic(op: str, left: Expression, right: Expression) -> Expression:
@@ -221,8 +231,7 @@ def _decimal_arithmetic(op: str, left: Expression, right: Expression) -> Express
         raise FilterError(
             f"{op} is not supported between decimals; CAST one side to DOUBLE, and the result to DECIMAL"
         )
-    kind = computed_decimal(*digits_needed(op, left.type, right.type))
-    return Call(op, (left, right), kind)
+    return Call(op, (left, right), computed_decimal(op, left.type, right.type))
 
 
 def shifted_date(op: str, day: Expression, number: str, unit: str) -> Expression:

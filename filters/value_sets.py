@@ -32,7 +32,7 @@ from elasticscan.filters.expression import (
 )
 from elasticscan.filters.kernels import constant_of, is_unknown
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
-from elasticscan.filters.patterns import pattern_of
+from elasticscan.filters.patterns import prefix_of
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _MOST_BISECTIONS = 200  # for one list; each takes milliseconds
@@ -191,15 +191,11 @@ class _ColumnMeaning:
     def match(self, node: Match) -> _Truth:
         if not isinstance(node.child, Column) or not self.chain(node.child):
             return _UNKNOWN
-        if node.kind == "ILIKE":  # any text may have it
+        if not isinstance(self.axis, TextAxis) or node.ignore_case:  # any text may have it
             return _Truth(NOT_NULL, NOT_NULL, NULLS, exact=False)
-        pattern = pattern_of(node.kind, node.pattern, node.escape)
-        if pattern.kind == "equal":
-            return self.comparison("=", node.child, Literal(pattern.text, pa.string()))
-        if not isinstance(self.axis, TextAxis):
-            return _UNKNOWN
-        hit = KeySet.of([Interval(*self.axis.prefixed(pattern.prefix.encode()))])
-        if pattern.kind == "starts":
+        prefix, rest = prefix_of(node.pattern)
+        hit = KeySet.of([Interval(*self.axis.prefixed(prefix.encode()))])
+        if not rest.strip("%"):
             return _Truth(hit, (hit | NULLS).complement(), NULLS)
         return _Truth(hit, NOT_NULL, NULLS, exact=False)
 

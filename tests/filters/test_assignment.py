@@ -119,7 +119,7 @@ def test_a_column_is_copied_as_it_is_with_its_nanoseconds() -> None:
         ("day", "name", "CAST it"),
         ("day", "'2024-02-30'", "does not convert to DATE"),
         ("at", "nanos", "CAST it"),
-        ("flag", "1", "CAST it"),
+        ("flag", "1", "give a value of that type"),
         ("two_bytes", "X'61'", "widths must match"),
         ("list", "big", "give a value of that type"),
         ("big", "sum(big)", "do not support sum"),

@@ -105,7 +105,6 @@ ANSWERS = [
     ("n <=> NULL", [False, False, True, False, False]),
     ("n <=> 1", [True, False, False, False, False]),
     ("tags IS NOT NULL", [True, True, False, True, True]),
-    ("isnull(n) OR isnotnull(name)", [True] * 5),
     ("TRUE", [True] * 5),
     ("NULL", [None] * 5),
     ("1 = 1", [True] * 5),
@@ -192,14 +191,13 @@ KEPT = [
     ("name LIKE 's_r%e'", [1]),
     ("name LIKE ''", [3]),
     ("name LIKE 'a\\\\%b_'", [4]),
-    ("name LIKE 'a!%b%' ESCAPE '!'", [4]),
-    ("name LIKE 'a!%' ESCAPE '!'", []),
-    ("name NOT LIKE 'a!%%' ESCAPE '!'", [0, 1, 3]),
+    ("name NOT LIKE 'a\\\\%%'", [0, 1, 3]),
+    ("name LIKE 'a\\\\%b'", []),
     ("name LIKE 'a.b_'", []),
     ("name ILIKE 'STRA%'", [1]),
     ("name LIKE NULL", []),
     # Times, bytes, conversions.
-    ("day = DATE '2020-1-1'", [0]),
+    ("day = DATE '2020-01-01'", [0]),
     ("day = DATE '2019-12-31' + INTERVAL '1' DAY", [0]),
     ("day = DATE '2020-05-01' - INTERVAL 4 MONTHS", [0]),
     ("day = DATE '2021-01-01' - INTERVAL '1' YEAR", [0]),
@@ -210,9 +208,7 @@ KEPT = [
     ("at = TIMESTAMP '1969-12-31 18:59:59.5-05:00'", [1]),
     ("at > TIMESTAMP_NTZ '2020-01-01 00:00:00'", [3]),
     ("year(at) = 1969 AND month(day) = 12 AND day(day) = 31", [1]),
-    ("year('2024') = year(day)", [3]),
     ("CAST(at AS DATE) = DATE '1969-12-31'", [1]),
-    ("CAST(at AS BIGINT) = -1", [1]),
     ("CAST(at AS STRING) = '1969-12-31 23:59:59.5'", [1]),
     ("CAST(day AS STRING) LIKE '2024%'", [3]),
     ("raw = X'FF'", [3]),
@@ -220,12 +216,10 @@ KEPT = [
     ("CAST(' +7 ' AS INT) = n", [4]),
     ("CAST(x AS FLOAT) = 1.5", [4]),
     ("CAST(flag AS INT) = 1", [0, 3]),
-    ("CAST(n AS BOOLEAN)", [0, 1, 4]),
     ("CAST(price AS INT) = 99999999", [4]),
     ("CAST(price AS DECIMAL(10, 0)) = 2", [0]),
     ("CAST(price AS DECIMAL(10, 1)) = -2.3", [1]),
     ("n::STRING = '0'", [3]),
-    ("flag = 'true'", [0, 3]),
     # CASE, IF, COALESCE.
     ("CASE n WHEN 1 THEN 'a' WHEN 7 THEN 'b' END = 'b'", [4]),
     ("CASE WHEN flag THEN n ELSE 2.5 END = 2.5", [1, 2, 4]),
@@ -274,11 +268,10 @@ def test_overflow_division_by_zero_and_failed_conversions_are_errors(text: str) 
         "name LIKE 'a\\\\'",
         "name LIKE '\\\\a'",
         "name LIKE name",
-        "name LIKE 'a' ESCAPE 'ab'",
     ],
 )
 def test_a_pattern_that_cannot_be_followed_exactly_is_refused(text: str) -> None:
-    with pytest.raises(FilterError, match=r"pattern|ESCAPE|missing"):
+    with pytest.raises(FilterError, match=r"pattern|missing"):
         Predicate.parse(text, ROWS.schema)
 
 
@@ -431,6 +424,9 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("place = place", r"cannot be compared; test it with IS \[NOT\] NULL"),
         ("n AND flag", "where a condition is needed"),
         ("day + 1 = day", r"DATE \+ INT is not supported"),
+        ("flag = 'true'", "STRING, which does not convert to BOOLEAN"),
+        ("name LIKE 'a!%' ESCAPE '!'", "ESCAPE"),
+        ("isnull(n)", "ISNULL"),
         ("day + INTERVAL '1' DAY = day", "that is a constant"),
         ("day = DATE '2024-01-01' + INTERVAL '1' HOUR", "a whole number of days, months or years"),
         ("day = DATE '9999-12-31' + INTERVAL '1' DAY", "outside of the years 1 to 9999"),
@@ -500,7 +496,7 @@ STABLE = [
     "n / 2.0D > 0.2D",
     "x IN (0.0D, CAST('NaN' AS DOUBLE), CAST('-Infinity' AS DOUBLE))",
     "name = 'it\\'s\\n\\\\%'",
-    "name LIKE 'a!%' ESCAPE '!'",
+    "name LIKE 'a\\\\%_' AND name ILIKE '%b'",
     "raw = X'00FF'",
     "day = DATE '2020-01-01' AND at < TIMESTAMP '2020-01-01 00:00:00'",
     "CAST(at AS TIMESTAMP_NTZ) = TIMESTAMP_NTZ '2020-01-01 00:00:00'",
