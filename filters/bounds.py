@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from elasticscan.base.errors import FilterError
 from elasticscan.base.order_keys import decode
 from elasticscan.base.value_keys import END, NULL, VALUES, can_be_encoded, encode_value, successor
-from elasticscan.filters.casts import can_cast, cast_array, has_digits_for, may_fail
+from elasticscan.filters.casts import cast_array, has_digits_for, may_fail
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_integer, is_number
 from elasticscan.filters.key_sets import Interval, KeySet
 
@@ -140,23 +140,18 @@ class FixedAxis:
         if len(types) == 1 and self.stored == types[0]:
             step = self.step(sought)
             return self.cut(step), self.cut(step + 1)
-        guess = self.guess(types, constant)
+        guess = self.guess(constant)
         if guess is not None:
             below, near, above = (self.converted(guess + aside, types) for aside in (-1, 0, 1))
             if below < sought < above:
                 return self.cut(guess + (near < sought)), self.cut(guess + (near <= sought))
         return None
 
-    def guess(self, types: Sequence[pa.DataType], constant: pa.Scalar) -> int | None:
-        """Return the constant, converted all the way back."""
-        value = pa.repeat(constant, 1)
+    def guess(self, constant: pa.Scalar) -> int | None:
+        """Return the step of the constant, cut to the stored type."""
         try:
-            for kind in reversed(types[:-1]):
-                if not can_cast(value.type, kind):
-                    return None
-                value = cast_array(value, kind)
-            return self.step(encode_value(value.cast(self.stored)[0]))
-        except _FAR:
+            return self.step(encode_value(constant.cast(self.stored, safe=False)))
+        except (*_FAR, pa.ArrowNotImplementedError):
             return None
 
     def bisect(self, low: int, types: Sequence[pa.DataType], beyond: Callable[[bytes], bool]) -> int:

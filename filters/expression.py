@@ -62,12 +62,11 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arithmetic or a function: `args` are computed, `options` are constants."""
+    """Arithmetic or a function."""
 
     name: str
     args: tuple[Expression, ...]
     type: pa.DataType
-    options: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +218,7 @@ def _render_call(node: Call) -> tuple[str, int]:
         return f"{_wrap(left, binding)} {node.name} {_wrap(right, binding + 1)}", binding
     if node.name == "NEGATE":
         return f"-{_wrap(node.args[0], _ATOM)}", _UNARY
-    return f"{node.name}({', '.join([*map(to_sql, node.args), *map(str, node.options)])})", _ATOM
+    return f"{node.name}({', '.join(map(to_sql, node.args))})", _ATOM
 
 
 def _render_literal(node: Literal) -> str:

@@ -109,9 +109,6 @@ def _compiled(node: Expression) -> Evaluator:
         case Cast():
             child, kind = compile_expression(node.child), node.type
             return lambda rows: cast_array(rows.array(child(rows)), kind)
-        case Compare() | In() if is_unknown(node):
-            unknown = pa.scalar(None, pa.bool_())
-            return lambda rows: unknown
         case Compare():
             return _compare(node)
         case Not():
@@ -157,24 +154,9 @@ def constant_of(node: Expression) -> Literal | None:
         return None
 
 
-def is_unknown(node: Compare | In) -> bool:
-    """Return True if it compares with nothing but NULL.
-
-    Then it is null, and Spark does not look at the other side, which may hold what fails.
-    """
-    sides = node.values if isinstance(node, In) else (node.left, node.right)
-    if isinstance(node, Compare) and node.op == "<=>":
-        return False
-    values = [constant_of(side) for side in sides]
-    nulls = [value is not None and value.value is None for value in values]
-    return all(nulls) if isinstance(node, In) else any(nulls)
-
-
 def can_fail(node: Expression) -> bool:
     """Return True if some value could make the evaluation raise."""
     match node:
-        case Compare() | In() if is_unknown(node):
-            return False
         case Cast() if not always_fits(node.child.type, node.type):
             return True
         case Call(name="/" | "DIV" | "%"):
@@ -374,8 +356,6 @@ def _call(node: Call) -> Evaluator:
 
 
 def _function(node: Call) -> Callable[..., Datum]:
-    if node.name == "SUBSTRING":
-        return _substring(*node.options)
     if node.name == "LENGTH" and pt.is_binary(node.args[0].type):
         return _FUNCTIONS["LENGTH OF BYTES"]
     functions = _FUNCTIONS if is_float(node.type) else _FUNCTIONS | _CHECKED
@@ -399,17 +379,6 @@ def _remainder(left: Datum, right: Datum) -> Datum:
         # The smallest number divided by -1 overflows although the remainder is 0.
         right = pc.if_else(pc.equal(right, pa.scalar(-1, right.type)), pa.scalar(1, right.type), right)
     return pc.remainder(left, right)
-
-
-def _substring(start: int, length: int | None = None) -> Callable[[pa.Array], pa.Array]:
-    """Positions count from 1, or from the end when negative; 0 means 1."""
-    begin = start - 1 if start > 0 else start
-    stop = None if length is None else begin + length
-    if begin < 0 and stop is not None and stop >= 0:
-        stop = None
-    if length is not None and length <= 0:
-        begin = stop = 0
-    return lambda text: pc.utf8_slice_codeunits(text, begin, stop)
 
 
 _CHECKED: dict[str, Callable[..., Datum]] = {

@@ -373,10 +373,6 @@ class _TreeBuilder:
         side = {"": "TRIM", "BOTH": "TRIM", "LEADING": "LTRIM", "TRAILING": "RTRIM"}[node.text("position")]
         return Call(side, (typed.text(self.read(node.this)),), pa.string())
 
-    def substring(self, node: exp.Expr) -> Expression:
-        bounds = [self.read(node.args[key]) for key in ("start", "length") if node.args.get(key)]
-        return typed.substring(self.read(node.this), bounds)
-
 
 def _flatten(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the parts of a chain of one connective, in order; it may be longer than the stack is deep."""
@@ -452,7 +448,6 @@ def _handlers() -> dict[type[exp.Expr], tuple[_Handler, frozenset[str]]]:
         ((exp.DPipe,), _TreeBuilder.concat, f"{two} safe"),
         (tuple(_FUNCTIONS), _TreeBuilder.function, "this"),
         ((exp.Trim,), _TreeBuilder.trim, "this position"),
-        ((exp.Substring,), _TreeBuilder.substring, "this start length"),
     ]
     return {
         kind: (handler, frozenset(supported.split())) for kinds, handler, supported in table for kind in kinds

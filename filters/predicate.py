@@ -113,11 +113,5 @@ class Predicate:
         return Predicate, (self.condition, self.text)
 
 
-@lru_cache(_KEPT)
-def _parse_once(text: str, schema: pa.Schema) -> Predicate:
-    return Predicate._parse(text, schema)
-
-
-@lru_cache(_KEPT_LONG)
-def _parse_long_once(text: str, schema: pa.Schema) -> Predicate:
-    return Predicate._parse(text, schema)
+_parse_once = lru_cache(_KEPT)(Predicate._parse)
+_parse_long_once = lru_cache(_KEPT_LONG)(Predicate._parse)

@@ -282,16 +282,3 @@ def concat(parts: Sequence[Expression]) -> Expression:
     for part in map(text, parts):
         flat.extend(part.args if isinstance(part, Call) and part.name == "CONCAT" else [part])
     return Call("CONCAT", tuple(flat), pa.string())
-
-
-def substring(value: Expression, bounds: Sequence[Expression]) -> Expression:
-    if not bounds:
-        raise FilterError("substring needs a position, as in substring(name, 1)")
-    options: list[int] = []
-    for bound in bounds:
-        if not (isinstance(bound, Literal) and isinstance(bound.value, int) and bound.type == pa.int32()):
-            raise FilterError(
-                f"the position and length of substring must be whole constants, not {to_text(bound)}"
-            )
-        options.append(bound.value)
-    return Call("SUBSTRING", (text(value),), pa.string(), tuple(options))

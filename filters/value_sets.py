@@ -30,7 +30,7 @@ from elasticscan.filters.expression import (
     Or,
     column_names,
 )
-from elasticscan.filters.kernels import constant_of, is_unknown
+from elasticscan.filters.kernels import constant_of
 from elasticscan.filters.key_sets import EVERYTHING, NOT_NULL, NOTHING, NULLS, Interval, KeySet, KeySets
 from elasticscan.filters.patterns import prefix_of
 
@@ -118,8 +118,6 @@ class _ColumnMeaning:
                 return self.test(node)
             case Column():
                 return self.comparison("=", node, Literal(True, pa.bool_()))
-            case Compare() | In() if is_unknown(node):
-                return _CONSTANTS[None]
             case Compare():
                 return self.compare(node)
             case In():

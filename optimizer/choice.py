@@ -14,17 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption, NotFound, NotReady
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.suggestions import suggest
 from elasticscan.filters import EVERYTHING, Expression, column_names, column_sets, to_text
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
-    HASH,
     KEY,
     NONE,
     SORTED,
@@ -80,7 +79,7 @@ class Candidate:
     rows_scanned: float
     cost: float
     remainder: str | None
-    covered: bool
+    covered: bool = True
     condition: str | None = None
     usable: bool = True
     reason: str | None = None
@@ -125,7 +124,7 @@ def choose(
         needed_columns: the columns to return.
         intervals: the slots of the fragments that the scan will read.
         statistics: of these fragments, by their ids.
-        indexes: each with the histograms of its runs.
+        indexes: those that are ready, each with the histograms of its runs.
         index: "auto", "none" for a direct scan, "key" for one by primary key, or the name of the index to
             take whatever it costs.
         count: counts the entries in some ranges of an index; asked where that costs little. Without
@@ -133,23 +132,27 @@ def choose(
         shards: over how many shards the rows lie.
         key: the condition bound to the primary key.
 
-    Raises `NotFound` for another name, `NotReady` for an index that is still being built, and
-    `InvalidOption` for one that is of no use for the condition.
+    Raises `NotFound` for another name, and `InvalidOption` for an index that is of no use for the condition.
     """
-    needed = frozenset(needed_columns)
     if key is not None:
         intervals = within(intervals, key.slots)
-    estimate = _Estimate(condition, schema, frozenset(primary_key), needed, intervals, statistics, shards)
-    ways: list[_Way] = [(estimate.direct(), None)]
+    costs = _Costs(condition, schema, frozenset(primary_key), frozenset(needed_columns), shards)
+    sets = column_sets(condition, schema)
+    rows, scanned = rows_to_read(intervals, statistics, sets)
+    ways: list[_Way] = [(costs.directly(DIRECT, scanned, costs.filter), None)]
     if key is not None and key.keys is not None:
-        ways.append((estimate.by_key(key, intervals, statistics), None))
+        limited = EVERYTHING if key.limited is None else sets.get(key.limited, EVERYTHING)
+        found, seeks = rows_by_key(key, len(primary_key), limited, intervals, statistics)
+        residual = None if key.residual is None else to_text(key.residual)
+        seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
+        ways.append((costs.directly(KEY, found, residual, seeks * seek, key.text), None))
     for info, histograms in indexes:
         bound = bind(info, condition, schema)
         entries = None
         if count is not None and bound is not None and bound.bound:
             is_cheap = len(bound.ranges) * len(histograms) <= MOST_COUNTED
             entries = count(info, bound.ranges) if is_cheap else None
-        ways.append((estimate.of_index(info, bound, histograms, entries), bound))
+        ways.append((costs.by_index(info, bound, histograms, entries, rows), bound))
     if index == NONE:
         taken = ways[0]
     elif index == AUTO:
@@ -161,7 +164,6 @@ def choose(
 
 _Way = tuple[Candidate, IndexCondition | None]
 CountEntries = Callable[[IndexInfo, Ranges], float | None]
-_WEIGHTS = MappingProxyType({SORTED: SORTED_ENTRY, HASH: HASH_ENTRY})
 
 
 def _take(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
@@ -175,108 +177,60 @@ def _take(name: str, ways: Sequence[_Way], primary_key: Sequence[str]) -> _Way:
     if name not in by_name:
         hint = suggest(name, by_name) or "; Table.indexes() lists them, index='auto' chooses by cost"
         raise NotFound(f"there is no index {name!r}{hint}", index=name, kind="index")
-    candidate, bound = by_name[name]
-    if bound is not None and not bound.index.ready:
-        raise NotReady(
-            f"the index {name!r} is still being built; try again later, or take index='auto'",
-            index=name,
-            kind="index",
-        )
+    candidate, _ = by_name[name]
     if not candidate.usable:
         raise InvalidOption(f"the index {name!r} cannot be taken: {candidate.reason}", index=name)
     return by_name[name]
 
 
-class _Estimate:
+class _Costs:
+    """Costs of the paths of a read, which depend on its columns and its condition."""
+
     def __init__(
         self,
         condition: Expression | None,
         schema: pa.Schema,
         primary_key: frozenset[str],
         needed: frozenset[str],
-        intervals: Sequence[SlotInterval],
-        statistics: Mapping[int, FragmentStatistics],
         shards: int,
     ) -> None:
         self.primary_key, self.needed, self.shards = primary_key, needed, shards
         self.filter = None if condition is None else to_text(condition)
-        self.read = needed | (column_names(condition) if condition is not None else frozenset())
-        self.keys = column_sets(condition, schema)
-        self.rows, self.scanned = rows_to_read(intervals, statistics, self.keys)
+        self.read = needed | (frozenset() if condition is None else column_names(condition))
 
-    def row_weight(self, remainder: str | None) -> float:
-        return DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if remainder else 0.0)
-
-    def direct(self) -> Candidate:
-        return Candidate(
-            access=DIRECT,
-            kind=DIRECT,
-            rows_scanned=self.scanned,
-            cost=self.scanned * self.row_weight(self.filter),
-            remainder=self.filter,
-            covered=True,
-        )
-
-    def by_key(
-        self,
-        key: KeyCondition,
-        intervals: Sequence[SlotInterval],
-        statistics: Mapping[int, FragmentStatistics],
+    def directly(
+        self, path: str, rows: float, remainder: str | None, seeks: float = 0.0, condition: str | None = None
     ) -> Candidate:
-        limited = EVERYTHING if key.limited is None else self.keys.get(key.limited, EVERYTHING)
-        rows, seeks = rows_by_key(key, len(self.primary_key), limited, intervals, statistics)
-        residual = None if key.residual is None else to_text(key.residual)
-        seek = KEY_LISTED if isinstance(key.keys, KeyList) else KEY_SEEK
-        return Candidate(
-            access=KEY,
-            kind=KEY,
-            rows_scanned=rows,
-            cost=rows * self.row_weight(residual) + seeks * seek,
-            condition=key.text,
-            remainder=residual,
-            covered=True,
-        )
+        """Return the path by which so many rows are read from where they are."""
+        weight = DIRECT_ROW + (DIRECT_FILTER + DIRECT_COLUMN * len(self.read) if remainder else 0.0)
+        return Candidate(path, path, rows, rows * weight + seeks, remainder, condition=condition)
 
-    def fetching(self, rows: float) -> float:
-        """One column of so many rows, from all over their fragments."""
-        passes = 1 + rows / (ROUND_ROWS * self.shards)
-        return rows * FETCH_ROW + min(rows * FETCH_SEGMENT, passes * self.rows * FETCH_PASS)
-
-    def of_index(
+    def by_index(
         self,
         index: IndexInfo,
         bound: IndexCondition | None,
         histograms: Sequence[KeyHistogram],
         counted: float | None,
+        rows: float,
     ) -> Candidate:
+        """Return the path by an index of a table with so many rows."""
         entries = self.primary_key | {*index.columns, *index.include}
+        candidate = partial(Candidate, index.name, index.kind)
         if bound is None:
-            return Candidate(
-                access=index.name,
-                kind=index.kind,
-                rows_scanned=0.0,
-                cost=float("inf"),
-                remainder=self.filter,
-                covered=self.read <= entries,
-                usable=False,
-                reason=f"a hash index needs the values of all its columns ({', '.join(index.columns)})",
-            )
+            why = f"a hash index needs the values of all its columns ({', '.join(index.columns)})"
+            covered = self.read <= entries
+            return candidate(0.0, float("inf"), self.filter, covered, usable=False, reason=why)
         scanned = index_rows(bound, histograms) if counted is None else counted
-        residual = bound.residual
-        needed = self.needed if residual is None else self.needed | column_names(residual)
-        missing = needed - entries
-        weight = _WEIGHTS[index.kind] + (0.0 if residual is None else ENTRY_FILTER)
+        missing = self.needed - entries
+        weight = SORTED_ENTRY if index.kind == SORTED else HASH_ENTRY
+        if bound.residual is not None:
+            missing |= column_names(bound.residual) - entries
+            weight += ENTRY_FILTER
         weight += MERGED_ENTRY if len(histograms) > self.shards else 0.0
         seeks = SEEK * len(bound.ranges) * len(histograms) if bound.bound else 0.0
+        # A column of so many rows, from all over their fragments.
+        passes = 1 + scanned / (ROUND_ROWS * self.shards)
+        fetching = scanned * FETCH_ROW + min(scanned * FETCH_SEGMENT, passes * rows * FETCH_PASS)
+        cost = scanned * weight + seeks + len(missing) * fetching
         reason = None if bound.bound else "the condition limits none of its first columns"
-        return Candidate(
-            access=index.name,
-            kind=index.kind,
-            rows_scanned=scanned,
-            cost=scanned * weight + seeks + len(missing) * self.fetching(scanned),
-            condition=bound.text or None,
-            remainder=bound.remainder,
-            covered=not missing,
-            usable=index.ready,
-            reason=reason if index.ready else "it is still being built",
-        )
+        return candidate(scanned, cost, bound.remainder, not missing, bound.text or None, reason=reason)

@@ -77,9 +77,6 @@ def _term(text: str, schema: pa.Schema) -> tuple[str, bool]:
     words = name.rsplit(maxsplit=1)
     if name not in schema.names and len(words) == 2 and words[1].upper() in _DIRECTIONS:
         name, descending = words[0], _DIRECTIONS[words[1].upper()]
-    if name not in schema.names and len(name) > 2 and name[0] == name[-1] == "`":  # as in a condition
-        bare = name[1:-1].replace("``", "`")
-        name = bare if bare in schema.names else name
     if name not in schema.names:
         hint = suggest(name, schema.names) or "; a term is a column, or 'column DESC'"
         raise NotFound(
@@ -105,29 +102,23 @@ def not_ready(index: IndexInfo, table: TableInfo) -> NotReady:
 def indexes_in_order(
     order: Order, table: TableInfo, indexes: Sequence[IndexInfo], name: str | None
 ) -> list[IndexInfo]:
-    """Return the indexes that give an order, of all or of the one named; never none.
+    """Return the indexes that give an order, of all or of the one named; none if there is none of that name.
 
     Raises:
         NotFound, NotReady, InvalidOption: there is none, or not yet, or the one named has
             another order.
     """
-    fitting = [index for index in indexes if name in (None, index.name) and _gives(index, table, order)]
-    if any(index.ready for index in fitting):
-        return [index for index in fitting if index.ready]
-    if fitting:
+    named = [index for index in indexes if name in (None, index.name)]
+    fitting = [index for index in named if _gives(index, table, order)]
+    ready = [index for index in fitting if index.ready]
+    if fitting and not ready:
         raise not_ready(fitting[0], table)
-    named = next((index for index in indexes if index.name == name), None)
-    if named is not None:
-        has = "has no order, as it is a hash index"
-        if named.kind == SORTED:
-            has = f"is in the order of {whole_order(named, table, False)}"
+    if named and name is not None and not ready:
         raise InvalidOption(
-            f"order_by={str(order)!r} cannot be had by index {name!r}, which {has}; leave 'index' out to "
-            "have the fitting one taken",
-            option="index",
+            f"order_by={str(order)!r} is not the order of index {name!r}; leave 'index' out", option="index"
         )
-    if name is not None:
-        return []  # the look-up of that name raises, and lists the indexes
+    if ready or name is not None:
+        return ready
     columns, index = list(order.columns), "by_" + "_".join(order.columns)
     raise NotFound(
         f"order_by={str(order)!r} needs a sorted index or a limit of up to 10,000 rows; make it with "

@@ -207,7 +207,8 @@ def test_a_reader_that_is_left_early_disturbs_no_other(store: Store) -> None:
 def indexed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     # With the real weights a table this small is read directly whatever the filter.
     monkeypatch.setattr("elasticscan.optimizer.choice.SEEK", 20.0)
-    monkeypatch.setattr("elasticscan.optimizer.choice._WEIGHTS", {"sorted": 3.0, "hash": 2.0})
+    monkeypatch.setattr("elasticscan.optimizer.choice.SORTED_ENTRY", 3.0)
+    monkeypatch.setattr("elasticscan.optimizer.choice.HASH_ENTRY", 2.0)
     store.table("t").create_index("by_id", ["id"], include=["name"])
     store.table("t").create_index("by_name", ["name"], kind="hash")
     return store

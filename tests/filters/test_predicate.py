@@ -177,10 +177,6 @@ KEPT = [
     ("upper(name) = 'STRASSE'", [1]),
     ("lower(name) = 'o''brien'", [0]),
     ("trim('  a ') = 'a' AND ltrim(' a') = rtrim('a ')", [0, 1, 2, 3, 4]),
-    ("substring(name, 2) = 'traße'", [1]),
-    ("substring(name, 0, 2) = 'st'", [1]),
-    ("substring(name, -2, 1) = 'ß'", [1]),
-    ("substring(name, -9, 5) = 'st'", [1]),
     ("concat(name, '-', n) = 'straße--2'", [1]),
     ("name || '!' = '!'", [3]),
     ("startswith(name, 'O') OR endswith(name, 'e') OR contains(name, '%')", [0, 1, 4]),
@@ -444,8 +440,7 @@ def test_timestamps_of_any_unit_and_zone_are_instants(kind: pa.DataType) -> None
         ("tiny = 128Y", "128 does not convert to TINYINT"),
         ("CASE WHEN NULL THEN n END = 1", "cannot be a bare NULL"),
         ("flag = n > 1", "parentheses"),
-        ("substring(name, n) = 'a'", "whole constants"),
-        ("substring(name) = 'a'", "needs a position"),
+        ("substring(name, 2) = 'a'", "SUBSTRING"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(text: str, message: str) -> None:
@@ -501,7 +496,7 @@ STABLE = [
     "day = DATE '2020-01-01' AND at < TIMESTAMP '2020-01-01 00:00:00'",
     "CAST(at AS TIMESTAMP_NTZ) = TIMESTAMP_NTZ '2020-01-01 00:00:00'",
     "CASE WHEN n = 1 THEN 'a' ELSE NULL END = 'a'",
-    "CONCAT(name, '-', SUBSTRING(name, 1, 2)) = 'a'",
+    "CONCAT(name, '-', UPPER(name)) = 'a'",
     "(n = 1) IS NULL AND flag IS TRUE",
     "CAST(n AS DECIMAL(12, 2)) + 1.5 > 2 AND CAST(1.5D AS FLOAT) = real",
     "`odd name` IN (1, NULL) AND place.City.code <=> NULL",
@@ -541,21 +536,6 @@ def test_a_column_may_have_any_word_of_sql_as_its_name(first: int) -> None:
         ):
             predicate = Predicate.parse(form.format(f"`{word}`"), schema)
             assert Predicate.parse(str(predicate), schema) == predicate, word
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CAST(s AS STRING) <= CAST(NULL AS INT)",
-        "CAST(NULL AS INT) = s",
-        "s + 1 > NULL",
-        "CAST(s AS INT) IN (NULL)",
-        "CAST(s AS INT) > 1 + CAST(NULL AS INT)",
-    ],
-)
-def test_a_comparison_with_null_alone_looks_at_nothing_that_could_fail(text: str) -> None:
-    rows = pa.record_batch({"s": ["no number", None]})
-    assert Predicate.parse(text, rows.schema).mask(rows).to_pylist() == [None, None]
 
 
 @pytest.mark.parametrize("text", ["i = 2147483647 + 1", "i > 1 DIV 0", "i <=> 2147483647 * 2"])

@@ -119,7 +119,6 @@ class _Dice:
         if depth <= 0 or self.random.random() < 0.5:
             return self.pick("s", "t", self.quoted(self.random.choice(WORDS)))
         one, two, less = self.text(depth - 1), self.text(depth - 1), depth - 1
-        start, length = self.random.randint(-4, 4), self.random.randint(-1, 4)
         return self.pick(
             f"upper({one})",
             f"lower({one})",
@@ -128,8 +127,6 @@ class _Dice:
             f"rtrim({one})",
             f"({one} || {two})",
             f"concat({one}, '-', {two})",
-            f"substring({one}, {start})",
-            f"substring({one}, {start}, {length})",
             f"coalesce({one}, {two})",
             f"nullif({one}, {two})",
             f"if({self.condition(less)}, {one}, {two})",

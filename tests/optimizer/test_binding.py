@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidOption, NotFound, NotReady
+from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values, index_hash, successor
 from elasticscan.filters.expression import Expression, column_names
 from elasticscan.filters.key_sets import EVERYTHING, NULLS
@@ -262,7 +262,8 @@ def _light_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     weights |= {"MERGED_ENTRY": 0.0, "FETCH_SEGMENT": 0.0}
     for name, weight in weights.items():
         monkeypatch.setattr(choice, name, weight)
-    monkeypatch.setattr(choice, "_WEIGHTS", {SORTED: 3.0, HASH: 2.0})
+    monkeypatch.setattr(choice, "SORTED_ENTRY", 3.0)
+    monkeypatch.setattr(choice, "HASH_ENTRY", 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -421,7 +422,7 @@ def test_a_range_behind_fixed_columns_is_estimated(
 
 
 def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[FragmentStatistics]) -> None:
-    infos = [index("a"), index("b", kind=HASH), index("s", ready=False)]
+    infos = [index("a"), index("b", kind=HASH)]
     assert chosen("a = 5", table, statistics, infos, option="none").candidate.access == "direct"
     forced = chosen("a > 5", table, statistics, infos, option="by_a")
     assert (forced.candidate.access, forced.bound.ranges) == ("by_a", ((key(6), END),))
@@ -431,18 +432,8 @@ def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[Fra
         chosen("a = 5", table, statistics, infos, option="by_aa")
     with pytest.raises(NotFound, match=r"Table\.indexes"):
         chosen("a = 5", table, statistics, [], option="by_aa")
-    with pytest.raises(NotReady, match="still being built"):
-        chosen("s = 'x'", table, statistics, infos, option="by_s")
     with pytest.raises(InvalidOption, match="needs the values of all its columns"):
         chosen("b > 1", table, statistics, infos, option="hash_by_b")
-
-
-def test_an_index_that_is_being_built_is_not_chosen(
-    table: pa.Table, statistics: list[FragmentStatistics]
-) -> None:
-    found = chosen("a = 5", table, statistics, [index("a", ready=False)])
-    assert found.candidate.access == "direct"
-    assert (found.candidates[1].usable, found.candidates[1].reason) == (False, "it is still being built")
 
 
 def test_nothing_costs_nothing(table: pa.Table, statistics: list[FragmentStatistics]) -> None:

@@ -14,7 +14,6 @@ import pytest
 from elasticscan.base.errors import NotFound
 from elasticscan.store import FirstRows, can_be_sorted
 from elasticscan.store.reading import first_rows
-from elasticscan.store.reading.ordering import terms_of
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 2**31 - 1]),
@@ -107,14 +106,6 @@ def test_columns_that_arrow_does_not_compare_as_spark_are_left_alone() -> None:
     assert not can_be_sorted(["i", "n DESC"], schema)
     with pytest.raises(NotFound, match="order_by names"):
         can_be_sorted(["x DESC"], schema)
-
-
-def test_a_column_of_an_order_may_stand_between_backquotes() -> None:
-    schema = pa.schema({"Order ID": pa.int64(), "a`b": pa.int64(), "`q`": pa.int64()})
-    terms = ["`Order ID` desc", "`a``b`", "`q`"]
-    assert terms_of(terms, schema) == [("Order ID", True), ("a`b", False), ("`q`", False)]
-    with pytest.raises(NotFound, match="order_by names a column '`Order`'"):
-        terms_of(["`Order`"], schema)
 
 
 def _zeros_differ(patch: pytest.MonkeyPatch) -> None:
