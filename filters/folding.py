@@ -367,16 +367,10 @@ def _as_float(total: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _fitting(aggregate: Aggregate, values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Return the values in a type that may be too narrow for them."""
-    try:
+    with suppress(pa.ArrowInvalid):
         return values.cast(kind)
-    except pa.ArrowInvalid:
-        pass
-    raise _overflow(aggregate, kind)
-
-
-def _overflow(aggregate: Aggregate, kind: pa.DataType) -> FilterError:
     shown = "long" if pt.is_int64(kind) else str(kind)
-    return FilterError(
+    raise FilterError(
         f"[ARITHMETIC_OVERFLOW] {shown} overflow: a group's {aggregate} does not fit; widen its column",
         column=aggregate.column,
     )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOption, NotFound
-from elasticscan.base.value_keys import END, VALUES, encode_value, encode_values, index_hash, successor
+from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, successor
 from elasticscan.filters.expression import Expression, column_names
 from elasticscan.filters.key_sets import EVERYTHING, NULLS
 from elasticscan.filters.parser import parse_condition
@@ -89,28 +89,10 @@ def test_each_index_is_bound_as_far_as_equality_reaches() -> None:
     assert (by_b.bound, by_b.text, by_b.remainder) == (1, "b > 2 AND b < 4", "a = 1")
 
 
-def test_a_range_ends_the_columns_that_are_bound() -> None:
-    found = bound("a > 1 AND b = 2", index("a", "b"))
-    assert (found.ranges, found.bound, found.fixed) == (((key(2), END),), 1, 0)
-    assert found.remainder == "b = 2"
-    gap = bound("a = 1 AND c = 2", index("a", "b", "c"))
-    assert (gap.ranges, gap.bound, gap.fixed, gap.remainder) == (((key(1), key(2)),), 1, 1, "c = 2")
-
-
 def test_without_a_condition_on_its_columns_all_of_a_sorted_index_is_read() -> None:
     for text in (None, "c = 1", "UPPER(s) = 'A'"):
         found = bound(text, index("a", "b"))
         assert (found.ranges, found.bound, found.text, found.remainder) == (((b"", END),), 0, "", text)
-
-
-def test_lists_of_values_and_nulls_fix_a_column() -> None:
-    found = bound("(a IN (3, 1) OR a IS NULL) AND b >= 5", index("a", "b"))
-    lows = [key(None), key(1), key(3)]
-    assert found.ranges == tuple((low + key(5), low + END) for low in lows)
-    assert (found.bound, found.fixed, found.remainder) == (2, 1, None)
-    assert found.text == "(a IN (3, 1) OR a IS NULL) AND b >= 5"
-    nulls = bound("a = 1 AND b IS NULL", index("a", "b"))
-    assert nulls.ranges == ((key(1), key(1) + VALUES),)
 
 
 def test_what_an_or_leaves_possible_bounds_an_index_and_stays_to_be_checked() -> None:
