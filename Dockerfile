@@ -10,7 +10,7 @@ FROM python:3.12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=built /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[spark,cli,ui,sql,postgres,redis,s3]" && rm -rf /wheels
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[spark,cli,sql,postgres,redis,s3]" && rm -rf /wheels
 # Files of a store are its owner's: run with `--user "$(id -u):$(id -g)"` where they shall be yours.
 RUN useradd --create-home elasticscan && install -d -o elasticscan /data
 USER elasticscan

@@ -4,13 +4,13 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo demo-redis test check postgres redis-soak bench peers site lock versions clean FORCE
+.PHONY: help venv demo test check postgres redis-soak bench peers site lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := $(shell sed -n 's/^"elasticscan[.a-z]*" = "\(.*\)"$$/\1/p' pyproject.toml)
-SOURCES := $(sort $(shell find $(PACKAGES) -name '*.py' -o -name '*.html' -o -name py.typed) pyspark_elasticscan.py)
+SOURCES := $(sort $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) pyspark_elasticscan.py)
 UV := $(shell command -v uv 2>/dev/null)
 
 ifdef UV
@@ -30,9 +30,6 @@ venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticsca
 
 demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark: ARGUMENTS="--page 8765"
 	$(BIN)/python examples/demo.py $(ARGUMENTS)
-
-demo-redis: java $(VENV)/installed  ## the same of a Redis cluster that is resharded (needs redis-server and redis-cli)
-	$(BIN)/python -m examples.redis_demo $(ARGUMENTS)
 
 test: java $(VENV)/installed  ## run the tests that a change needs at once, some minutes
 	$(BIN)/python -m pytest -n 3 -m 'not long'

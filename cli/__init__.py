@@ -12,19 +12,15 @@
       4  start a new scan                            (`StartAgain`)
       5  the store or its disks need an operator     (`OperatorNeeded`, damage that `verify` found)
 
-- `scan --output` renames its file into place when it is complete. A scan that stops early prints the key that
-  continues after the last row printed. Memory is bounded by the page, not by the table.
+- Memory is bounded by the page, not by the table.
 
 app          registers the commands; exit codes of errors
 options      options that several commands share
 output       tables, JSON, progress bars, errors
 store        create, status, tables, backup, restore, ui
-picture      the status of a store, drawn
 table        drop, add-column, drop-column, rename-column, widen-column, set-compression, update, delete
-loading      load
-exporting    export
-scan         scan, changes, count, get
-clusters     scans of Redis and Valkey clusters, and their slot map
+files        load, export
+rows         scan, changes, count, get
 query        aggregate, sql, explain
 snapshot     history, restore-table, set-retention, tag create, tag drop, tag list
 index        index create, index drop, index list

@@ -11,9 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
-from elasticscan.cli import index, maintenance, query, scan, snapshot, store, table, topology
-from elasticscan.cli.exporting import export
-from elasticscan.cli.loading import load
+from elasticscan.cli import files, index, maintenance, query, rows, snapshot, store, table, topology
 from elasticscan.cli.output import report_error
 
 # The error of options that do not parse, of the click that typer brings along.
@@ -68,8 +66,8 @@ def _options(
 COMMANDS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "A store": (store.create, store.status, store.ui, store.tables, table.drop),
     "Its data": (
-        load, export, table.update, table.delete,
-        scan.scan, scan.get, scan.count, scan.changes, query.aggregate, query.sql, query.explain,
+        files.load, files.export, table.update, table.delete,
+        rows.scan, rows.get, rows.count, rows.changes, query.aggregate, query.sql, query.explain,
         snapshot.history, snapshot.restore_table, snapshot.set_retention, snapshot.tags, index.indexes,
         table.add_column, table.drop_column, table.rename_column, table.widen_column, table.set_compression,
     ),

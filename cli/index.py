@@ -8,8 +8,8 @@ import typer
 
 import elasticscan
 from elasticscan.cli.options import AnyTable, Json, Table, Uri, names_of
-from elasticscan.cli.output import answer, listing, progress, size
-from elasticscan.cli.picture import INDEXES, index_row
+from elasticscan.cli.output import answer, progress, section
+from elasticscan.ui import INDEXES, size
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The index's name.")]
 
@@ -73,7 +73,7 @@ def list_indexes(uri: Uri, table: AnyTable = None, json: Json = False) -> None:
     with elasticscan.open(uri) as store:
         found = _found(store, table)
     none = "no indexes yet; `elasticscan index create` makes one"
-    answer(json, found, listing(INDEXES, map(index_row, found)) if found else none)
+    answer(json, found, section(found, INDEXES) if found else none)
 
 
 def _found(store: elasticscan.Store, table: str | None) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from elasticscan.base.errors import TryAgain
 from elasticscan.base.limits import GC_GRACE_SECONDS, GC_SHARE, TRASH_SECONDS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.options import AnyTable, Json, Speed, Uri
-from elasticscan.cli.output import answer, print_json_line, say, size, warn
+from elasticscan.cli.output import answer, counted, print_json_line, say, warn
 
 DAMAGE_FOUND = PROBLEMS_MET = 5
 
@@ -55,7 +54,9 @@ def keep(
             for problem in kept.problems:
                 warn(problem, "red")
             if once:
-                answer(json, asdict(kept), _summary(kept))
+                done = {name: value for name, value in asdict(kept).items() if value and name != "problems"}
+                text = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in done.items())
+                answer(json, asdict(kept), f"{text}." if text else "No work was pending.")
                 if kept.problems:
                     raise typer.Exit(PROBLEMS_MET)
                 return
@@ -78,17 +79,6 @@ def until_stopped() -> Iterator[None]:
             yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _summary(kept: Any) -> str:
-    if not kept.steps:
-        return "No work was pending."
-    changes = ((kept.splits, "split"), (kept.joins, "joined"), (kept.moves, "moved"))
-    tablets = ", ".join(f"{count} {name}" for count, name in changes if count)
-    return (
-        f"{kept.merges:,} merges ({kept.fragments_gone:,} fragments less, {size(kept.bytes_written)}), "
-        f"tablets: {tablets or 'none changed'}; {kept.files_removed:,} files removed."
-    )
 
 
 def compact(uri: Uri, table: AnyTable = None, json: Json = False) -> None:
@@ -123,13 +113,9 @@ def gc(
         collected = store.collect_garbage(
             grace_seconds=spared, dry_run=dry_run, trash_seconds=trash_seconds, share=share
         )
-    counts = Counter(decision.action.value for decision in collected.decisions)
     value = {
         "dry_run": collected.dry_run,
         "files_removed": collected.removed,
-        "files_trashed": counts["trash"],
-        "files_emptied": counts["empty"],
-        "files_restored": counts["restore"],
         "decisions": [asdict(decision) for decision in collected.decisions],
         "skipped": [{"shard": shard, "why": why} for shard, why in collected.skipped],
         "refused": collected.refused,
@@ -141,10 +127,7 @@ def gc(
             warn(f"shard {shard} was skipped: {why}")
         if collected.refused:
             warn(f"refused: {collected.refused}")
-    back = f", {counts['restore']:,} put back" if counts["restore"] else ""
-    outcome = f"{collected.removed:,} files {'to remove' if dry_run else 'removed'}"
-    rest = f"({counts['trash']:,} to the trash), {counts['empty']:,} emptied from the trash{back}"
-    answer(json, value, f"{outcome} {rest}.")
+    answer(json, value, f"{counted(collected.removed, 'file')} {'to remove' if dry_run else 'removed'}.")
 
 
 def adopt(uri: Uri, json: Json = False) -> None:
@@ -211,7 +194,6 @@ def rotate_secret(
     """Replace the secrets of continuation keys and of streams' offsets; those in use stay valid."""
     with elasticscan.open(uri) as store:
         number = store.rotate_secret(revoke=revoke)
-    ended = "earlier keys have ended, and streams need new checkpoints"
-    ended = ended if revoke else "earlier keys still open, and streams continue"
+    ended = "earlier keys have ended" if revoke else "earlier keys still open"
     text = f"Keys are sealed with secret {number} from now on; {ended}."
     answer(json, {"secret": number, "revoked": revoke}, text)

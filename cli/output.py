@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from rich.console import Console, RenderableType
-from rich.filesize import decimal
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
 from elasticscan.base.json_text import json_text, plain
+from elasticscan.ui import cells
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
 PIPE_WIDTH = 240
@@ -134,5 +134,6 @@ def right(text: str) -> Text:
     return Text(text, justify="right")
 
 
-def size(byte_count: int) -> Text:
-    return right(decimal(byte_count))
+def section(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Table:
+    """Draw some values of rows of a status, with their keys as titles."""
+    return listing(", ".join(keys).replace("_", " "), cells(rows, keys))

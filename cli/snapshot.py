@@ -11,7 +11,8 @@ import elasticscan
 from elasticscan.base.clock import seconds_of
 from elasticscan.base.showing import utc
 from elasticscan.cli.options import Json, Limit, Snapshot, Table, Uri
-from elasticscan.cli.output import answer, listing, size
+from elasticscan.cli.output import answer, listing
+from elasticscan.ui import size
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
 

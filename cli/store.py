@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 import elasticscan
 from elasticscan.base.clock import seconds_of
@@ -14,9 +17,8 @@ from elasticscan.base.limits import DEFAULT_SLOTS, DEFAULT_TABLETS
 from elasticscan.base.redaction import shown
 from elasticscan.cli.maintenance import until_stopped
 from elasticscan.cli.options import Json, Uri, pairs_of, shards_of
-from elasticscan.cli.output import answer, counted, listing, print_json_line, say, size, warn
-from elasticscan.cli.picture import STREAMS, picture, row_count, stream_row, table_size, tablet_listing
-from elasticscan.ui import is_loopback, make_server
+from elasticscan.cli.output import answer, counted, listing, print_json_line, say, section, warn
+from elasticscan.ui import TABLETS, make_server, sections, size
 
 PORT = 8765
 
@@ -46,25 +48,35 @@ def create(
 
 def status(
     uri: Uri,
-    streams: Annotated[
-        bool, typer.Option("--streams", help="Only the streams, and how far each is behind its table.")
-    ] = False,
     tablets: Annotated[
         bool, typer.Option("--tablets", help="Only the tablets: the ids that move, split and join take.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show shards, tablets, tables, moves, streams and leases."""
+    """Show shards, tables, moves, streams and leases; or tablets, of which neighbours can be joined."""
     with elasticscan.open(uri) as store:
         state = store.status()
-    if streams:
-        none = "no streams; one with the option `streamName` is listed here"
-        rows = [*map(stream_row, state["streams"])]
-        answer(json, state["streams"], listing(STREAMS, rows) if rows else none)
-    elif tablets:
-        answer(json, state["tablets"], tablet_listing(state))
+    if tablets:
+        goes = {move["tablet"]: move["to"] for move in state["moves"]}
+        rows = [{**each, "moving_to": goes.get(each["id"])} for each in state["tablets"]]
+        answer(json, rows, section(sorted(rows, key=lambda each: each["slots"]), TABLETS))
     else:
-        answer(json, state, picture(shown(uri), state))
+        answer(json, state, _drawn(shown(uri), state))
+
+
+def _drawn(uri: str, status: Mapping[str, Any]) -> RenderableType:
+    tablets = f"{len(status['tablets'])} tablets over {status['slots']:,} slots"
+    head = f"   topology {status['topology']}   snapshot {status['snapshot']}   {tablets}"
+    parts: list[RenderableType] = [Text.assemble((uri, "bold"), head)]
+    if status["outdated"]:
+        parts.append(Text(status["outdated"], style="red"))
+    if status["read_only"]:
+        text = f"for reading alone, scans take no leases: {status['read_only']}"
+        parts.append(Text(text, style="yellow"))
+    for title, keys, rows in sections(status):
+        titles = ", ".join(keys).replace("_", " ")
+        parts += [Text(), Text(title, style="bold"), listing(titles, rows)]
+    return Group(*parts)
 
 
 def tables(uri: Uri, json: Json = False) -> None:
@@ -76,25 +88,16 @@ def tables(uri: Uri, json: Json = False) -> None:
                 "name": table.name,
                 "primary_key": list(table.primary_key),
                 "shard_key": list(table.shard_key),
-                "compression": figures[table.name]["compression"],
                 "columns": {field.name: str(field.type) for field in table.schema},
-                **{figure: figures[table.name][figure] for figure in ("rows", "rows_exact", "bytes")},
+                **{of: figures[table.name][of] for of in ("compression", "rows", "rows_exact", "bytes")},
             }
             for table in store.tables()
             if table.name in figures
         ]
-    rows = [
-        (
-            each["name"],
-            row_count(each),
-            table_size(each),
-            ", ".join(each["primary_key"]),
-            ", ".join(f"{name} {kind}" for name, kind in each["columns"].items()),
-        )
-        for each in found
-    ]
+    keys = "name", "rows", "bytes", "compression", "primary_key", "columns"
+    rows = [{**each, "columns": [" ".join(column) for column in each["columns"].items()]} for each in found]
     none = "no tables yet; `elasticscan load` makes one"
-    answer(json, found, listing("table, rows, size, primary key, columns", rows) if rows else none)
+    answer(json, found, section(rows, keys) if rows else none)
 
 
 def backup(
@@ -157,7 +160,7 @@ def ui(
         print_json_line({"url": server.url, "host": server.host, "port": server.port})
     else:
         say(f"{shown(uri)}: {server.url}   (Ctrl-C ends it)")
-    if not is_loopback(host):
+    if server.is_beyond:
         warn(f"Every visitor of {host} sees the status of the store: there is no password.", "yellow")
     if open:
         webbrowser.open(server.url)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 import elasticscan
 from elasticscan.base.errors import InvalidOption
 from elasticscan.cli.options import Json, Since, Table, Uri, UserMetadata, pairs_of
 from elasticscan.cli.output import answer, counted
-from elasticscan.cli.scan import keys_of
+from elasticscan.cli.rows import keys_of
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The column.")]
 Kind = Annotated[
@@ -132,15 +129,11 @@ def update(
 def delete(
     uri: Uri,
     table: Table,
-    file: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE...", help="Files that have the key columns.")
-    ] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="A key in place of files; of several columns: 5,mon"),
+        list[str] | None, typer.Option(metavar="KEY", help="A key; of several columns: 5,mon")
     ] = None,
     where: Annotated[
-        str | None, typer.Option(metavar="SQL", help='A condition in place of files; "true" for all rows.')
+        str | None, typer.Option(metavar="SQL", help='A condition in place of keys; "true" for all rows.')
     ] = None,
     if_unchanged_since: Since = None,
     user_metadata: UserMetadata = None,
@@ -150,30 +143,13 @@ def delete(
 
     Example: elasticscan delete trips.store trips --key 7 --key 9
     """
-    if [bool(file), bool(key), where is not None].count(True) != 1:
-        raise InvalidOption("delete takes either files of keys, --key or --where", option="--where")
+    if bool(key) == (where is not None):
+        raise InvalidOption("delete takes either --key or --where", option="--where")
     said = pairs_of(user_metadata, "--user-metadata")
     with elasticscan.open(uri) as store:
         handle = store.table(table)
-        keys: pa.Table | None = None
-        if where is None:
-            fields = pa.schema([handle.schema.field(name) for name in handle.primary_key])
-            keys = keys_of(key, fields) if key else _keys_in(file or (), fields)
+        keys = keys_of(key, handle) if key else None
         commit = handle.delete(keys, where=where, if_unchanged_since=if_unchanged_since, user_metadata=said)
     noun, which = ("row", "") if where is not None else ("key", ", whether there was a row or not")
     text = f"{counted(commit.rows, noun)} of {table} deleted as commit {commit}{which}."
     answer(json, {"table": table, f"{noun}s": commit.rows, "commit": commit}, text)
-
-
-def _keys_in(files: Sequence[str], fields: pa.Schema) -> pa.Table:
-    """Read key columns from files."""
-    parts = []
-    for batch in import_module("elasticscan.store").read_files(files, fields):
-        missing = [name for name in fields.names if name not in batch.schema.names]
-        if missing:
-            raise InvalidOption(f"a file lacks {missing[0]!r}, a column of the key", option="FILE")
-        try:
-            parts.append(batch.select(fields.names).cast(fields))
-        except (pa.ArrowException, ValueError) as error:
-            raise InvalidOption(f"keys of a file have another type: {error}", option="FILE") from error
-    return pa.Table.from_batches(parts, fields)

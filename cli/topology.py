@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +10,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.text import Text
 
 import elasticscan
-from elasticscan.backends import is_cluster
+from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.showing import utc
 from elasticscan.base.user_files import naming_file
-from elasticscan.cli.clusters import show_topologies
 from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, shards_of
-from elasticscan.cli.output import answer, listing, progress
-from elasticscan.cli.picture import shard_lines
+from elasticscan.cli.output import answer, listing, progress, section
+from elasticscan.topology import SlotMap, Topology
+from elasticscan.ui import SHARDS
 
 
 def expand(
@@ -121,29 +121,29 @@ def topologies(
         Path | None,
         typer.Option(metavar="FILE", help="Draw them: slots across, time down; up to 1,000, 100 by default."),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option(help="Of a Redis or Valkey cluster: go on with each change that is seen.")
-    ] = False,
 ) -> None:
     """List the topologies that are kept, oldest first; the last may be of a plan that still moves tablets.
 
-    Of a Redis or Valkey cluster, which keeps none, the present one.
+    Of a Redis or Valkey cluster, which keeps none, the present one with its slots.
 
     Example: elasticscan topologies trips.store --svg slots.svg
     """
+    slot_map: SlotMap | None = None
     if is_cluster(uri):
-        return show_topologies(uri, json, watch, limit, svg)
-    if watch:
-        raise InvalidOption("--watch is for Redis and Valkey clusters; leave it out", option="--watch")
-    with elasticscan.open(uri) as store:
-        if svg is not None:
-            slot_map = store.slot_map(100 if limit is None else limit)
-            with naming_file(str(svg), "written"):
-                svg.write_text(slot_map.svg, encoding="utf-8")
-            first, last = slot_map.topologies[0].number, slot_map.topologies[-1].number
-            value = {"svg": str(svg), "first": first, "last": last}
-            return answer(json, value, f"Topologies {first} to {last}: {svg}")
-        history = [_value(entry) for entry in store.topology_history(limit)]
+        now = _of_cluster(uri)
+        names, at = dict(now.shard_names), now.placement.at
+        values = [
+            _value(now, {names.get(shard, "unserved"): len(at(shard)) for shard in now.placement.shards})
+        ]
+        slot_map = SlotMap((now,))
+    else:
+        with elasticscan.open(uri) as store:
+            values = [_value(entry, dict(entry.tablets)) for entry in store.topology_history(limit)]
+            if svg is not None:
+                slot_map = store.slot_map(100 if limit is None else limit)
+    if svg is not None and slot_map is not None:
+        with naming_file(str(svg), "written"):
+            svg.write_text(slot_map.svg, encoding="utf-8")
     rows = [
         (
             str(each["topology"]),
@@ -151,9 +151,15 @@ def topologies(
             "  ".join(f"{name} {number}" for name, number in each["shards"].items()),
             each["reason"],
         )
-        for each in history
+        for each in values
     ]
-    answer(json, history, listing("topology, published, tablets, reason", rows))
+    answer(json, values, listing("topology, published, tablets, reason", rows))
+
+
+def _of_cluster(uri: str) -> Topology:
+    with open_cluster(uri) as store:
+        found = store.connections.read_map()
+    return Topology(1, found.placement, tuple(sorted(found.shard_names.items())), time.time(), "seen")
 
 
 @contextmanager
@@ -171,14 +177,15 @@ def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int 
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
         text = "The shards are there and balanced; nothing moved."
-    answer(as_json, _value(topology.entry), Group(Text(text), shard_lines(store.status())))
+    value = _value(topology.entry, dict(topology.entry.tablets))
+    answer(as_json, value, Group(text, section(store.status()["shards"], SHARDS)))
 
 
-def _value(entry: Any) -> dict[str, Any]:
+def _value(entry: Any, shards: dict[str, int]) -> dict[str, Any]:
     return {
         "topology": entry.number,
         "created_at": entry.created_at,
         "published": entry.published,
         "reason": entry.reason,
-        "shards": dict(entry.tablets),
+        "shards": shards,
     }

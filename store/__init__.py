@@ -52,7 +52,7 @@ from elasticscan.store.copies.backup import BackedUp
 from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.reading.beginning import columns_of
 from elasticscan.store.reading.changes import feed_fields
-from elasticscan.store.reading.exporting import Exported, kind_of, open_file
+from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
 from elasticscan.store.reading.paged_scan import PagedScan
@@ -63,8 +63,6 @@ from elasticscan.store.repair.rebuild import RepairReport, repair_store
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.rows.sources import read_files
-from elasticscan.store.rows.text import guess_type
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.collector import Collected
@@ -119,13 +117,9 @@ __all__ = [
     "delete_rows",
     "feed_fields",
     "file_form",
-    "guess_type",
-    "kind_of",
     "known_values",
-    "open_file",
     "publish",
     "publish_replacing",
-    "read_files",
     "repair_store",
     "resolve",
     "rows_that_meet",

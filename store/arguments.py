@@ -117,7 +117,7 @@ def choice(option: str, value: Any, allowed: Collection[str]) -> str:
     return str(value)
 
 
-def or_none(check: Callable[..., Value], option: str, value: Any, *bounds: int) -> Value | None:
+def or_none(check: Callable[..., Value], option: str, value: Any, *bounds: Any) -> Value | None:
     """Apply another check to a value that may be left out."""
     return None if value is None else check(option, value, *bounds)
 
@@ -146,14 +146,6 @@ def names(option: str, value: Any) -> list[str]:
     return [text(option, name) for name in items]
 
 
-def sources(option: str, value: Any) -> tuple[str, ...]:
-    """Return the paths of files: one or several."""
-    listed = value if isinstance(value, list | tuple) else [value]
-    if not listed:
-        raise _refusal(option, value, "a path, a pattern or a URI, or a list of at least one of them")
-    return tuple(place(option, item) for item in listed)
-
-
 def types(option: str, value: Any) -> dict[str, pa.DataType]:
     """Return Arrow's types by the names of columns; each may be given by its name."""
     return {text(option, name): arrow_type(f"{option}[{name!r}]", kind) for name, kind in value.items()}
@@ -166,13 +158,6 @@ def arrow_type(option: str, value: Any) -> pa.DataType:
     raise _refusal(
         option, value, "one of Arrow's types, such as int64, double, bool, date32 or timestamp[us]"
     )
-
-
-def delimiter(option: str, value: Any) -> str:
-    """Return the one character between fields of CSV."""
-    if len(text(option, value)) != 1 or value in '\r\n"':
-        raise _refusal(option, value, "one character, such as ';', '|' or a tab")
-    return str(value)
 
 
 def shards(value: Any) -> tuple[list[str], dict[str, str]]:

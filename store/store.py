@@ -38,8 +38,7 @@ from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.opening import open_context
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.roots import Location
-from elasticscan.store.rows.sources import FORMATS
-from elasticscan.store.rows.text import TextRules
+from elasticscan.store.rows.files import FORMATS, TextRules
 from elasticscan.store.rows.typed import first_rows
 from elasticscan.store.status import status_of
 from elasticscan.store.table import Table
@@ -270,14 +269,13 @@ class Store:
             format: "csv", "json" (an object a line), "parquet", "arrow" or "orc"; by the names of files if
                 left out.
             nulls: what stands for null in CSV alongside a field with nothing in it.
-            types: Arrow's types of columns in CSV, JSON and names of directories, instead of guessed ones.
+            types: Arrow's types of columns of a new table, instead of those that Arrow infers.
             delimiter: the character between fields of CSV.
             column_names: the columns of CSV that has no first line of names.
             job: a name, under which the load can be stopped, killed and called again: each file is a commit
-                then (a Parquet file of more than 256 MiB several), and what the job has committed
-                before are skipped, unless they changed since.
+                then, and files that the job has committed before are skipped, unless they changed since.
             if_unchanged_since, user_metadata: as in `Table.upsert`.
-            on_progress: called with (bytes read, bytes in all, rows).
+            on_progress: called with the rows read until now.
 
         Raises:
             InvalidOption, NotFound, SchemaMismatch, InvalidKey: mend the call.
@@ -287,23 +285,29 @@ class Store:
             >>> store.load("flights", "flights/*.csv", primary_key="id", nulls=["NA"])
             Loaded(table='flights', rows=336776, commit=2, created=True, skipped=0)
         """
+        names, or_none = arguments.names, arguments.or_none
+        columns = or_none(names, "column_names", column_names)
+        rules = TextRules(names("nulls", nulls), arguments.types("types", types or {}), delimiter, columns)
+        made = {
+            "primary_key": or_none(names, "primary_key", primary_key),
+            "shard_key": or_none(names, "shard_key", shard_key),
+            "compression": compression,
+        }
+        arguments.callback("on_progress", on_progress)
         asked = Load(
             arguments.text("table", table),
-            arguments.sources("source", source),
-            arguments.or_none(arguments.names, "primary_key", primary_key),
-            arguments.or_none(arguments.names, "shard_key", shard_key),
-            compression,
             arguments.choice("mode", mode, MODES),
-            None if format is None else arguments.choice("format", format, FORMATS),
-            TextRules.of(nulls, types, delimiter, column_names),
-            arguments.or_none(arguments.application, "job", job),
-            arguments.or_none(
-                arguments.whole_number, "if_unchanged_since", if_unchanged_since, 0, MAX_NUMBER
-            ),
+            rules,
+            made,
+            or_none(arguments.application, "job", job),
+            or_none(arguments.whole_number, "if_unchanged_since", if_unchanged_since, 0, MAX_NUMBER),
             arguments.user_metadata(user_metadata),
+            on_progress,
         )
-        arguments.callback("on_progress", on_progress)
-        return load_files(self._context, asked, on_progress)
+        sources = source if isinstance(source, list | tuple) else [source]
+        places = [arguments.place("source", each) for each in sources]
+        form = or_none(arguments.choice, "format", format, FORMATS)
+        return load_files(self._context, asked, places, form)
 
     # Reading
 

@@ -53,8 +53,6 @@ OWNERS: dict[str, str] = {
     "click": "cli",
     "rich": "cli",
     "difflib": "base",
-    "starlette": "ui",
-    "uvicorn": "ui",
 }
 
 # Besides conditions, whole queries are read where they are handed to Spark.

@@ -35,7 +35,7 @@ def test_the_notebook_with_spark_gives_what_it_says(spark: SparkSession) -> None
 @pytest.mark.long
 @pytest.mark.spark
 def test_the_notebook_of_flights_gives_what_it_says(spark: SparkSession) -> None:
-    for package in ("duckdb", "polars", "uvicorn"):
+    for package in ("duckdb", "polars"):
         pytest.importorskip(package)
     assert differences(notebook("flights.ipynb")) == []
     for view in ("flights", "corrections"):

@@ -64,7 +64,7 @@ def test_the_sdist_has_tests_and_docs(built: Path) -> None:
     wanted = ["Makefile", "requirements.txt", "CHANGELOG.md", "docs/sql.md", "docs/slot-map.svg", ".ci/run"]
     wanted += ["docs/notebooks/python.ipynb", "tests/pages.py", "examples/demo.py", "scripts/notebooks.py"]
     wanted += [".github/workflows/check.yml", "Dockerfile", ".dockerignore"]
-    wanted += ["benchmarks/peers.txt", "spark-conf/README.md", "tests/faults/seeds.json", "ui/page.html"]
+    wanted += ["benchmarks/peers.txt", "spark-conf/README.md", "tests/faults/seeds.json"]
     assert [name for name in wanted if not (top / name).is_file()] == []
 
 

@@ -1,8 +1,7 @@
 """The slot map: where the slots were, topology after topology, as an SVG that needs nothing else.
 
 Slots go from left to right and time goes down, a row for each topology and a colour for each shard. So a move
-is a change of colour, a shard that joins is a colour that appears, and splits and joins leave no trace. A
-page that has legend, times and theme of its own takes the rows alone (`SlotMap.stripes`).
+is a change of colour, a shard that joins is a colour that appears, and splits and joins leave no trace.
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticscan.base.drawing import COLOURS, picture, words
 
 if TYPE_CHECKING:  # a topology is shown as a map of one row
-    from elasticscan.topology.values import Placement, Topology
+    from elasticscan.topology.values import Topology
 
 _LEFT, _WIDTH, _TOP, _LINE = 150, 800, 44, 14
 _HEIGHT, _LOWEST, _HIGHEST = 480, 2, 18  # of all rows about, and of one
@@ -49,9 +47,7 @@ class SlotMap:
         row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
         colours = self._colours
         width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
-        parts = [
-            *_legend(list(self._named_colours)),
-        ]
+        parts = _legend(list(self._named_colours))
         labelled = -_LINE
         for at, topology in enumerate(self.topologies):
             y = _TOP + at * row
@@ -62,33 +58,6 @@ class SlotMap:
                 parts.append(words(_LEFT - 8, baseline, text, ends=True))
                 labelled = y
         return picture(width, height, self._title, parts)
-
-    def stripes(self) -> dict[str, Any]:
-        """Return the picture's rows as plain values, for a page that draws the frame itself.
-
-        Returns:
-            `width` and `slots`; `shards`, each with `name` and `colour`; and `topologies`, oldest first, each
-            with `number`, `at` (seconds since 1970), `reason`, `published`, and `paths`: pairs of a colour
-            and an SVG path, one unit high, at the height of its place in the list. `moved` is the number of
-            its slots that lie at another shard in the last one, `moved_path` where they are, at height 0.
-        """
-        colours, now = self._colours, self.topologies[-1].placement
-        return {
-            "width": _WIDTH,
-            "slots": self.topologies[-1].placement.slot_count,
-            "shards": [{"name": name, "colour": colour} for name, colour in self._named_colours],
-            "topologies": [
-                {
-                    "number": topology.number,
-                    "at": topology.created_at,
-                    "reason": topology.reason,
-                    "published": topology.published,
-                    "paths": [[colours[shard], path] for shard, path in _paths(topology, 0, at, 1).items()],
-                    **_moved(topology.placement, now),
-                }
-                for at, topology in enumerate(self.topologies)
-            ],
-        }
 
     @property
     def _names(self) -> dict[int, str]:
@@ -148,21 +117,6 @@ def _row(topology: Topology, y: int, height: int, colours: dict[int, str]) -> st
     drawn = "".join(f'<path fill="{colours[shard]}" d="{path}"/>' for shard, path in paths.items())
     said = f"topology {topology.number}, {_time(topology):%Y-%m-%d %H:%M:%S} UTC: {topology.reason}"
     return f"<g><title>{escape(said)}</title>{drawn}</g>"
-
-
-def _moved(then: Placement, now: Placement) -> dict[str, Any]:
-    """Return the slots that were at another shard then than now: how many, and where they are in a stripe."""
-    elsewhere = _shards(then) != _shards(now)
-    edges = np.flatnonzero(np.diff(elsewhere, prepend=False, append=False)).reshape(-1, 2)
-    runs = (edges * (_WIDTH / now.slot_count)).tolist()
-    path = "".join(f"M{left:g} 0H{right:g}v1H{left:g}z" for left, right in runs)
-    return {"moved": int(elsewhere.sum()), "moved_path": path}
-
-
-def _shards(placement: Placement) -> NDArray[np.int64]:
-    """Return the shard of each slot."""
-    shards = np.array([tablet.shard for tablet in placement.tablets], dtype=np.int64)
-    return np.repeat(shards, [tablet.end - tablet.start for tablet in placement.tablets])
 
 
 def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:

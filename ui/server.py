@@ -1,171 +1,138 @@
-"""The server of the page: routes, headers, and the socket."""
+"""The server of the page: its headers, its socket, and the names by which it may be asked.
+
+Any web page can point a name of its own at 127.0.0.1 (DNS rebinding); the browser then lets it read what is
+answered there. Its requests say that name in `Host`, so only names that are this server's are answered. The
+port is not compared: a forwarded one (`ssh -L`) differs, and no foreign page has the name `localhost`.
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
-from importlib.resources import files
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from threading import Lock
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import ElasticScanError, InvalidOption
+from elasticscan.base.redaction import shown
 from elasticscan.base.showing import brief
 from elasticscan.store import Store
-from elasticscan.ui.hosts import answered_names
-from elasticscan.ui.watching import Broadcast, Looker, StoreLooker
+from elasticscan.ui.page import page_of, page_of_problem, policy_of
 
-MOST_VIEWERS = 100
-RETRY_MILLISECONDS = 2_000
-_BACKLOG = 64
-_INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+TOPOLOGIES = 60
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9_.-]+))(?::[0-9]{1,5})?")
 
 
-def policy_of(page: str) -> str:
-    """Return the Content-Security-Policy of a page: its own script, styles and server alone."""
-    hashes: dict[str, list[str]] = {"script": [], "style": []}
-    for kind, text in _INLINE.findall(page):
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-        hashes[kind].append(f"'sha256-{digest}'")
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {' '.join(hashes['script'])}",
-            f"style-src {' '.join(hashes['style'])}",
-            "connect-src 'self'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
-            "trusted-types 'none'",
-        ]
-    )
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
-class Guard:
-    """Middleware that refuses foreign host names, and adds headers to each answer."""
-
-    def __init__(self, app: ASGIApp, answers: Callable[[str], bool], policy: str) -> None:
-        self._app, self._answers = app, answers
-        self._headers = [
-            (b"content-security-policy", policy.encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"x-frame-options", b"DENY"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cross-origin-resource-policy", b"same-origin"),
-            (b"cross-origin-opener-policy", b"same-origin"),
-            (b"cache-control", b"no-store"),
-        ]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *self._headers]
-            await send(message)
-
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(given) == 1 and self._answers(given[0]):
-            await self._app(scope, receive, send_guarded)
-            return
-        refusal = PlainTextResponse(
-            "This server does not go by that name. Ask for it by the address that `elasticscan ui` printed, "
-            "or name it there with --host.\n",
-            status_code=421,
-        )
-        await refusal(scope, receive, send_guarded)
-
-
-class PageServer:
+class PageServer(ThreadingHTTPServer):
     """A server of the page of one store; its socket is bound, `run` answers."""
 
-    def __init__(self, uri: str, host: str, port: int, looker: Looker | None = None) -> None:
-        if looker is None:
-            Store.open(uri).close()  # a wrong name is an error here, not an empty page
-        self._socket = _bound(host, port)
-        address, self.port = self._socket.getsockname()[:2]
+    daemon_threads = True
+    allow_reuse_port = False
+
+    def __init__(self, uri: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Bind the address: 0 is any port that is free.
+
+        Raises:
+            InvalidOption: the address cannot be had.
+            StoreNotFound: there is no store.
+        """
+        Store.open(uri).close()  # a wrong name is an error here, not an empty page
+        self._uri, self._lock = uri, Lock()
+        self._page, self._until = "", 0.0
         self.host = host
-        named = host if ":" not in host else f"[{host}]"
-        self.url = f"http://{named}:{self.port}/"
-        self._page = (files("elasticscan.ui") / "page.html").read_text(encoding="utf-8")
-        self._looker = looker or StoreLooker(uri)
-        self.broadcast: Broadcast | None = None
-        app = Starlette(routes=[Route("/", self._show), Route("/events", self._events)])
-        own = (socket.gethostname(), socket.getfqdn())
-        guarded = Guard(app, answered_names(host, address, own), policy_of(self._page))
-        config = uvicorn.Config(
-            guarded,
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=2,
-        )
-        self._server = uvicorn.Server(config)
+        try:
+            self.address_family, _, _, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+        except (OSError, UnicodeError) as error:
+            raise InvalidOption(
+                f"cannot serve at {brief(host, 60)}, port {port}: {error}; try --port 0 or another --host",
+                option="--host",
+            ) from error
+        self.port = self.server_address[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+        bound = str(self.server_address[0])
+        self.is_beyond = not ip_address(bound).is_loopback
+        self.names = {"localhost", "127.0.0.1", "::1", host.lower(), bound.lower()}
+        if self.is_beyond:
+            self.names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    def answers(self, header: str) -> bool:
+        """Return whether a `Host` is a name of this server, or an address, which no page has as its name."""
+        match = _HOST.fullmatch(header)
+        name = ((match[1] or match[2]) if match else "").lower().removesuffix(".")
+        return name in self.names or (self.is_beyond and _is_address(name))
 
     def run(self) -> None:
         """Answer until `stop` is called, or a signal comes."""
         try:
-            self._server.run(sockets=[self._socket])
+            self.serve_forever(0.1)
         finally:
-            self._socket.close()
+            self.server_close()
 
     def stop(self) -> None:
         """Make `run` return soon; for other threads."""
-        self._server.should_exit = True
+        self.shutdown()
 
-    async def _show(self, request: Request) -> Response:
-        return HTMLResponse(self._page)
+    def page(self) -> str:
+        """Return the page, as it is or was a second ago; reading takes a tenth of the time at most."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._until:
+                self._page = self._drawn()
+                now = time.monotonic()
+                self._until = now + min(max(PAUSE_SECONDS, 9 * (now - began)), LONGEST_PAUSE_SECONDS)
+            return self._page
 
-    async def _events(self, request: Request) -> Response:
-        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse("Only the page itself follows the store.\n", status_code=403)
-        if self.broadcast is None:
-            self.broadcast = Broadcast(self._looker, lambda: self._server.should_exit)
-        if self.broadcast.viewers >= MOST_VIEWERS:
-            return PlainTextResponse("Too many pages are open.\n", status_code=503)
-        return StreamingResponse(_stream(self.broadcast), media_type="text/event-stream")
+    def _drawn(self) -> str:
+        try:
+            with Store.open(self._uri, upkeep="off") as store:
+                return page_of(shown(store.uri), store.status(), store.slot_map(TOPOLOGIES).svg)
+        except (ElasticScanError, OSError) as error:
+            reported = error if isinstance(error, ElasticScanError) else ElasticScanError(str(error))
+            return page_of_problem(shown(self._uri), str(reported))
 
 
-async def _stream(broadcast: Broadcast) -> AsyncIterator[str]:
-    """Server-sent events: a JSON text has no line breaks, so each is one line."""
-    yield f"retry: {RETRY_MILLISECONDS}\n\n"
-    async for document in broadcast.follow():
-        yield ":\n\n" if document is None else f"event: {document[0]}\ndata: {document[1]}\n\n"
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 10
+    server: PageServer
 
+    def do_GET(self) -> None:
+        names = self.headers.get_all("Host") or []
+        if len(names) != 1 or not self.server.answers(names[0]):
+            self._answer(421, "text/plain", "This server has another name: give it with --host.\n")
+        elif self.path != "/":
+            self._answer(404, "text/plain", "There is one page, at /.\n")
+        else:
+            self._answer(200, "text/html", self.server.page())
 
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:
-        raise InvalidOption(
-            f"--host={brief(host, 60)} is no address here: {error}", option="--host"
-        ) from error
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(_BACKLOG)
-    except OSError as error:
-        made.close()
-        raise InvalidOption(
-            f"cannot serve at {host}, port {port}: {error.strerror}; try --port 0 or another --host",
-            option="--port",
-        ) from error
-    return made
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response_only(code)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", policy_of(text)),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from elasticscan.base.errors import SchemaMismatch
-from elasticscan.store import guess_type
 
 _TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"))
+# What a column of floats would change: a plus, leading zeros, more than 15 digits, or codes such as 12e4.
+_NOT_FLOAT = r"^(?:\+|-0$|-?0[0-9]|-?[0-9]{16,}$|-?[0-9]+[eE][0-9]+$)"
 
 
 def fields_of_hashes(values: list[list[bytes]], typed: bool) -> list[pa.Field]:
@@ -22,7 +26,23 @@ def fields_of_hashes(values: list[list[bytes]], typed: bool) -> list[pa.Field]:
         for name, text in zip(value[::2], value[1::2], strict=True):
             texts[name.decode(errors="replace")].append(text.decode(errors="replace"))
     candidates = _TYPES if typed else ()
-    return [pa.field(name, guess_type(pa.array(found), candidates)) for name, found in sorted(texts.items())]
+    return [pa.field(name, _kind_of(pa.array(found), candidates)) for name, found in sorted(texts.items())]
+
+
+def _kind_of(texts: pa.Array, candidates: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the first type that holds all texts as they are written, else text."""
+    for kind in candidates:
+        with suppress(pa.ArrowInvalid):
+            values = texts.cast(kind)
+            if pa.types.is_floating(kind):
+                changed = pc.or_(pc.is_inf(values), pc.match_substring_regex(texts, _NOT_FLOAT))
+            elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+                changed = pc.not_equal(values.cast(pa.string()), pc.utf8_lower(texts))
+            else:
+                return kind
+            if not pc.any(changed).as_py():
+                return kind
+    return pa.string()
 
 
 def fields_of_objects(values: list[bytes], typed: bool) -> list[pa.Field]:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -46,19 +46,13 @@ class Exported:
     snapshot: int
 
 
-def kind_of(name: str) -> str | None:
-    """Return `csv`, `parquet` or `arrow`, by the end of a file's name; None for any other."""
-    _, dot, ending = name.rpartition(".")
-    return ENDINGS.get(f"{dot}{ending}".lower())
-
-
-def open_file(kind: str, sink: Any, schema: pa.Schema, compression: str = "snappy") -> Any:
-    """Return a writer of a file of a kind, with `write_batch` and `close`; `compression` is for Parquet."""
-    if kind == PARQUET:  # each is imported when it is needed, for its time to load
-        return import_module("pyarrow.parquet").ParquetWriter(sink, schema, compression=compression)
-    if kind == ARROW:
+def _writer(kind: str | None, sink: Any, schema: pa.Schema, compression: str) -> Any:
+    """Return a writer of a file of a kind, with `write_batch`; `compression` is for Parquet."""
+    if kind == ARROW:  # each of the others is imported when it is needed, for its time to load
         return pa.ipc.new_file(sink, schema)
-    return import_module("pyarrow.csv").CSVWriter(sink, schema)
+    if kind == CSV:
+        return import_module("pyarrow.csv").CSVWriter(sink, schema)
+    return import_module("pyarrow.parquet").ParquetWriter(sink, schema, compression=compression)
 
 
 def export_scan(
@@ -77,23 +71,40 @@ def export_scan(
     }
     schema = scan.schema.with_metadata({f"elasticscan.{name}": text for name, text in about.items()})
     with naming_file(path, "written"):
-        output = _ExportedFiles(*_destination(path), schema, file_bytes, compression)
-    rows = 0
-    try:
-        with naming_file(path, "written"):
-            output.begin()
-        for batch in scan.batches():
-            with naming_file(path, "written"):
-                output.write(batch)
-            rows += batch.num_rows
-            if on_progress is not None:
-                on_progress(rows)
-        with naming_file(path, "written"):
-            output.finish()
-    except BaseException:
-        output.remove()
-        raise
-    return Exported(shown(path), table.name, rows, output.count, scan.snapshot)
+        system, place, kind = _destination(path)
+        folder, slash, name = place.rpartition("/")
+        is_renamed = kind is not None and isinstance(system, fs.LocalFileSystem)
+        if is_renamed:  # an object is visible when it is closed, and a rename would copy it
+            system.create_dir(folder or slash, recursive=True)
+            name = f".{name}.partial"
+        rows, written, batches = 0, list[str](), iter(scan.batches())
+        try:
+            batch = next(batches, None)
+            while batch is not None or not written:
+                file = f"{place}/part-{len(written):05}.parquet" if kind is None else f"{folder}{slash}{name}"
+                written.append(file)
+                with (
+                    system.open_output_stream(file) as sink,
+                    _writer(kind, sink, schema, compression) as writer,
+                ):
+                    while batch is not None:
+                        writer.write_batch(batch.cast(schema))
+                        rows += batch.num_rows
+                        if on_progress is not None:
+                            on_progress(rows)
+                        batch = next(batches, None)
+                        if kind is None and sink.tell() >= file_bytes:
+                            break
+            if is_renamed:
+                system.move(written[0], place)
+        except BaseException:
+            for file in written:
+                with suppress(OSError):
+                    system.delete_file(file)
+            raise
+        if kind is None:  # the files are complete, and stay, whether the mark can be made or not
+            system.open_output_stream(f"{place}/{COMPLETE}").close()
+    return Exported(shown(path), table.name, rows, len(written), scan.snapshot)
 
 
 def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
@@ -105,7 +116,7 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
     system, place = file_system_at(path)
     (info,) = system.get_file_info([place])
     is_directory = info.type == fs.FileType.Directory or path.endswith("/")
-    kind = None if is_directory else kind_of(place)
+    kind = None if is_directory else ENDINGS.get(f".{place.rpartition('.')[2]}".lower())
     if kind is None and not is_directory and _FILE_NAME.search(place):
         raise InvalidOption(
             f"{shown(path)} names no known format; use {', '.join(ENDINGS)}, or end a directory with /",
@@ -123,62 +134,3 @@ def _destination(path: str) -> tuple[fs.FileSystem, str, str | None]:
             )
         system.create_dir(place, recursive=True)
     return system, place, kind
-
-
-@dataclass(slots=True)
-class _ExportedFiles:
-    """One file, or Parquet files in a directory, one after another."""
-
-    system: fs.FileSystem
-    path: str
-    kind: str | None
-    schema: pa.Schema
-    file_bytes: int
-    compression: str
-    count: int = 0
-    written: list[str] = field(default_factory=list)
-    opened: list[Any] = field(default_factory=list)
-
-    def begin(self) -> None:
-        """Open the next file."""
-        self.count += 1
-        if self.kind is None:
-            path = f"{self.path}/part-{self.count - 1:05}.parquet"
-        elif isinstance(self.system, fs.LocalFileSystem):
-            folder, slash, name = self.path.rpartition("/")
-            self.system.create_dir(folder or slash, recursive=True)
-            path = f"{folder}{slash}.{name}.partial"
-        else:  # an object is visible when it is closed, and a rename would copy it
-            path = self.path
-        self.written.append(path)
-        self.opened.append(self.system.open_output_stream(path))
-        self.opened.append(open_file(self.kind or PARQUET, self.opened[0], self.schema, self.compression))
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if self.kind is None and self.opened[0].tell() >= self.file_bytes:
-            self._close()
-            self.begin()
-        self.opened[1].write_batch(batch.cast(self.schema))
-
-    def _close(self) -> None:
-        for opened in reversed(self.opened):
-            opened.close()
-        self.opened.clear()
-
-    def finish(self) -> None:
-        """Complete the last file, and say so."""
-        self._close()
-        if self.kind is None:
-            self.written.clear()  # they are complete, and stay, whether the mark can be made or not
-            self.system.open_output_stream(f"{self.path}/{COMPLETE}").close()
-        elif self.written[0] != self.path:
-            self.system.move(self.written[0], self.path)
-
-    def remove(self) -> None:
-        """Remove the files, where possible."""
-        for opened in reversed(self.opened):
-            with suppress(OSError, pa.ArrowException):
-                opened.close()
-        for path in self.written:
-            with suppress(OSError):
-                self.system.delete_file(path)

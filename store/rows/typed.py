@@ -151,6 +151,7 @@ def map_leaves(
     t = pa.types
 
     def changed(part: pa.Field) -> pa.Field:
+        assert isinstance(part.name, str), "it is decoded here, which fails where it is not UTF-8"
         return part.with_type(map_leaves(part.type, change, depth + 1))
 
     if depth > MAX_NESTING:  # the check of the definition raises

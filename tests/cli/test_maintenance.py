@@ -1,4 +1,4 @@
-"""Damage, missing files, shards that are away, keepers, histories by time, and the picture of a store."""
+"""Damage, missing files, shards that are away, keepers, and histories by time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from rich.console import Console
 
 from elasticscan.base.errors import CatalogUnavailable
-from elasticscan.cli.picture import BLOCK, LEAVING, MAX_BLOCKS, colours, picture, shard_lines, span
 from elasticscan.store import Kept, Store
 from tests.cli.conftest import Shell
 
@@ -39,7 +36,7 @@ def test_tables_are_listed_without_reading_their_files(
 def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
     shell.ok("move", uri, 1, "s2")
     drawing = tmp_path / "map.svg"
-    assert shell.json("topologies", uri, "--svg", drawing) == {"svg": str(drawing), "first": 1, "last": 2}
+    assert [each["topology"] for each in shell.json("topologies", uri, "--svg", drawing)] == [1, 2]
     with Store.open(uri) as store:
         assert drawing.read_text() == store.slot_map().svg
         assert store.slot_map().svg.count("<g>") == 2
@@ -98,7 +95,6 @@ def test_a_keeper_merges_and_then_nothing_is_due(shell: Shell, uri: str, rows: p
             store.table("t").upsert(rows.slice(0, 5))
     due = shell.json("status", uri)["tables"][0]["upkeep"]["merges_due"]
     assert due > 0
-    assert f"{due} merges" in shell.ok("status", uri)
     kept = shell.json("keep", uri, "--once", "--bytes-per-second", "1G")
     assert kept["merges"] >= due
     assert kept["problems"] == []
@@ -134,68 +130,3 @@ def test_a_keeper_runs_until_it_is_stopped(uri: str) -> None:
         assert [json.loads(keeper.stdout.readline())["problems"] for _ in range(2)] == [[], []]
         keeper.send_signal(signal.SIGTERM)
         assert keeper.wait(60) == 0
-
-
-# The picture
-
-
-def drawn(what: Any) -> str:
-    console = Console(width=120, force_terminal=False)
-    with console.capture() as captured:
-        console.print(what)
-    return captured.get()
-
-
-def status(**changes: Any) -> dict[str, Any]:
-    shard = {"root": "", "draining": False, "bytes": 1_000}
-    tablets = [{"id": n, "slots": [n, n + 1], "shard": "a" if n < 3 else "b", "epoch": 1} for n in range(5)]
-    return {
-        "topology": 1,
-        "snapshot": 2,
-        "slots": 5,
-        "shards": [{"name": "a", **shard}, {"name": "b", **shard}],
-        "removed_shards": [],
-        "tablets": tablets,
-        "tables": [],
-        "moves": [],
-        "leases": [],
-        "scans": [],
-        "upkeep": {"running": []},
-    } | changes
-
-
-def test_a_tablet_that_moves_is_an_arrow_in_the_colour_of_its_target() -> None:
-    move = {"tablet": 1, "from": "a", "to": "b", "phase": "copying", "started_at": 0.0}
-    moving = status(moves=[move | {"silent_since": 60.0, "taken_over_from": 660.0}])
-    message = drawn(picture("[red]x", moving))
-    assert BLOCK + LEAVING + BLOCK in message
-    assert "copying" in message
-    assert "1970-01-01T00:01:00Z" in message and "1970-01-01T00:11:00Z" in message
-    assert message.startswith("[red]x")
-    (cell, *_) = shard_lines(moving).columns[3].cells
-    assert [str(span.style) for span in cell.spans][1] == f"bold {colours(moving)['b']}"
-
-
-def test_a_shard_that_is_emptied_and_more_tablets_than_fit_are_shown() -> None:
-    given = status(tablets=[{"id": 2 * n, "shard": "a"} for n in range(MAX_BLOCKS + 1_500)])
-    given["shards"][0]["draining"] = True
-    text = drawn(shard_lines(given))
-    assert "a leaving" in text
-    assert text.count(BLOCK) == MAX_BLOCKS
-    assert "and 1,500 more" in text
-    assert "2,460 ranges more" in text
-
-
-def test_scans_and_steps_in_flight_are_listed() -> None:
-    names = ("snapshot", "slots", "slots_done", "slots_moved", "rows", "rows_per_second", "pages")
-    scan = {"table": "trips", **dict.fromkeys(names, 1_234), "began_at": 0.0}
-    step = {"step": "merge [x]", "owner": "me", "started_at": 0.0}
-    message = drawn(picture("x", status(scans=[scan], upkeep={"running": [step]})))
-    assert "merge [x]" in message
-    assert "1,234" in message
-    assert "1970-01-01T00:00:00Z" in message
-
-
-def test_spans_have_the_largest_unit_that_fits() -> None:
-    texts = [span(seconds) for seconds in (0.9, 59, 60, 7_199, 86_400, 3 * 86_400 + 5)]
-    assert texts == ["0 s", "59 s", "1 min", "1 h", "1 d", "3 d"]

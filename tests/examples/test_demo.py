@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from rich.console import Console
 
 from elasticscan import Store
 from examples import demo
@@ -79,18 +78,6 @@ def test_rows_read_elsewhere_than_planned_are_counted(store: Store) -> None:
     tablets = store.status()["tablets"]
     rows = pa.table({"_slot": [0, 100, 2_048, 4_095], "_shard": ["s1", "s2", "s2", "s3"]})
     assert demo.tablets_followed(rows, tablets) == (2, 2)
-
-
-def test_the_picture_keeps_the_colour_of_where_a_tablet_was(store: Store) -> None:
-    console = Console(width=100, force_terminal=True, color_system="256")
-    picture = demo.Picture(store.status())
-    store.expand([demo.JOINING])
-    store.contract(demo.LEAVING)
-    with console.capture() as captured:
-        console.print(picture.draw(ROWS, 5, 7, store.status(), "tablets rest"))
-    blocks = captured.get()
-    assert blocks.count("\x1b[38;5;33m■") == blocks.count("\x1b[38;5;208m■") == 4
-    assert "tablets rest" in blocks
 
 
 @pytest.mark.long

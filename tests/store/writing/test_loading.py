@@ -15,7 +15,6 @@ import pytest
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, SchemaMismatch
 from elasticscan.store import Store
-from elasticscan.store.rows import sources
 from tests.base.s3 import S3Server
 
 ROWS = pa.table({"id": pa.array(range(100), pa.int64()), "name": [None, *(f"n{n % 7}" for n in range(99))]})
@@ -97,7 +96,7 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
     for number in range(4):
         pyarrow.csv.write_csv(ROWS.slice(number * 25, 25), tmp_path / f"{number}.csv")
 
-    def kill(_read: int, _total: int, rows: int) -> None:
+    def kill(rows: int) -> None:
         if rows >= killed_at * 25 + 1:
             raise _Killed
 
@@ -118,29 +117,6 @@ def test_a_job_that_was_killed_goes_on_and_repeats_nothing(
         store.load("t", f"{tmp_path}/*.csv", **load | {"job": "july"})
 
 
-def test_a_job_that_goes_on_keeps_identifiers_as_the_first_call_did(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("id,v\n1,1\n")
-    (tmp_path / "b.csv").write_text("id,v\n2,007\n")
-    for _ in range(2):
-        with pytest.raises(SchemaMismatch, match="'007', which int64 would change"):
-            store.load("t", f"{tmp_path}/*.csv", primary_key="id", job="j")
-        assert read(store) == [{"id": 1, "v": 1}]
-    store.load("t", f"{tmp_path}/*.csv", job="j", types={"v": "int64"})
-    assert read(store)[1] == {"id": 2, "v": 7}
-
-
-def test_a_large_parquet_file_is_loaded_in_pieces_of_row_groups(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pyarrow.parquet.write_table(ROWS, tmp_path / "a.parquet", row_group_size=10)
-    monkeypatch.setattr(sources, "PART_BYTES", 1)
-    loaded = store.load("t", tmp_path / "a.parquet", primary_key="id", job="j")
-    assert loaded.rows == 100
-    assert len(store.table("t").history()) == 1 + 10
-    assert read(store) == ROWS.to_pylist()
-    assert store.load("t", tmp_path / "a.parquet", job="j").skipped == 10
-
-
 def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
     store: Store, tmp_path: Path
 ) -> None:
@@ -148,16 +124,16 @@ def test_json_that_lacks_a_field_is_null_there_and_one_that_has_more_is_refused(
     (tmp_path / "b.jsonl").write_text('{"id": 3, "nmae": "y"}\n')
     store.load("t", tmp_path / "a.jsonl", primary_key="id")
     assert read(store) == [{"id": 1, "name": "x"}, {"id": 2, "name": None}]
-    with pytest.raises(SchemaMismatch, match="nmae"):
+    with pytest.raises(SchemaMismatch, match="unexpected field"):
         store.load("t", tmp_path / "b.jsonl")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", r"rows\.csv cannot be read: Empty CSV file"),
+        (b"", r"rows\.csv cannot be read: .*Empty CSV file"),
         (b"id,v\n1,a,3\n", r"rows\.csv cannot be read: .*Expected 2 columns, got 3"),
-        (b"id,id\n1,2\n", "rename one"),
+        (b"id,id\n1,2\n", "multiple columns named id"),
         (b"id;v\n1;a\n", "primary key column 'id' is not in the schema"),
     ],
     ids=["nothing", "a field too many", "a name twice", "semicolons"],
@@ -193,20 +169,19 @@ def test_csv_may_have_another_delimiter_and_no_line_of_names(store: Store, tmp_p
         store.load("t", path, primary_key="id", delimiter=";", column_names=["id", "v"])
 
 
-def test_files_that_have_a_column_in_other_types_are_reported_with_both(store: Store, tmp_path: Path) -> None:
+def test_a_file_that_has_a_column_in_another_type_is_named(store: Store, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,v,at,n\n1,2,2024-01-01 10:00:00,\n")
     (tmp_path / "b.csv").write_text("id,v,at,n\n2,3,2024-01-01 10:00:00.25,7\n")
     store.load("t", f"{tmp_path}/*.csv", primary_key="id")  # times with fractions, and without
     assert [row["at"].microsecond for row in read(store)] == [0, 250_000]
     (tmp_path / "b.csv").write_text("id,v,at,n\n2,x,2024-01-01,7\n")
-    with pytest.raises(
-        SchemaMismatch, match=r"b\.csv .*column 'v'.*'x' as a scalar of type int64; name .*--type"
-    ):
+    with pytest.raises(SchemaMismatch, match=r"b\.csv .*int64: invalid value 'x'"):
         store.load("u", f"{tmp_path}/*.csv", primary_key="id")
     for name, kind in (("a", pa.int64()), ("b", pa.string())):
         pyarrow.parquet.write_table(pa.table({"id": pa.array([1]).cast(kind)}), tmp_path / f"{name}.parquet")
-    with pytest.raises(SchemaMismatch, match=r"b\.parquet .*: Field id has .*: int64 vs string"):
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'id' is string .* int64"):
         store.load("u", f"{tmp_path}/*.parquet", primary_key="id")
+    assert [table.name for table in store.tables()] == ["t"]
 
 
 @pytest.mark.parametrize(
@@ -247,20 +222,6 @@ def test_a_home_is_written_out_where_files_come_from_and_go_to(
     assert store.table("t").export("~/out").path == "~/out"
     assert (tmp_path / "home" / "out").is_dir()
     assert store.load("copy", "~/out/*.parquet", primary_key="id").rows == len(ROWS)
-
-
-def test_a_delta_table_is_a_dataset(store: Store, tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake", reason="pip install deltalake")
-    path = str(tmp_path / "delta")
-    rows = ROWS.append_column("year", pa.array([2023, 2024] * 50))
-    deltalake.write_deltalake(path, rows, partition_by=["year"])
-    deltalake.DeltaTable(path).delete("id >= 10")
-    store.create_table("t", deltalake.DeltaTable(path, version=0).to_pyarrow_dataset(), "id")
-    assert read(store) == rows.to_pylist()
-    store.table("t").overwrite(deltalake.DeltaTable(path).to_pyarrow_dataset())
-    assert read(store) == rows.slice(0, 10).to_pylist()
-    store.table("t").upsert(deltalake.DeltaTable(path, version=0).to_pyarrow_dataset())
-    assert read(store) == rows.to_pylist()
 
 
 def test_an_iceberg_table_is_a_reader(store: Store, tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""load and export: files into a table, and rows of a snapshot as files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import elasticscan
+from elasticscan.base.errors import InvalidOption
+from elasticscan.cli.options import (
+    Columns,
+    Filter,
+    Json,
+    Since,
+    Snapshot,
+    Table,
+    Uri,
+    UserMetadata,
+    names_of,
+    pairs_of,
+)
+from elasticscan.cli.output import answer, counted, progress
+
+Names = list[str] | None
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Files, directories, patterns in quotes, or addresses as s3://bucket/in/: CSV, JSON lines, "
+        "Parquet, Arrow, ORC.",
+    ),
+]
+Job = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="A commit for each file; started again under the same name, it goes on."
+    ),
+]
+
+
+def load(
+    uri: Uri,
+    table: Table,
+    source: Sources,
+    primary_key: Annotated[
+        Names, typer.Option(metavar="A,B", help="Makes the table if it is missing, with this key.")
+    ] = None,
+    shard_key: Annotated[
+        Names, typer.Option(metavar="A", help="The prefix of the key that decides a row's slot.")
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="Of a table that is made: lz4, zstd or none (the default).")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace all rows by these.")] = False,
+    insert: Annotated[
+        bool, typer.Option("--insert", help="Refuse rows whose primary keys are there already.")
+    ] = False,
+    null: Annotated[
+        Names, typer.Option(metavar="TEXT", help="CSV: a text for null, besides empty fields without quotes.")
+    ] = None,
+    type_: Annotated[
+        Names,
+        typer.Option("--type", metavar="NAME=TYPE", help="The Arrow type of a column of a new table."),
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option(metavar="CHARACTER", help=r"CSV: between fields; \t for a tab.")
+    ] = ",",
+    column_names: Annotated[
+        Names, typer.Option(metavar="A,B", help="CSV without a header: its columns.")
+    ] = None,
+    job: Job = None,
+    format_: Annotated[str | None, typer.Option("--format", help="csv, json, parquet, arrow or orc.")] = None,
+    if_unchanged_since: Since = None,
+    user_metadata: UserMetadata = None,
+    json: Json = False,
+) -> None:
+    """Load files into a table: one commit, all or nothing; or, as a job, a commit for each file.
+
+    Example: elasticscan load trips.store trips 'in/**/*.parquet' --primary-key id --job 2026-06
+    """
+    if overwrite and insert:
+        raise InvalidOption(
+            "--overwrite and --insert do not go together; give one of them", option="--insert"
+        )
+    with elasticscan.open(uri) as store, progress(f"loading {table}") as update:
+        done = store.load(
+            table,
+            source,
+            primary_key=names_of(primary_key),
+            shard_key=names_of(shard_key),
+            compression=compression,
+            mode="overwrite" if overwrite else "insert" if insert else "upsert",
+            format=format_,
+            nulls=null or (),
+            types=pairs_of(type_, "--type"),
+            delimiter="\t" if delimiter == r"\t" else delimiter,
+            column_names=names_of(column_names),
+            job=job,
+            if_unchanged_since=if_unchanged_since,
+            user_metadata=pairs_of(user_metadata, "--user-metadata"),
+            on_progress=lambda rows: update(note=f"{rows:,} rows"),
+        )
+    before = f"; {done.skipped:,} files were loaded by this job before" if done.skipped else ""
+    last = "" if done.commit is None else f" as commit {done.commit}"
+    answer(json, asdict(done), f"{counted(done.rows, 'row')} loaded into {table}{last}{before}.")
+
+
+def export(
+    uri: Uri,
+    table: Table,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A new .parquet, .csv or .arrow; or an empty directory, or s3://bucket/out."
+        ),
+    ],
+    columns: Columns = None,
+    filter: Filter = None,  # noqa: A002 - the word users know
+    snapshot: Snapshot = None,
+    compression: Annotated[str, typer.Option(help="Of Parquet: zstd, snappy, lz4, gzip or none.")] = "zstd",
+    json: Json = False,
+) -> None:
+    """Write the rows of a snapshot to a file, or as Parquet files with _SUCCESS to a directory.
+
+    Example: elasticscan export trips.store trips s3://bucket/out --filter "city = 'Oslo'"
+    """
+    with elasticscan.open(uri) as store, progress(f"exporting {table}") as update:
+        done = store.table(table).export(
+            path,
+            names_of(columns),
+            filter,
+            compression=compression,
+            snapshot=snapshot,
+            on_progress=lambda rows: update(note=f"{rows:,} rows"),
+        )
+    rows, files = counted(done.rows, "row"), counted(done.files, "file")
+    answer(json, asdict(done), f"{rows} of snapshot {done.snapshot} written to {files}: {done.path}.")

@@ -1,0 +1,85 @@
+"""The sections of a status, as titles and cells, for the command line and for the page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from elasticscan.base.showing import utc
+
+Row = Mapping[str, Any]
+Cells = list[list[int | str]]
+
+SHARDS = "name", "tablets", "bytes", "draining"
+TABLETS = "id", "slots", "shard", "moving_to"
+TABLES = "name", "rows", "bytes", "compression", "fragments", "primary_key"
+INDEXES = "table", "name", "kind", "columns", "include", "bytes", "ready"
+_SECTIONS = {
+    "shards": SHARDS,
+    "tables": TABLES,
+    "indexes": INDEXES,
+    "upkeep": ("table", "merges_due", "bytes_due", "slot_fragments"),
+    "removed shards": ("name", "root", "files", "kept_until"),
+    "upkeep under way": ("step", "owner", "started_at"),
+    "moves under way": ("tablet", "from", "to", "phase", "started_at", "silent_since", "taken_over_from"),
+    "streams": ("name", "table", "commit", "behind_commits", "behind_rows", "behind_seconds", "expires_at"),
+    "scans in flight": (
+        "table",
+        "snapshot",
+        "slots",
+        "slots_done",
+        "slots_moved",
+        "rows",
+        "pages",
+        "began_at",
+    ),
+    "leases": ("purpose", "table", "snapshot", "expires_at"),
+}
+_UNITS = (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
+
+
+def sections(status: Row) -> Iterator[tuple[str, tuple[str, ...], Cells]]:
+    """Yield the title, the keys and the cells of each section of `Store.status()` that has rows."""
+    tables = status["tables"]
+    rows: dict[str, Any] = {
+        **status,
+        "indexes": [{"table": table["name"], **index} for table in tables for index in table["indexes"]],
+        "upkeep": [{"table": table["name"], **table["upkeep"]} for table in tables],
+        "removed shards": status["removed_shards"],
+        "upkeep under way": status["upkeep"]["running"],
+        "moves under way": status["moves"],
+        "scans in flight": status["scans"],
+    }
+    for title, keys in _SECTIONS.items():
+        if rows[title]:
+            yield title, keys, cells(rows[title], keys)
+
+
+def cells(rows: Iterable[Row], keys: Iterable[str]) -> Cells:
+    """Return some values of rows as they are shown: whole numbers, and texts."""
+    return [[_cell(key, row) for key in keys] for row in rows]
+
+
+def _cell(key: str, row: Row) -> int | str:
+    value = row[key]
+    if key.startswith("bytes"):
+        return size(value)
+    if key.endswith("seconds"):
+        return f"{value:,.0f} s"
+    if isinstance(value, float):
+        return utc(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if key == "rows" and not row.get("rows_exact", True):
+        return f"≤ {value:,}"
+    return value if isinstance(value, int) else "" if value is None else str(value)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in a unit that fits: `12 bytes`, `16.9 MB`."""
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count:.0f} bytes"
