@@ -32,17 +32,17 @@ state             the pure fold
 checks            what each kind of record requires of the state; pure
 codec             frozen values as msgpack
 tables            the six tables and all statements
-home              what the log needs of a database; timeouts: for how long a silent server is waited for
-pool              connections to it, and forks
-sqlite            in a file; sqlite_files: that file, and whether it still lies there; failures: its errors
-read_only         a file that is read without changing anything next to it; postgres: at a server
+home              what the log needs of a database; pool: connections to it, and forks
+failures          the errors of databases as ours
+sqlite            in a file; sqlite_files: that file, and reading it without changing anything next to it
+postgres          at a server
 leases            what ends by itself with time
 checkpoints       the state in parts, so that opening need not fold everything
 appending         records on their way into the log
 log               follow, append, read; verifying: the check of all of it; copying: all of it as values
 place             the place of a log's file, by which a copy is told from the original
 opening           the home that a URL names
-retrying          operations that begin again after their transaction was lost
+retrying          attempts that are made again, after a connection or a transaction was lost
 transaction       what all parts of `Tx` build on
 fragments         files of tables; commits: tables and their commits; holds: leases, tags, reports
 moves             shards, tablets, moves; topology_history: placements that were

@@ -26,7 +26,7 @@ from elasticscan.catalog.home import Interrupted, LogHome, micros
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.opening import make_home, open_home
-from elasticscan.catalog.place import Home, check_one_name, home_of
+from elasticscan.catalog.place import Home, home_of
 from elasticscan.catalog.retrying import is_writing, noting_that_it_writes
 from elasticscan.catalog.secrets import KEYS, OFFSETS, SecretTx, new_secret
 from elasticscan.catalog.state import StoreState
@@ -242,7 +242,6 @@ class Catalog:
             CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
         """
         self.check_writable()
-        check_one_name(self._home.file)
         me = get_ident()
         with self._doubting_what_is_missing(), self._log.writing(at_once) as writing, noting_that_it_writes():
             self._own[me] = writing.state
@@ -326,7 +325,6 @@ class Catalog:
         Raises:
             WrongRoot: there is no handler for that, or the log's file has two names.
         """
-        check_one_name(self._home.file)
         here = self.home
         if here is None or here == self._settled:
             return

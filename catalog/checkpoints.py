@@ -29,7 +29,8 @@ from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
 from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
-from elasticscan.catalog.home import LogHome, Row, Transaction, retry
+from elasticscan.catalog.home import LogHome, Row, Transaction
+from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import FOLD_VERSION, StoreState
 from elasticscan.catalog.table_state import (
     DroppedTable,

@@ -1,109 +1,129 @@
-"""The errors of SQLite as ours.
+"""The errors of databases as ours.
 
 SQLite says                              the caller gets
 the disk is full                         DiskFull
 it is locked, out of reach               CatalogUnavailable
 it may not be written                    ReadOnlyStore
 no open files, no memory                 OutOfResources
-its file makes no sense                  StoreDamaged, or CatalogUnavailable where its disk fails
-
-A disk that fails (EIO) says nothing of what it holds, but SQLite reports most failures of its reads as
-"database disk image is malformed". So its files are read once more, byte by byte, and where the system gives
-them all, by SQLite.
+its file makes no sense                  StoreDamaged; so it says of most reads that failed at the disk, too
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import apsw
 
-from elasticscan.base.errors import CatalogUnavailable, ElasticScanError, StoreDamaged
+from elasticscan.base.errors import (
+    CatalogUnavailable,
+    CommitUnknown,
+    DiskFull,
+    ElasticScanError,
+    InvalidOption,
+    ReadOnlyStore,
+)
 from elasticscan.base.resources import lack_in, lack_of_files, lack_of_memory
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import disk_full, not_writable, unavailable, unfit_value
-from elasticscan.catalog.sqlite_files import has_room, is_sound, why_unreadable
+from elasticscan.catalog.home import Interrupted
 
 _FILES: Final = 3  # the database, its log, and the index of that
+_ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by
+
+
+def unavailable(said: str) -> CatalogUnavailable:
+    return CatalogUnavailable(
+        f"the catalog could not be used: {said}; check that it is reachable and writable, then try again",
+        detail=said,
+    )
+
+
+def interrupted(said: str) -> Interrupted:
+    return Interrupted(unavailable(said).message, detail=said)
+
+
+def replaced_file() -> Interrupted:
+    return Interrupted(
+        "the catalog's file, or the log alongside it, was replaced or removed while it was used; nothing was "
+        "done: try again, with what is there now"
+    )
+
+
+def disk_full(said: str) -> DiskFull:
+    return DiskFull(
+        f"the catalog's disk is full ({said}); nothing was committed: free some space and try again"
+    )
+
+
+def not_writable(said: str) -> ReadOnlyStore:
+    return ReadOnlyStore(
+        f"the catalog cannot be written: {said}; nothing was changed, do this as a user who may", why=said
+    )
+
+
+def unfit_value(said: str) -> InvalidOption:
+    return InvalidOption(f"the catalog's database cannot hold a value: {said}; nothing was committed")
+
+
+def commit_unknown(said: str) -> CommitUnknown:
+    return CommitUnknown(
+        f"the catalog was lost during a commit ({said}): all or nothing was done; look at history() first, "
+        "or repeat a write with txn=",
+        detail=said,
+    )
+
+
+_SQLITE: Final[dict[type[apsw.Error], Callable[[str], ElasticScanError]]] = {
+    apsw.FullError: disk_full,
+    apsw.ReadOnlyError: not_writable,
+    apsw.TooBigError: unfit_value,
+    apsw.RangeError: unfit_value,
+    apsw.NoMemError: lambda _: lack_of_memory(),
+    apsw.CantOpenError: lambda said: lack_of_files(_FILES) or unavailable(said),
+    **dict.fromkeys((apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError), damaged_log),
+    **dict.fromkeys((apsw.ConstraintError, apsw.MismatchError, apsw.SchemaChangeError), damaged_log),
+}
 _NO_MEMORY: Final = (apsw.SQLITE_IOERR_NOMEM, apsw.SQLITE_IOERR_SHMMAP)  # the index is mapped into memory
-_DAMAGE: Final = (
-    *(apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError),
-    *(apsw.ConstraintError, apsw.MismatchError, apsw.SchemaChangeError),
-)
 
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours."""
+    """Turn SQLite's errors, and the system's about a log's files, into ours."""
     try:
         yield
     except apsw.Error as error:
         raise meaning(error, path) from error
-    except StoreDamaged as error:
-        failing = _failing_disk(path)
-        if failing is None:
-            raise
-        raise failing from error
     except UnicodeDecodeError as error:
-        raise _failing_disk(path) or damaged_log(f"a text cannot be decoded ({error.reason})") from error
+        raise damaged_log(f"a text cannot be decoded ({error.reason})") from error
     except MemoryError as error:
         raise lack_of_memory() from error
 
 
 def meaning(error: apsw.Error, path: Path) -> ElasticScanError:
-    said = str(error)
-    if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and not has_room(path)):
-        return disk_full(said)
-    if isinstance(error, apsw.ReadOnlyError):
-        return not_writable(said)
-    if isinstance(error, apsw.NoMemError) or getattr(error, "extendedresult", 0) in _NO_MEMORY:
+    if getattr(error, "extendedresult", 0) in _NO_MEMORY:
         return lack_of_memory()
-    if isinstance(error, apsw.CantOpenError):
-        return lack_of_files(_FILES) or unavailable(said)
-    if isinstance(error, (apsw.TooBigError, apsw.RangeError)):
-        return unfit_value(said)
-    if not isinstance(error, _DAMAGE):
-        return unavailable(said)
-    failing = _failing_disk(path)
-    if failing is not None:
-        return failing
-    if isinstance(error, apsw.CorruptError) and is_sound(path):
-        return CatalogUnavailable(
-            f"the catalog {path} could not be read ({said}) for a moment: its disk, mount or network "
-            "failed; try again, check the system's log",
-            detail=said,
-        )
-    return damaged_log(said)
+    if isinstance(error, apsw.IOError):  # a full disk may be reported as a write that failed
+        with suppress(OSError):
+            if shutil.disk_usage(path.parent).free < _ROOM_BYTES:
+                return disk_full(str(error))
+    return _SQLITE.get(type(error), unavailable)(str(error))
 
 
-def _failing_disk(path: Path) -> CatalogUnavailable | None:
-    """Return the error to tell in place of damage: the system does not give the file; None where it does."""
-    reason = why_unreadable(path)
-    if reason is None:
-        return None
-    return CatalogUnavailable(
-        f"the catalog {path} could not be read: {reason}; its disk, mount or network fails: check the "
-        "system's log, then try again",
-        detail=reason,
-    )
+_SYSTEM: Final[dict[int | None, Callable[[str], ElasticScanError]]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), disk_full),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), not_writable),
+}
 
 
 @contextmanager
-def translated_system() -> Iterator[None]:
-    """Turn the system's errors about the file of the writers' lock into ours."""
+def translated_system(writing: bool = True) -> Iterator[None]:
+    """Turn the system's errors about the files of a log into ours."""
     try:
         yield
     except OSError as error:
-        raise lack_in(error) or _meaning_of_system(error) from error
-
-
-def _meaning_of_system(error: OSError) -> ElasticScanError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return disk_full(str(error))
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return not_writable(str(error))
-    return unavailable(str(error))
+        meaning_of = _SYSTEM.get(error.errno, unavailable) if writing else unavailable
+        raise lack_in(error) or meaning_of(str(error)) from error

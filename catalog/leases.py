@@ -26,7 +26,8 @@ import msgpack
 from elasticscan.catalog import tables
 from elasticscan.catalog.codec import unpack_value
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import LogHome, Row, Transaction, retry
+from elasticscan.catalog.home import LogHome, Row, Transaction
+from elasticscan.catalog.retrying import retry
 
 T = TypeVar("T")
 

@@ -51,8 +51,9 @@ from elasticscan.catalog.entries import (
     linked_entry,
     record_of,
 )
-from elasticscan.catalog.home import Interrupted, LogHome, Row, Transaction, head_in, micros, retry
+from elasticscan.catalog.home import Interrupted, LogHome, Row, Transaction, head_in, micros
 from elasticscan.catalog.leases import LogLease, end_lease, take_lease
+from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState, apply
 from elasticscan.catalog.table_state import InlineCommit, TableState
 from elasticscan.metadata import (
@@ -83,14 +84,11 @@ class Log:
         home: LogHome, record: StoreCreated, topology: tuple[int, bytes] | None = None
     ) -> Iterator[LogTransaction]:
         """Return the transaction that begins a log with its first record, and may append more."""
-        with home.writing() as sql:
-            number, digest, *_ = head_in(sql.execute(tables.HEAD))
-            if number != -1:
-                raise AlreadyExists("the log has records already; open it")
-            first = LogTransaction(home, sql, None, digest)
+        with Log(home)._transaction(
+            lambda sql: LogTransaction(home, sql, None, _digest_of_empty(sql))
+        ) as first:
             first.append(Append(record, topology=topology))
             yield first
-            first.finish()
 
     @classmethod
     def create(cls, home: LogHome, record: StoreCreated) -> Log:
@@ -107,12 +105,15 @@ class Log:
         Raises:
             StoreDamaged: it is not what that one held.
         """
-        with home.writing() as sql:
+
+        def begin(sql: Transaction) -> LogTransaction:
+            _digest_of_empty(sql)
             fill(sql, copied)
             state, *_ = Log(home)._fold_rest(sql, checkpoints.newest_state(sql))
-            more = LogTransaction(home, sql, state, state.digest)
+            return LogTransaction(home, sql, state, state.digest)
+
+        with Log(home)._transaction(begin) as more:
             yield more
-            more.finish()
 
     def remember_application(self, of: tuple[int, str], upto: int, newest: int) -> None:
         """Remember, up to a number, the newest version under which an application wrote to a table."""
@@ -259,17 +260,28 @@ class Log:
             CatalogUnavailable: it has to begin `at_once`, and another one has the lock.
         """
         known = self.follow()
+
+        def begin(sql: Transaction) -> LogTransaction:
+            state = self._seen(sql, known)
+            return LogTransaction(self.home, sql, state, state.digest)
+
+        with self._transaction(begin, at_once) as transaction:
+            yield transaction
+        self._advance(transaction.state, transaction.appended_bytes, transaction.appended)
+
+    @contextmanager
+    def _transaction(
+        self, begin: Callable[[Transaction], LogTransaction], at_once: bool = False
+    ) -> Iterator[LogTransaction]:
         transaction = None
         try:
             with self.home.writing(at_once) as sql:
-                state = self._seen(sql, known)
-                transaction = LogTransaction(self.home, sql, state, state.digest)
+                transaction = begin(sql)
                 yield transaction
                 transaction.finish()
         except CommitUnknown as lost:
             if transaction is None or not self._is_done(transaction, lost):
                 raise Interrupted("the log was lost, and nothing was done; try again") from lost
-        self._advance(transaction.state, transaction.appended_bytes, transaction.appended)
 
     def _seen(self, sql: Transaction, known: StoreState) -> StoreState:
         """Return the state as of the head, as a transaction sees it."""
@@ -493,6 +505,14 @@ class Log:
         manifests = checkpoints.manifests(self.home)[:1]
         newest = [entry for each in manifests for entry in self.entries(each.number, each.number)]
         return checkpoints.drop_covered(self.home) if newest and newest[0].time < older_than else 0
+
+
+def _digest_of_empty(sql: Transaction) -> bytes:
+    """Return the digest before the first record; raises `AlreadyExists` where there is one."""
+    number, digest, *_ = head_in(sql.execute(tables.HEAD))
+    if number != -1:
+        raise AlreadyExists("the log has records already; open it")
+    return bytes(digest)
 
 
 class _Trimmed(Exception):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from elasticscan.base.clock import Clock
-from elasticscan.base.errors import ElasticScanError, InvalidOption, StoreNotFound
+from elasticscan.base.errors import AlreadyExists, ElasticScanError, InvalidOption, StoreNotFound
 from elasticscan.base.redaction import as_cause, hides, shown
-from elasticscan.catalog import tables
-from elasticscan.catalog.home import LogHome, head_in, unavailable
-from elasticscan.catalog.place import is_there
+from elasticscan.catalog.failures import unavailable
+from elasticscan.catalog.home import LogHome
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.sqlite_files import make_file, why_not_writable
 
@@ -39,11 +38,11 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
     """
     why = "it was opened with read_only=True" if read_only else None
     file = _checked_file(url)
-    if file is not None and is_there(file):
+    if file is not None:
         why = why or why_not_writable(file)
-    home = _home_at_server(str(url), clock) if file is None else SqliteHome(file, clock, why_read_only=why)
+    home = _home_of(url, clock, why)
     try:
-        if not _has_tables(home):
+        if not home.look():
             raise StoreNotFound(
                 f"{where} holds no elasticscan store; "
                 "create one with elasticscan.create or `elasticscan create`",
@@ -58,28 +57,29 @@ def open_home(url: str | Path, clock: Clock, where: str, read_only: bool = False
 
 @contextmanager
 def make_home(url: str | Path, clock: Clock, where: str) -> Iterator[LogHome]:
-    """Give the home of a new log, whose tables are made in the first transaction that writes to it.
+    """Give the home of a new log, with its tables; there is a log once the first record is in it.
 
-    So there is a log after that transaction, or nothing. Of processes that make one at once, one succeeds.
+    Of processes that begin one at once, one succeeds.
 
     Raises:
         AlreadyExists: there is a log.
     """
     file = _checked_file(url)
-    if file is None:
-        with closing(_home_at_server(str(url), clock, making=where)) as server:
-            server.look()
-            yield server
-        return
     # The mode of a store's directory says who may read the store; other directories' modes do not.
-    is_new = make_file(file, like_directory=isinstance(url, Path))
-    if not is_new and not is_there(file):
+    is_new = file is not None and make_file(file, like_directory=isinstance(url, Path))
+    if file is not None and not file.exists():
         raise unavailable(f"unable to open database file: no {file}")
-    with closing(SqliteHome(file, clock, making=where)) as home:
+    with closing(_home_of(url, clock)) as home:
         try:
+            if not home.look():
+                home.make_tables()
+            if home.is_begun():
+                raise AlreadyExists(
+                    f"{where} already holds a store; open it, or choose another place", uri=where
+                )
             yield home
         except BaseException:
-            if is_new:
+            if is_new and isinstance(home, SqliteHome):
                 with suppress(ElasticScanError, OSError):
                     home.remove_empty()
             raise
@@ -88,18 +88,19 @@ def make_home(url: str | Path, clock: Clock, where: str) -> Iterator[LogHome]:
 def holds_store(url: str | Path) -> bool:
     """Return whether there is a store's log; makes nothing, not even an empty file, and changes none."""
     file = _checked_file(url)
-    if file is None:
-        home: SqliteHome | PostgresHome = _home_at_server(str(url), None)
-    elif is_there(file) and file.stat().st_size:
-        home = SqliteHome(file, why_read_only="it is looked at")
-    else:
+    if file is not None and not (file.exists() and file.stat().st_size):
         return False
-    with closing(home):
-        return _has_tables(home) and head_in(home.execute(tables.HEAD))[0] != -1
+    with closing(_home_of(url, None, "it is looked at")) as home:
+        return home.look() and home.is_begun()
 
 
-def _has_tables(home: SqliteHome | PostgresHome) -> bool:
-    return home.has_tables() if isinstance(home, SqliteHome) else home.look()
+def _home_of(
+    url: str | Path, clock: Clock | None, why_read_only: str | None = None
+) -> SqliteHome | PostgresHome:
+    file = _checked_file(url)
+    if file is None:
+        return _home_at_server(str(url), clock)
+    return SqliteHome(file, clock, why_read_only=why_read_only)
 
 
 def _checked_file(url: str | Path) -> Path | None:
@@ -118,7 +119,7 @@ def _checked_file(url: str | Path) -> Path | None:
     return Path(file)
 
 
-def _home_at_server(url: str, clock: Clock | None, making: str | None = None) -> PostgresHome:
+def _home_at_server(url: str, clock: Clock | None) -> PostgresHome:
     try:
         from psycopg import Error, conninfo  # noqa: PLC0415 - an extra, which not all installations have
 
@@ -146,4 +147,4 @@ def _home_at_server(url: str, clock: Clock | None, making: str | None = None) ->
             f"password as %2F, …: {shown(url)}",
             option="uri",
         ) from (unclear and as_cause(unclear, url))
-    return PostgresHome(address, clock, url, making)
+    return PostgresHome(address, clock, url)

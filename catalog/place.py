@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from elasticscan.base.errors import CatalogUnavailable, WrongRoot
+from elasticscan.base.errors import CatalogUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +33,6 @@ class Home:
         return Home(**json.loads(text))
 
 
-def check_one_name(path: Path | None) -> None:
-    """Raise `WrongRoot` when a log's file is also that of another directory, by a link.
-
-    What is written through one name would be the other's as well, and SQLite keeps changes for each name.
-    """
-    if path is None:
-        return
-    try:
-        status = path.lstat()
-    except FileNotFoundError:  # using it will tell what is wrong
-        return
-    except OSError as error:
-        raise cannot_look(path, error) from error
-    if stat.S_ISLNK(status.st_mode):
-        raise WrongRoot(
-            f"{path} is a symbolic link to the catalog {os.path.realpath(path)}, not a copy; open the store "
-            "there, or make a real copy (`cp -r`)",
-            original=os.path.realpath(path),
-        )
-    if status.st_nlink > 1:
-        raise WrongRoot(
-            f"{path} has {status.st_nlink} names (hard links), and a write would change all of them; make a "
-            "real copy (`cp -r`) in place of one",
-            original=str(path),
-        )
-
-
 def home_of(path: Path | None, moves_to: Path | None = None) -> Home | None:
     """Return the place of a log's file; None for a server, whose copy is another server.
 
@@ -76,14 +47,6 @@ def home_of(path: Path | None, moves_to: Path | None = None) -> Home | None:
     except OSError as error:  # without its place a copy would not be recognized
         raise cannot_look(path, error) from error
     return Home(status.st_ino, status.st_dev, str((moves_to or path).resolve()))
-
-
-def is_there(file: Path) -> bool:
-    """Return whether there is a log's file; raises `CatalogUnavailable` where that is unknown."""
-    try:
-        return file.exists()
-    except OSError as error:
-        raise cannot_look(file, error) from error
 
 
 def cannot_look(file: Path, error: OSError) -> CatalogUnavailable:

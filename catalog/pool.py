@@ -15,16 +15,19 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Condition, Lock, get_ident
-from typing import Any, Final, Generic, TypeVar
+from threading import Condition, RLock, get_ident
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from weakref import WeakSet
 
 from elasticscan.base.errors import CatalogUnavailable, ScanConsumed
+from elasticscan.base.limits import BUSY_SECONDS
 
 C = TypeVar("C")
 
 MOST: Final = 40  # connections; threads that find none free wait
 _MOST_FREE: Final = 8  # are kept
+# Of all pools. A fork holds it: no connection is open then that is not counted. Finalizers may enter again.
+_LOCK: Final = RLock()
 
 
 class ConnectionPool(Generic[C]):
@@ -32,27 +35,25 @@ class ConnectionPool(Generic[C]):
 
     Args:
         connect: opens one.
-        is_usable: whether one can be used again by others.
+        reset: ends the transaction of one that was lent; returns whether it can be lent again.
         close: closes one.
-        wait_seconds: for how long a thread waits for a free one.
-        across_forks: whether a child leaves its parent's connections as they are (a server's); else they are
-            closed before the fork.
-        is_current: whether a free one still shows the newest state; others are closed.
+        of_file: they are SQLite's, and are closed before a fork.
     """
+
+    is_barred: ClassVar = (
+        False  # a child whose parent used SQLite in another thread; this holds for all files
+    )
 
     def __init__(
         self,
         connect: Callable[[], C],
-        is_usable: Callable[[C], bool],
-        close: Callable[[C], None],
-        wait_seconds: float,
-        across_forks: bool,
-        is_current: Callable[[C], bool] = lambda _: True,
+        reset: Callable[[C], bool],
+        close: Callable[[C], object],
+        of_file: bool,
     ) -> None:
-        self._connect, self._is_usable, self._close = connect, is_usable, close
-        self._wait, self._across_forks, self._is_current = wait_seconds, across_forks, is_current
-        self._lock, self._free, self._used = Lock(), list[C](), 0
-        self._returned = Condition(self._lock)
+        self._connect, self._reset, self._close, self._of_file = connect, reset, close, of_file
+        self._free, self._used, self._closings = list[C](), 0, 0
+        self._returned = Condition(_LOCK)
         self._held = dict[int, tuple[int, C]]()  # process and connection, by the thread that has one
         _POOLS.add(self)
 
@@ -73,12 +74,9 @@ class ConnectionPool(Generic[C]):
         if held is not None:
             yield held
             return
-        connection = self._take()
+        connection, closings = self._take()
         process, thread = os.getpid(), get_ident()
         try:
-            if connection is not None and not self._is_current(connection):
-                self._close_one(connection)
-                connection = None
             if connection is None:
                 connection = self._connect()
             self._held[thread] = process, connection
@@ -88,61 +86,67 @@ class ConnectionPool(Generic[C]):
             if os.getpid() != process:  # the parent ends what was begun
                 _never_free(connection)
                 raise forked_amid_use()
-            self._give_back(connection)
+            self._give_back(connection, closings)
 
-    def _take(self) -> C | None:
-        """Return a free connection, or None for leave to open one."""
-        with self._lock:
-            if _FORKED_AMID_USE and not self._across_forks:
+    def _take(self) -> tuple[C | None, int]:
+        """Return a free connection, or None for leave to open one; and how often all were closed before."""
+        with _LOCK:
+            if self.is_barred and self._of_file:
                 raise forked_amid_use()
-            if not self._returned.wait_for(lambda: self._free or self._used < MOST, self._wait):
+            if not self._returned.wait_for(lambda: self._used < MOST, BUSY_SECONDS):
                 raise CatalogUnavailable(
                     "too many threads of this process use the catalog at once; try again, or use fewer"
                 )
             self._used += 1
-            return self._free.pop() if self._free else None
+            return self._free.pop() if self._free else None, self._closings
 
-    def _give_back(self, connection: C | None) -> None:
-        usable = connection is not None and self._is_usable(connection)
-        with self._lock:  # which a fork waits for: no connection is open then that is not counted
-            if usable and connection is not None and len(self._free) < _MOST_FREE:
-                self._free.append(connection)
-            elif connection is not None:
-                self._close_one(connection)
-            self._used -= 1
-            self._returned.notify()
+    def _give_back(self, connection: C | None, closings: int) -> None:
+        is_usable = False
+        with suppress(Exception):
+            is_usable = connection is not None and self._reset(connection)
+        with _LOCK:
+            is_kept = is_usable and closings == self._closings and len(self._free) < _MOST_FREE
+            if is_kept:
+                self._free.append(connection)  # type: ignore[arg-type]
+                self._count_out()
+        if not is_kept:
+            self._close_one(connection)  # which takes a while; until then a fork counts it
+            with _LOCK:
+                self._count_out()
+
+    def _count_out(self) -> None:
+        self._used -= 1
+        self._returned.notify()
 
     def close(self) -> bool:
-        """Close the connections that are free; return whether there are others."""
-        with self._lock:
-            while self._free:
-                self._close_one(self._free.pop())
+        """Close the connections that are free, and others once they are; return whether there are others."""
+        with _LOCK:
+            self._closings += 1
+            self._close_free()
             return self._used > 0
 
-    def _close_one(self, connection: C) -> None:
+    def _close_free(self) -> None:
+        while self._free:
+            self._close_one(self._free.pop())
+
+    def _close_one(self, connection: C | None) -> None:
         with suppress(Exception):  # one that is broken already
-            self._close(connection)
+            if connection is not None:
+                self._close(connection)
 
     def before_fork(self) -> None:
-        self._lock.acquire()
-        if not self._across_forks:
-            while self._free:
-                self._close_one(self._free.pop())
+        if self._of_file:
+            self._close_free()
 
-    def after_fork_in_parent(self) -> None:
-        self._lock.release()
-
-    def after_fork_in_child(self) -> bool:
-        """Begin anew; return True if another thread of the parent used a file that it has open."""
-        self._lock = Lock()
-        self._returned = Condition(self._lock)
-        for connection in self._free:
-            _never_free(connection)
+    def after_fork(self) -> None:
+        """Begin again, in a child: what its parent has stays as it is."""
         mine = self._held.get(get_ident())  # the other threads are not in this process
+        for connection in (*self._free, *(connection for _, connection in self._held.values())):
+            _never_free(connection)
+        if self._used and self._of_file:
+            ConnectionPool.is_barred = True
         self._held = {} if mine is None else {get_ident(): mine}
-        is_amid_use = self._used > 0 and not self._across_forks
-        self._free, self._used = [], 0
-        return is_amid_use
+        self._free, self._used, self._returned = [], 0, Condition(_LOCK)
 
 
 def forked_amid_use() -> ScanConsumed:
@@ -158,29 +162,19 @@ def _never_free(connection: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-_POOLS: WeakSet[ConnectionPool[Any]] = WeakSet()
-_FORKING: list[ConnectionPool[Any]] = []  # whose locks are held during a fork
-# Has an entry in a process that was forked while another thread used SQLite. What SQLite knows of locks is
-# the parent's then, for each connection to a file: also for those that are opened anew.
-_FORKED_AMID_USE: list[bool] = []
+_POOLS: Final[WeakSet[ConnectionPool[Any]]] = WeakSet()
 
 
 def _before() -> None:
-    _FORKING[:] = list(_POOLS)
-    for pool in _FORKING:
+    _LOCK.acquire()
+    for pool in list(_POOLS):
         pool.before_fork()
 
 
-def _in_parent() -> None:
-    for pool in _FORKING:
-        pool.after_fork_in_parent()
-    _FORKING.clear()
-
-
 def _in_child() -> None:
-    _FORKED_AMID_USE.extend(pool.after_fork_in_child() for pool in _FORKING)
-    _FORKED_AMID_USE[:] = [True for is_amid_use in _FORKED_AMID_USE if is_amid_use]
-    _FORKING.clear()
+    for pool in list(_POOLS):
+        pool.after_fork()
+    _LOCK.release()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_LOCK.release, after_in_child=_in_child)

@@ -6,52 +6,51 @@ never by their texts, which have languages; only a server that lets nobody in gi
 
 A connection is lost in the midst of anything. One that was free may have been lost long before, so a
 transaction begins again on another one. Once it has begun, and until its commit is sent, nothing was done
-(`Interrupted`): whoever began it begins again. An append whose connection was lost may still be under way at
+(`Interrupted`): it is begun again. An append whose connection was lost may still be under way at
 the server, and be done after it was looked for. The ids of entries are unique there, so of an append and its
 repetition only the first is done.
 
 A client may stand still while it holds the lock. So the server ends a writer's connection that says nothing
-for `ANSWER_SECONDS`. No state of a session is relied upon: behind a proxy the next transaction has another.
+for `ANSWER_SECONDS`, and so does a client whose server says nothing: one that is stopped has no timeouts, and
+its machine answers keepalives. No state of a session is relied upon: behind a proxy the next transaction has
+another.
 
 What changes rows is sent with the next question, or with the commit: one wait for all.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from elasticscan.base.clock import Clock, SystemClock
-from elasticscan.base.errors import CommitUnknown, ElasticScanError
-from elasticscan.base.limits import ANSWER_SECONDS, BUSY_SECONDS, FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
+from elasticscan.base.errors import ElasticScanError
+from elasticscan.base.limits import ANSWER_SECONDS, FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
 from elasticscan.base.redaction import as_cause, without
 from elasticscan.catalog import tables
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import (
-    NOTHING,
-    Interrupted,
-    Refused,
-    Row,
+from elasticscan.catalog.failures import (
     commit_unknown,
     disk_full,
-    head_in,
-    make_tables,
+    interrupted,
     not_writable,
-    retry,
     unavailable,
     unfit_value,
 )
-from elasticscan.catalog.pool import ConnectionPool, forked_amid_use
-from elasticscan.catalog.timeouts import ImpatientConnection
+from elasticscan.catalog.home import NOTHING, HeldConnection, Interrupted, LogHome, Row
+from elasticscan.catalog.pool import ConnectionPool
+from elasticscan.catalog.retrying import retry
+
+# Of a pipeline whose connection was lost it warns; the same is an error here, and is dealt with.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 _NOW: Final = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
 _NEXT_TIME: Final = f"greatest(time + 1, {_NOW})"
@@ -72,13 +71,11 @@ _APPEND: Final = f"""WITH moved AS (
 _BEGIN_READING: Final = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {tables.HEAD}"
 _BEGIN_WRITING: Final = """BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE;
     SET LOCAL lock_timeout = {lock}; SET LOCAL idle_in_transaction_session_timeout = {client};"""
-# A question about a table lets the server hear of those that others have made while it waited.
-_LOCK_CREATION: Final = """SELECT pg_advisory_xact_lock(726947331);
-    SELECT count(*) > 0 FROM pg_class WHERE oid = to_regclass('head')"""
+_LOCK_CREATION: Final = "SELECT pg_advisory_xact_lock(726947331)"
 _LOOK: Final = """SELECT to_regclass('head') IS NOT NULL, pg_is_in_recovery(),
     current_setting('transaction_read_only'), has_table_privilege(to_regclass('head')::oid, 'UPDATE')"""
 _TIME: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
-_INDEX: Final = "CREATE UNIQUE INDEX log_by_id ON log (id)"
+_INDEX: Final = "CREATE UNIQUE INDEX IF NOT EXISTS log_by_id ON log (id)"
 
 # A server whose machine is gone says nothing: when that is noticed, unless the address says otherwise.
 _SIGNS_OF_LIFE: Final = {
@@ -91,19 +88,23 @@ _SIGNS_OF_LIFE: Final = {
 
 _MOST_CHANGES: Final = 256  # are held back
 
-_READ_ONLY: Final = ("42501", "25006")  # insufficient_privilege, read_only_sql_transaction
-_FULL: Final = "53100"  # disk_full
-_UNIQUE: Final = "23505"  # unique_violation
-_LOCKED: Final = "55P03"  # lock_not_available
-_DAMAGED: Final = ("23", "XX0", "42")  # classes: constraints, corruption, undefined
-_ENDED: Final = ("08", "57P01", "57P02", "57P03")  # the connection, perhaps after it did what was asked
-# The client was silent for too long, serialization, deadlock, too many connections: nothing was done.
-_UNDONE: Final = ("25P03", "40001", "40P01", "53300")
-# What a server says when it refuses a connection, and takes one later: it gives no SQLSTATE then.
-_PASSING_REFUSALS: Final = (
-    *("starting up", "shutting down", "recovery", "not yet accepting", "too many"),
-    *("remaining connection slots", "terminating"),
-)
+# By SQLSTATE, or its class; what is not here is unavailable.
+_MEANINGS: Final[dict[str, Callable[[str], ElasticScanError]]] = {
+    "53100": disk_full,
+    "42501": not_writable,  # insufficient_privilege
+    "25006": not_writable,  # read_only_sql_transaction
+    "23505": commit_unknown,  # unique_violation: an append that was lost, and arrived
+    "55P03": lambda text: unavailable(f"it is locked by another writer ({text})"),
+    "22": unfit_value,
+    "23": damaged_log,  # constraints
+    "42": damaged_log,  # undefined
+    "XX": damaged_log,  # corruption
+    # The client was silent for too long, serialization, deadlock, too many connections: nothing was done.
+    **dict.fromkeys(("25P03", "40001", "40P01", "53300"), interrupted),
+    # The connection ended, perhaps after it did what was asked; `_unknown_if_lost` looks at it first.
+    **dict.fromkeys(("08", "57P01", "57P02", "57P03"), interrupted),
+}
+_ENDED: Final = ("08", "57P01", "57P02", "57P03")
 
 
 class ServerClock(SystemClock):
@@ -128,14 +129,44 @@ class ServerClock(SystemClock):
         self._ahead = message - (asked_at + answered_at) / 2
 
 
+class ImpatientConnection(psycopg.Connection[Row]):
+    """A connection whose server may be silent for `answer_seconds`; `transaction` is the newest one on it.
+
+    Each piece of an answer begins the time again. The driver resumes its steps now and then without data.
+    """
+
+    answer_seconds = 60.0
+    transaction: Any = None
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().wait(self._watched(gen), *args, **kwargs)
+        except TimeoutError:
+            self.close()
+            said = f"the server gave no answer for {self.answer_seconds:g} seconds"
+            raise psycopg.OperationalError(said) from None
+
+    def _watched(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        try:
+            wanted = next(steps)
+            while True:
+                end = time.monotonic() + self.answer_seconds
+                while not (ready := (yield wanted)):
+                    if time.monotonic() >= end:
+                        raise TimeoutError
+                wanted = steps.send(ready)
+        except StopIteration as done:
+            return done.value
+
+
 Statement = tuple[str, Mapping[str, Any]]
 
 
-class _PostgresTransaction:
+class _PostgresTransaction(HeldConnection):
     """A transaction that has begun; `head` is the row of the head as of its beginning."""
 
     def __init__(self, connection: ImpatientConnection, head: list[Row]) -> None:
-        self._connection, self._process = connection, os.getpid()
+        super().__init__(connection)
         self._head, self._changes = head, list[Statement]()
         connection.transaction = self
 
@@ -164,56 +195,49 @@ class _PostgresTransaction:
         with _unknown_if_lost():
             self.send()
 
-    def check_process(self) -> None:
-        if self._process != os.getpid():
-            raise forked_amid_use()
+
+def _reset(connection: ImpatientConnection) -> bool:
+    if not connection.closed and not _is_idle(connection):
+        connection.execute("ROLLBACK")
+    return _is_idle(connection)
 
 
-class PostgresHome:
-    """A log at a PostgreSQL server. Safe to use from several threads, and after a fork.
+def _is_idle(connection: ImpatientConnection) -> bool:
+    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+class PostgresHome(LogHome):
+    """A log at a PostgreSQL server.
 
     Args:
         address: as libpq takes it, with the password if there is one; errors never show that.
         clock: in place of the server's.
         url: what errors have of `address`, without its secrets; the address itself if it is empty.
-        making: the name of a store whose tables are made in the first transaction that writes.
 
     Attributes:
         answer_seconds: for how long a server may be silent, or a client in a transaction that writes.
     """
 
-    file: Path | None = None
-    why_read_only: str | None = None
-    is_follower = False
+    types = {"BYTES": "BYTEA", "NUMBER": "BIGINT", "GENESIS": "decode(repeat('00', 32), 'hex')"}  # noqa: RUF012
 
     def __init__(
         self,
         address: str,
         clock: Clock | None = None,
         url: str = "",
-        making: str | None = None,
         retry_seconds: float = RECONNECT_SECONDS,
     ) -> None:
-        self._address, self._url, self._making = address, url or address, making
+        self._address, self._url = address, url or address
         given = conninfo_to_dict(address)
         self._signs_of_life: Any = {n: v for n, v in _SIGNS_OF_LIFE.items() if n not in given}
         self.retry_seconds, self.answer_seconds = retry_seconds, ANSWER_SECONDS
-        self.clock: Clock = ServerClock() if clock is None or type(clock) is SystemClock else clock
+        self.clock = ServerClock() if clock is None or type(clock) is SystemClock else clock
         self._pool = ConnectionPool[ImpatientConnection](
-            self._connected,
-            _is_usable,
-            lambda connection: connection.close(),
-            BUSY_SECONDS,
-            across_forks=True,
+            self._connected, _reset, lambda connection: connection.close(), of_file=False
         )
 
-    @classmethod
-    def create(cls, address: str, **how: Any) -> PostgresHome:
-        """Make the tables of a log in a database that has none."""
-        home = cls(address, making="the database", **how)
-        with home.writing():
-            pass
-        return home
+    def make_tables(self) -> None:
+        self.execute("; ".join((_LOCK_CREATION, *self.definitions(), _INDEX)))  # one transaction
 
     def look(self) -> bool:
         """Return whether the tables of a log are there, and note who may write to them.
@@ -233,9 +257,6 @@ class PostgresHome:
         elif is_there and not may_write:
             self.why_read_only = "this database user may not change the catalog's tables"
         return bool(is_there)
-
-    def close(self) -> None:
-        self._pool.close()
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         held = self._pool.held
@@ -259,96 +280,43 @@ class PostgresHome:
             return
         with ExitStack() as stack:
             connection, head = retry(self, lambda: self._begun(stack, _BEGIN_READING))
-            with _ended(connection):
-                transaction = _PostgresTransaction(connection, head)
-                yield transaction
-                transaction.check_process()
+            transaction = _PostgresTransaction(connection, head)
+            yield transaction
+            transaction.check_process()
 
     @contextmanager
     def writing(self, at_once: bool = False) -> Iterator[_PostgresTransaction]:
         if self.why_read_only is not None:
             raise not_writable(self.why_read_only)
         assert self._pool.held is None, "this thread is in a transaction"
-        with self._settled_creation(), ExitStack() as stack:
-            words = self._lock(at_once)
-            if at_once:
-                connection, rows = self._begun(stack, words)
-            else:
-                connection, rows = retry(self, lambda: self._begun(stack, words))
-            with _ended(connection):
-                if self._making is not None:
-                    yield from self._made(connection, self._making, bool(rows[0][0]))
-                    return
-                transaction = _PostgresTransaction(connection, rows)
-                yield transaction
-                transaction.commit()
-
-    def _lock(self, at_once: bool) -> str:
-        """Return the words that begin a writer's transaction; it waits no longer than its client does."""
-        milliseconds = int(self.answer_seconds * 1_000)
+        milliseconds = int(self.answer_seconds * 1_000)  # a writer waits no longer than its client does
         begin = _BEGIN_WRITING.format(lock=milliseconds // 2, client=milliseconds)
-        if self._making is not None:
-            return f"{begin} {_LOCK_CREATION}"
-        return f"{begin} {tables.HEAD} FOR UPDATE{' NOWAIT' if at_once else ''}"
+        words = f"{begin} {tables.HEAD} FOR UPDATE{' NOWAIT' if at_once else ''}"
+        with ExitStack() as stack:
+            if at_once:
+                connection, head = self._begun(stack, words)
+            else:
+                connection, head = retry(self, lambda: self._begun(stack, words))
+            transaction = _PostgresTransaction(connection, head)
+            yield transaction
+            transaction.commit()
 
     def _begun(self, stack: ExitStack, words: str) -> tuple[ImpatientConnection, list[Row]]:
         """Begin a transaction on a connection that the stack gives back; returns the last rows."""
         with ExitStack() as tried:
             connection = tried.enter_context(self._connection())
-            try:
-                cursor = connection.execute(words.encode())
-                while cursor.nextset():
-                    pass
-                rows = _rows(cursor)
-            except psycopg.Error:
-                _roll_back(connection)
-                raise
+            cursor = connection.execute(words.encode())
+            while cursor.nextset():
+                pass
+            rows = _rows(cursor)
             stack.push(tried.pop_all())
             return connection, rows
-
-    # A new log
-
-    def _made(
-        self, connection: ImpatientConnection, where: str, are_there: bool
-    ) -> Iterator[_PostgresTransaction]:
-        """Yield the transaction that makes the tables, and commit it."""
-        transaction = _PostgresTransaction(connection, [])
-        make_tables(transaction, are_there, where, BYTES="BYTEA", NUMBER="BIGINT")
-        if not are_there:
-            transaction.execute(_INDEX)
-        yield transaction
-        self._expected = head_in(transaction.execute(tables.HEAD))
-        transaction.commit()
-        self._making = None
-
-    @contextmanager
-    def _settled_creation(self) -> Iterator[None]:
-        """Find out whether a new log is there if the answer to its commit was lost."""
-        try:
-            yield
-        except CommitUnknown:
-            if self._making is None:
-                raise
-            if not retry(self, self._is_made):
-                raise Interrupted("the server was lost, and nothing was made; try again") from None
-            self._making = None
-
-    def _is_made(self) -> bool:
-        with ExitStack() as stack:
-            connection, rows = self._begun(stack, self._lock(at_once=False))
-            with _ended(connection):
-                head = _rows(connection.execute(tables.HEAD.encode())) if rows[0][0] else []
-                return head == [self._expected]
 
     def append_inline(self, values: Mapping[str, Any]) -> Row | None:
         if not isinstance(self.clock, ServerClock):  # the statement takes the server's time
             return None
-        names: dict[str, list[Any]] = {"tables": [], "names": [], "contents": []}
-        for table, name, content in values["parts"]:
-            names["tables"].append(table)
-            names["names"].append(name)
-            names["contents"].append(content)
-        asked = {name: value for name, value in values.items() if name != "parts"} | names
+        columns = map(list, zip(*values["parts"], strict=True))
+        asked = {**values, **dict(zip(("tables", "names", "contents"), columns, strict=True))}
         with self._connection() as connection, _unknown_if_lost():
             rows = _rows(_execute(connection, _APPEND, asked))
         return rows[0] if rows else None
@@ -403,41 +371,12 @@ def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
 
 def _meaning(error: psycopg.Error, text: str) -> ElasticScanError:
     state = error.sqlstate or ""
-    if state == _FULL or "could not write init file" in text:  # the latter greets a new connection
-        return disk_full(text)
-    if state in _READ_ONLY:
-        return not_writable(text)
-    if state == _UNIQUE:  # an append that was lost, and arrived
-        return commit_unknown(text)
+    if not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return interrupted(text)
     if isinstance(error, psycopg.DataError):
         return unfit_value(text)
-    if state.startswith(_DAMAGED):
-        return damaged_log(text)
-    if state == _LOCKED:
-        return unavailable(f"it is locked by another writer ({text})")
-    is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    if state and not state.startswith((*_ENDED, *_UNDONE)):
-        return unavailable(text)
-    refused = "FATAL" in text and not any(words in text for words in _PASSING_REFUSALS)
-    kind = Interrupted if state or (is_lost and not refused) else Refused
-    return kind(unavailable(text).message, detail=text)
-
-
-@contextmanager
-def _ended(connection: ImpatientConnection) -> Iterator[None]:
-    """Undo what was not committed; in a forked child it is its parent's."""
-    process = os.getpid()
-    try:
-        yield
-    finally:
-        if os.getpid() == process:
-            _roll_back(connection)
-
-
-def _roll_back(connection: ImpatientConnection) -> None:
-    if not connection.closed and not _is_usable(connection):
-        with suppress(psycopg.Error):
-            connection.execute("ROLLBACK")
+    found = _MEANINGS.get(state) or _MEANINGS.get(state[:2]) or unavailable
+    return found(text)
 
 
 @contextmanager
@@ -449,10 +388,6 @@ def _unknown_if_lost() -> Iterator[None]:
         if error.sqlstate is not None and not error.sqlstate.startswith(_ENDED):
             raise
         raise commit_unknown("the connection was lost") from None
-
-
-def _is_usable(connection: ImpatientConnection) -> bool:
-    return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 @cache

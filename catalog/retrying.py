@@ -1,4 +1,4 @@
-"""Operations that begin again after their transaction was interrupted, with nothing done."""
+"""Attempts that are made again: after a connection was lost, or a transaction interrupted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from threading import get_ident
 from time import monotonic, sleep
 from typing import Final, ParamSpec, TypeVar
 
-from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.base.errors import CatalogUnavailable, CommitUnknown
 from elasticscan.base.limits import RECONNECT_SECONDS
-from elasticscan.catalog.home import Interrupted
+from elasticscan.catalog.home import Interrupted, LogHome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,8 +36,35 @@ def noting_that_it_writes() -> Iterator[None]:
         _WRITERS.remove(writer)
 
 
+def _attempts(seconds: float) -> Iterator[bool]:
+    """Yield for each attempt whether it is the last; waits in between for random times, which grow."""
+    until, pause = monotonic() + seconds, 0.02
+    while True:
+        yield monotonic() >= until
+        sleep(pause * random())
+        pause = min(1.0, 2 * pause)
+
+
+def retry(home: LogHome, attempt: Callable[[], T]) -> T:
+    """Return what an attempt returns, made again while the home cannot be reached, or an answer is lost.
+
+    The attempt does no harm if it is made twice. After a lost answer it is made once more at least, so that
+    it can look for what it did, and after an interruption.
+    """
+    looked = False
+    for is_last in _attempts(home.retry_seconds):
+        try:
+            return attempt()
+        except (CatalogUnavailable, CommitUnknown) as error:
+            must_look = isinstance(error, (CommitUnknown, Interrupted)) and not looked
+            if is_last and not must_look:
+                raise
+            looked = looked or must_look
+    raise AssertionError("there is always another attempt")
+
+
 def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that begins again when it is interrupted, for a minute, with growing random pauses.
+    """Return a function that begins again when it is interrupted, for a minute.
 
     It may have staged files before, and looked at things; what it changed is undone with its transaction.
     Within a transaction it does not begin again: who began that does.
@@ -45,16 +72,14 @@ def retry_interrupted(work: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(work)
     def working(*args: P.args, **kwargs: P.kwargs) -> T:
-        until, pause = monotonic() + RECONNECT_SECONDS, 0.02
-        while True:
+        for is_last in _attempts(RECONNECT_SECONDS):
             try:
                 return work(*args, **kwargs)
             except Interrupted as error:
                 if is_writing():
                     raise
-                if monotonic() > until:
+                if is_last:
                     raise CatalogUnavailable(str(error)) from error
-            sleep(pause * random())
-            pause = min(1.0, 2 * pause)
+        raise AssertionError("there is always another attempt")
 
     return working

@@ -1,81 +1,82 @@
-"""The files of a SQLite database: which ones are open, who may write them, and whether their disk gives them.
+"""The files of a SQLite database: which ones are open, who may write them, and reading without writing.
 
 Closing a file releases all locks that the process has on it, those of SQLite among them. So only SQLite opens
-a database's file, also to read its plain bytes.
+a database's file.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import stat
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
-from typing import Final, TypeVar
+from typing import Final
 
 import apsw
 
+from elasticscan.base.errors import WrongRoot
+from elasticscan.base.limits import BUSY_SECONDS
 from elasticscan.base.permissions import mode_within
-from elasticscan.catalog.home import Interrupted
-from elasticscan.catalog.place import cannot_look, is_there
+from elasticscan.catalog.failures import replaced_file, translated_system, unavailable
 
-_TRUSTED_SECONDS: Final = 0.01
-_READ_BYTES: Final = 1 << 24
-_ROOM_BYTES: Final = 1 << 16  # twice what the index of a write-ahead log grows by
-
-FileId = tuple[int, int]  # device and inode
-C = TypeVar("C", bound=apsw.Connection)
+_TRIES: Final = 50
+_PAUSE_SECONDS: Final = 0.02
+_SETTLED_NS: Final = 2_000_000_000  # two changes within a tick of the disk's clock look like one
+_OPEN: Final = "SELECT 1 FROM sqlite_master LIMIT 1"  # opens the files alongside it
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OpenedFiles:
     """The files that connections have open, to see whether they are the files that others open now.
 
     Attributes:
-        log, index: the write-ahead log and its index; None for one that was not there yet.
-        trusted_until: a time of `monotonic`; readers need not look again before.
+        is_copied: they were copied into memory: so their sizes and times count as well.
+        states: of the database, its write-ahead log and that log's index; None for one that was not there.
     """
 
     path: str
-    database: FileId
-    log: FileId | None
-    index: FileId | None
-    trusted_until: float = 0.0
+    is_copied: bool
+    states: tuple[tuple[int, ...] | None, ...]
 
     @staticmethod
-    def look(path: str) -> OpenedFiles | None:
-        """Return the files at a path; None where there is no database."""
-        database = _id_of(path)
-        if database is None:
-            return None
-        return OpenedFiles(path, database, _id_of(path + "-wal"), _id_of(path + "-shm"))
+    def look(path: str, is_copied: bool = False) -> OpenedFiles:
+        states = tuple(_state_of(path + end, is_copied) for end in ("", "-wal", "-shm"))
+        return OpenedFiles(path, is_copied, states)
 
     def are_there(self) -> bool:
-        now = monotonic()
-        if _id_of(self.path) != self.database:
-            return False
-        for end, file in (("-wal", self.log), ("-shm", self.index)):
-            if file is not None and _id_of(self.path + end) != file:
-                return False
-        self.trusted_until = now + _TRUSTED_SECONDS
-        return True
+        return OpenedFiles.look(self.path, self.is_copied) == self and self._is_settled()
+
+    def _is_settled(self) -> bool:
+        newest = max((file[-1] for file in self.states if file is not None), default=0)
+        return not self.is_copied or newest < time.time_ns() - _SETTLED_NS
 
 
-def _id_of(path: str) -> FileId | None:
+def _state_of(path: str, is_copied: bool) -> tuple[int, ...] | None:
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for with each page
     except OSError:
         return None
-    return status.st_dev, status.st_ino
+    file = status.st_dev, status.st_ino
+    return (*file, status.st_size, status.st_mtime_ns) if is_copied else file
 
 
-def replaced_file() -> Interrupted:
-    return Interrupted(
-        "the catalog's file, or the log alongside it, was replaced or removed while it was used; nothing was "
-        "done: try again, with what is there now"
-    )
+def check_one_name(path: Path) -> None:
+    """Raise `WrongRoot` when a log's file is also that of another directory, by a link.
+
+    What is written through one name would be the other's as well, and SQLite keeps changes for each name.
+    """
+    with suppress(OSError):  # using it will tell what is wrong
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode) or status.st_nlink > 1:
+            raise WrongRoot(
+                f"{path} has {max(2, status.st_nlink)} names (links), and a write would change all of them; "
+                "make a real copy (`cp -r`) in place of one",
+                original=os.path.realpath(path),
+            )
 
 
 def make_file(path: Path, like_directory: bool) -> bool:
@@ -110,83 +111,96 @@ def open_lock(path: Path) -> int:
 
 
 def why_not_writable(path: Path) -> str | None:
-    """Return the reason why the database in a file cannot be written here; None when it can.
-
-    Raises:
-        CatalogUnavailable: its disk or mount does not say.
-    """
-    others = [Path(f"{path}{end}") for end in ("-wal", "-shm", ".lock")]
-    needed = [path.parent, path, *(file for file in others if is_there(file))]
+    """Return the reason why the database in a file cannot be written here; None when it can."""
     effective = os.access in os.supports_effective_ids
-    barred = [place for place in needed if not os.access(place, os.W_OK, effective_ids=effective)]
-    if not barred:
-        return None
-    try:
-        mounted = os.statvfs(path).f_flag
-    except OSError as error:
-        raise cannot_look(path, error) from error
-    if mounted & os.ST_RDONLY:
-        return f"{path} lies on a file system that is mounted read-only"
-    return f"this user may not write {barred[0]}"
-
-
-def parts_of(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a database, in parts, whichever process has it open; raises SQLite's errors."""
-    flags = [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0]
-    with closing(_DatabaseFile("", str(path), flags)) as file:
-        size = file.xFileSize()
-        for at in range(0, size, _READ_BYTES):
-            yield file.xRead(min(_READ_BYTES, size - at), at)
-
-
-class _DatabaseFile(apsw.VFSFile):
-    def close(self) -> None:
-        self.xClose()
-
-
-def why_unreadable(path: Path) -> str | None:
-    """Return the error of reading a database or its log; None if both can be read, or are not there."""
-    log = Path(f"{path}-wal")
-    try:
-        for _ in parts_of(path):
-            pass
-        if log.exists():
-            log.read_bytes()
-    except apsw.CantOpenError:
-        return None
-    except FileNotFoundError:
-        return None
-    except (apsw.Error, OSError) as error:
-        return str(error)
+    for file in (str(path.parent), *(f"{path}{end}" for end in ("", "-wal", "-shm", ".lock"))):
+        if os.path.exists(file) and not os.access(file, os.W_OK, effective_ids=effective):  # noqa: PTH110
+            with translated_system():
+                is_mounted_so = os.statvfs(path).f_flag & os.ST_RDONLY
+            if is_mounted_so:
+                return f"{path} lies on a file system that is mounted read-only"
+            return f"this user may not write {file}"
     return None
 
 
-def connect_read_only(path: Path, connection_type: type[C]) -> C:
-    """Return a connection that changes no file, and reads the log where that and its index are there."""
-    has_log = Path(f"{path}-wal").exists() and Path(f"{path}-shm").exists()
-    how = "mode=ro" if has_log else "immutable=1"
-    uri = f"{path.absolute().as_uri()}?{how}"
-    return connection_type(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+def connect(path: Path, wait_seconds: float) -> tuple[apsw.Connection, OpenedFiles]:
+    """Return a connection that writes, and the files that it has opened.
+
+    A database that is gone is not made again: its place may be about to be taken by a copy.
+    """
+    before = OpenedFiles.look(str(path))
+    if before.states[0] is None:
+        raise unavailable(f"unable to open database file: no {path}")
+    with _closed_on_error(str(path), apsw.SQLITE_OPEN_READWRITE, wait_seconds) as made:
+        made.execute("PRAGMA synchronous = FULL")
+        made.execute("PRAGMA mmap_size = 0")
+        # The mode is one of the file. Two processes that make one log switch to it at once, and SQLite does
+        # not let the second wait: then the first has done it for both.
+        with suppress(apsw.BusyError):
+            made.execute("PRAGMA journal_mode = WAL")
+        made.execute(_OPEN).fetchall()
+        opened = OpenedFiles.look(str(path))
+        if opened.states[0] != before.states[0]:
+            raise replaced_file()
+        return made, opened
 
 
-def has_room(path: Path) -> bool:
-    """Return False where the disk of a database is full: SQLite may report that as a failed write."""
+# Reading without changing anything next to the file
+#
+# SQLite reads a database through the file `-shm` alongside it. While a user who may write has the store open,
+# that is there, and a connection that only reads sees what all others see. When the last of them has closed
+# it, it is gone, and a reader cannot make it, or must not. Then the database's file is all there is: it is
+# copied into memory, whole, and copied again for the first question after it changed.
+
+
+def connect_read_only(path: Path) -> tuple[apsw.Connection, OpenedFiles]:
+    """Return a connection that changes no file, and the files that it shows."""
+    opened = OpenedFiles.look(str(path))
+    if None not in opened.states:
+        with suppress(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):  # they went meanwhile
+            return _connected(path, "mode=ro"), opened
+    for _ in range(_TRIES):
+        opened = OpenedFiles.look(str(path), is_copied=True)
+        with translated_system(writing=False), suppress(FileNotFoundError):  # files may go at any time
+            content = _content(path, opened)
+            if OpenedFiles.look(str(path), is_copied=True) == opened:
+                connection = apsw.Connection(":memory:")
+                connection.deserialize("main", content)
+                return connection, opened
+        time.sleep(_PAUSE_SECONDS)
+    raise unavailable(f"{path} keeps changing, and this user cannot use the files next to it")
+
+
+def _connected(path: Path, how: str) -> apsw.Connection:
+    address, flags = f"{path.absolute().as_uri()}?{how}", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with _closed_on_error(address, flags, BUSY_SECONDS) as made:
+        made.execute(_OPEN).fetchall()
+        return made
+
+
+@contextmanager
+def _closed_on_error(address: str, flags: int, wait_seconds: float) -> Iterator[apsw.Connection]:
+    made = apsw.Connection(address, flags=flags)
     try:
-        return shutil.disk_usage(path.parent).free >= _ROOM_BYTES
-    except OSError:
-        return True
+        made.set_busy_timeout(int(wait_seconds * 1_000))
+        yield made
+    except BaseException:
+        made.close(True)
+        raise
 
 
-def is_sound(path: Path) -> bool:
-    """Return whether SQLite can make sense of all of a database, now: whatever it met before has passed."""
-    try:
-        with closing(connect_read_only(path, apsw.Connection)) as connection:
-            if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
-                return False
-            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            for (name,) in tables:
-                for _ in connection.execute(f'SELECT * FROM "{name}"'):
-                    pass
-    except (apsw.Error, UnicodeDecodeError):
-        return False
-    return True
+def _content(path: Path, opened: OpenedFiles) -> bytes:
+    """Return the database with the changes alongside it, which a writer that was killed has left."""
+    with closing(_connected(path, "immutable=1")) as file:
+        content = bytes(file.serialize("main"))
+    log = opened.states[1]
+    if log is None or not log[2]:
+        # Bytes 18 and 19 say that there is a file of changes alongside it, which memory cannot have.
+        return content[:18] + b"\1\1" + content[20:] if content[18:20] == b"\2\2" else content
+    with tempfile.TemporaryDirectory(prefix="elasticscan-") as scratch:
+        copy = Path(scratch) / "catalog.db"
+        copy.write_bytes(content)
+        copy.with_name("catalog.db-wal").write_bytes(Path(f"{path}-wal").read_bytes())
+        with closing(apsw.Connection(str(copy))) as connection:
+            connection.execute("PRAGMA journal_mode = DELETE")
+            return bytes(connection.serialize("main"))

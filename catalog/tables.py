@@ -14,32 +14,33 @@ from __future__ import annotations
 
 from typing import Final
 
-# Each home names the types of its database.
+# Each home names the types of its database, and the digest before the first entry.
 CREATE: Final = (
-    """CREATE TABLE head (
+    """CREATE TABLE IF NOT EXISTS head (
         id {NUMBER} PRIMARY KEY CHECK (id = 1), number {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
         time {NUMBER} NOT NULL, layout {NUMBER} NOT NULL)""",
-    """CREATE TABLE log (
+    """CREATE TABLE IF NOT EXISTS log (
         number {NUMBER} PRIMARY KEY, time {NUMBER} NOT NULL, id {BYTES} NOT NULL, kind TEXT NOT NULL,
         format {NUMBER} NOT NULL, operation TEXT, clock {NUMBER} NOT NULL,
         table_id {NUMBER} NOT NULL, rows {NUMBER} NOT NULL, size {NUMBER} NOT NULL,
         app_id TEXT, app_version {NUMBER}, metadata TEXT, hashes {BYTES} NOT NULL,
         digest {BYTES} NOT NULL)""",
-    "CREATE UNIQUE INDEX log_by_app ON log (table_id, app_id, app_version) WHERE app_id IS NOT NULL",
-    "CREATE INDEX log_by_time ON log (time)",
-    """CREATE TABLE payload (
+    """CREATE UNIQUE INDEX IF NOT EXISTS log_by_app
+        ON log (table_id, app_id, app_version) WHERE app_id IS NOT NULL""",
+    "CREATE INDEX IF NOT EXISTS log_by_time ON log (time)",
+    """CREATE TABLE IF NOT EXISTS payload (
         number {NUMBER} NOT NULL, table_id {NUMBER} NOT NULL, part TEXT NOT NULL, bytes {BYTES} NOT NULL,
         PRIMARY KEY (number, table_id, part))""",
-    """CREATE TABLE checkpoint (
+    """CREATE TABLE IF NOT EXISTS checkpoint (
         number {NUMBER} NOT NULL, part TEXT NOT NULL, fold {NUMBER} NOT NULL, digest {BYTES} NOT NULL,
         bytes {BYTES} NOT NULL, PRIMARY KEY (number, part))""",
-    """CREATE TABLE topology_history (
+    """CREATE TABLE IF NOT EXISTS topology_history (
         number {NUMBER} PRIMARY KEY, record {NUMBER} NOT NULL, bytes {BYTES} NOT NULL)""",
-    """CREATE TABLE lease (
+    """CREATE TABLE IF NOT EXISTS lease (
         id TEXT PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, payload {BYTES} NOT NULL,
         until {NUMBER} NOT NULL, digest {BYTES} NOT NULL)""",
+    "INSERT INTO head VALUES (1, -1, {GENESIS}, 0, 0) ON CONFLICT DO NOTHING",
 )
-INSERT_HEAD: Final = "INSERT INTO head VALUES (1, -1, :digest, 0, 0)"
 
 _ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.operation, l.clock, l.table_id,
     l.rows, l.size, l.app_id, l.app_version, l.metadata, l.hashes"""

@@ -364,8 +364,7 @@ def test_nothing_is_pickled_and_only_the_command_line_prints() -> None:
 
 # The module of all statements, those that have a few of a database's own, and that of another database.
 STATEMENT_OWNERS = {
-    f"catalog/{name}.py"
-    for name in ("tables", "sqlite", "sqlite_files", "read_only", "postgres", "topology_history")
+    f"catalog/{name}.py" for name in ("tables", "sqlite", "sqlite_files", "postgres", "topology_history")
 }
 STATEMENT = re.compile(r"\s*(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|CREATE INDEX|WITH) ")
 

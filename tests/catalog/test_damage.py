@@ -16,7 +16,6 @@ import pytest
 from elasticscan.base.errors import (
     CatalogOutdated,
     CatalogUnavailable,
-    DiskFull,
     SnapshotExpired,
     StoreDamaged,
     StoreTooNew,
@@ -27,10 +26,8 @@ from elasticscan.catalog.leases import LogLease, leases, take_lease
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.state import apply
 from elasticscan.catalog.topology_history import TopologyTx
-from elasticscan.metadata import Secret, SecretChanged, StoreCreated, TimeObserved
-from elasticscan.topology import Tablet
+from elasticscan.metadata import Secret, SecretChanged, TimeObserved
 from tests.base.manual_clock import ManualClock
-from tests.base.small_disks import grow, small_disk
 from tests.catalog.programs import FileHome, Program, picture
 from tests.seeds import seeds
 
@@ -302,22 +299,3 @@ def test_a_process_that_slept_while_values_were_dropped_goes_on_from_a_checkpoin
             slept.follow()
         slept.home.close()
     log.home.close()
-
-
-def test_an_append_that_finds_the_disk_full_is_refused_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", megabytes=1) as disk:
-        home = FileHome.create(disk / "log.db")
-        log = Log.create(home, StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),)))
-
-        def fill() -> None:
-            for _ in range(100):
-                log.append(Append(TimeObserved(), metadata="x" * 20_000))
-
-        with pytest.raises(DiskFull):
-            fill()
-        before = log.follow().number
-        assert before > 2
-        grow(disk, megabytes=1)
-        assert log.append(Append(TimeObserved())).number == before + 1
-        assert Log(home).follow() == log.state
-        home.close()

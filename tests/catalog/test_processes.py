@@ -12,7 +12,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogUnavailable, ScanConsumed
+from elasticscan.base.errors import CatalogUnavailable
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.entries import GENESIS, check_chain
 from elasticscan.catalog.log import Log
@@ -112,19 +112,6 @@ def test_what_killed_writers_were_told_is_in_the_log_and_others_get_their_turn(l
     log.home.close()
 
 
-def test_a_child_of_a_process_that_has_used_a_log_goes_on_with_it_and_so_does_its_parent(log: Log) -> None:
-    def work() -> None:
-        assert append(log, 1, 1) > 1
-        assert log.follow().number >= 2
-        log.home.close()
-
-    children = [forked(work) for _ in range(3)]
-    numbers = {append(log, 2, step) for step in range(10)}
-    assert all(ended_well(child) for child in children)
-    assert len(numbers) == 10
-    assert log.follow().number == 1 + 3 + 10
-
-
 def hold(log: Log, ends: threading.Event) -> threading.Thread:
     """A thread that is in a transaction until an event comes."""
     holds = threading.Event()
@@ -147,17 +134,6 @@ def in_a_fork_during_a_transaction(log: Log, work: Callable[[], None]) -> int:
     ends.set()
     thread.join()
     return child
-
-
-def test_a_child_that_was_forked_during_a_transaction_of_another_thread_is_refused(log: Log) -> None:
-    def work() -> None:
-        with pytest.raises(ScanConsumed):
-            log.follow()
-        with pytest.raises(ScanConsumed):
-            append(log, 1, 1)
-
-    assert ended_well(in_a_fork_during_a_transaction(log, work))
-    assert append(log, 1, 1) == 2
 
 
 def test_a_child_that_was_forked_during_a_transaction_keeps_no_writer_from_its_turn(log: Log) -> None:

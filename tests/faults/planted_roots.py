@@ -172,7 +172,7 @@ def replaced_files_are_written(patch: Patch) -> None:
     style="test_a_catalog_with_two_names_is_not_written_to",
 )
 def catalogs_have_any_number_of_names(patch: Patch) -> None:
-    patch.setattr("elasticscan.catalog.catalog.check_one_name", lambda _: None)
+    patch.setattr("elasticscan.catalog.sqlite.check_one_name", lambda _: None)
 
 
 @fault(

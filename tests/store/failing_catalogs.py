@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.base.errors import CommitUnknown, ElasticScanError, StoreDamaged
+from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -71,8 +71,6 @@ class Program:
                 if self._wanted is not None:
                     self._may_be = [*self._may_be, self._wanted]
             except ElasticScanError as error:
-                if isinstance(error, StoreDamaged):  # its disk fails, and it is well
-                    raise WrongError("the catalog is reported to be damaged") from error
                 self.done.append(f"{step} ({error.code})")
                 message.append(error.code)
             self.failures += self._failing.failures()

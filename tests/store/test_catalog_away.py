@@ -1,4 +1,4 @@
-"""The catalog's connection is dropped at each statement of an operation, and before or after each commit."""
+"""The catalog's connection is dropped at statements of a move, and stays so for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import apsw
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, TryAgain
+from elasticscan.base.errors import TryAgain
 from elasticscan.store import Store
 from elasticscan.store.moves import owners
 from tests.base.connections import gate_statements
@@ -31,12 +31,11 @@ class Line:
         store: whose catalog is meant.
         cut_at: the statement (counted from 1) that gets no answer.
         attempts: how many more are refused.
-        carried_out: whether a commit that gets no answer is carried out.
     """
 
-    def __init__(self, store: Store, cut_at: int, attempts: int = 0, carried_out: bool = False) -> None:
+    def __init__(self, store: Store, cut_at: int, attempts: int) -> None:
         self._catalog = store.context.catalog
-        self._cut_at, self._attempts, self._carried_out = cut_at, attempts, carried_out
+        self._cut_at, self._attempts = cut_at, attempts
         self.count = 0
         self.cut = False
 
@@ -45,8 +44,6 @@ class Line:
         if not self._cut_at <= self.count <= self._cut_at + self._attempts:
             return execute()
         self.cut = True
-        if statement == "COMMIT" and self._carried_out:
-            execute()
         raise apsw.ProtocolError("the connection was lost")
 
     @contextlib.contextmanager
@@ -71,12 +68,6 @@ def made(place: Path) -> Store:
     return store
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with made(tmp_path / "s") as store:
-        yield store
-
-
 def keys(store: Store) -> list[int]:
     store.context.catalog.check_whole()
     found: list[int] = sorted(store.table("t").scan(index="none").to_table()["k"].to_pylist())
@@ -84,72 +75,9 @@ def keys(store: Store) -> list[int]:
     return found
 
 
-def write(store: Store) -> None:
-    store.table("t").upsert(rows(100, 105), txn=("job", 1))
-
-
 def move(store: Store) -> None:
     placed = {tablet["id"]: tablet["shard"] for tablet in store.status()["tablets"]}
     store.move(1, "b" if placed[1] == "a" else "a")
-
-
-def compact(store: Store) -> None:
-    store.compact()
-
-
-def collect(store: Store) -> None:
-    store.collect_garbage(grace_seconds=0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("carried_out", [False, True], ids=["lost", "answer lost"])
-@pytest.mark.parametrize("operation", [write, move, compact, collect])
-def test_a_connection_that_is_dropped_at_any_statement_leaves_nothing_half_done(
-    store: Store, operation: Callable[[Store], None], carried_out: bool
-) -> None:
-    expected = {*range(30), *(range(100, 105) if operation is write else ())}
-    done = False
-    for cut_at in range(1 + carried_out, MOST_STATEMENTS, STEP):
-        line = Line(store, cut_at, carried_out=carried_out)
-        with line.watched(), contextlib.suppress(TryAgain):
-            operation(store)
-        found = set(keys(store))
-        assert found in (expected, expected & set(range(30))), "all of it or nothing"
-        if not line.cut:
-            done = True
-            break
-        if operation is move:
-            move(store)  # whoever comes next may do so
-    assert done, "every statement was cut once"
-    operation(store)
-    assert set(keys(store)) == expected
-    assert store.status()["moves"] == []
-
-
-@pytest.mark.parametrize("attempts", [0, 12])
-def test_of_a_commit_whose_answer_was_lost_it_is_found_out_whether_it_is_there(
-    store: Store, attempts: int
-) -> None:
-    """Where the log cannot be asked for that either, the error says so."""
-    unknown = []
-    for carried_out in (True, False):
-        for cut_at in range(1, MOST_STATEMENTS):
-            before = len(store.table("t").history())
-            line = Line(store, cut_at, attempts, carried_out)
-            try:
-                with line.watched():
-                    store.table("t").upsert(rows(0, 3))
-            except CommitUnknown as error:
-                unknown.append((len(store.table("t").history()) - before, str(error)))
-            except CatalogUnavailable:
-                assert len(store.table("t").history()) == before, "what is raised as not done was not done"
-            else:
-                assert len(store.table("t").history()) == before + 1, "what is acknowledged is there, once"
-            if not line.cut:
-                break
-    assert bool(unknown) == bool(attempts)
-    assert {more for more, _ in unknown} == ({0, 1} if attempts else set())
-    assert all("history()" in text and "txn=" in text for _, text in unknown)
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, ElasticScanError, ReadOnlyStore, SnapshotExpired
+from elasticscan.base.errors import CatalogOutdated, ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
@@ -70,23 +69,6 @@ def test_nothing_writes_to_a_store_that_was_opened_for_reading(uri: str, how: st
     assert files_of(uri) == before
 
 
-def test_what_reads_before_it_writes_is_refused_before_it_reads(uri: str) -> None:
-    for path in Path(uri).rglob("*.arrow"):
-        path.unlink()
-    with Store.open(uri, read_only=True) as store:
-        table, rows = store.table("t"), ids(0, 1)
-        for write in (
-            lambda: table.delete(where="id > 5"),
-            lambda: table.overwrite(rows, where="id = 0"),
-            lambda: table.merge(rows, when_matched="delete"),
-            lambda: table.merge(rows, when_matched="ignore"),
-            lambda: table.restore(to=1),
-            lambda: table.upsert(rows, if_unchanged_since=1),
-        ):
-            with pytest.raises(ReadOnlyStore):
-                write()
-
-
 def test_reading_leaves_no_file_behind_and_tells_everything(uri: str) -> None:
     before = files_of(uri)
     with Store.open(uri, read_only=True) as store:
@@ -138,26 +120,6 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
     assert files_of(str(copy)) == before
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(errno.ENOSPC, "ES_DISK_FULL"), (errno.EACCES, "ES_CATALOG_UNAVAILABLE")]
-)
-def test_a_temporary_directory_that_takes_no_copy_of_the_catalog_is_reported(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
-) -> None:
-    with Store.open(uri) as store:
-        store.table("t").upsert(ids(200, 210))
-        shutil.copytree(uri, tmp_path / "copy")
-    (tmp_path / "copy" / "catalog.db-shm").unlink()
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number), "/tmp/x")
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
-    with pytest.raises(ElasticScanError, match=r"'/tmp/x'.*TMPDIR") as message:
-        Store.open(tmp_path / "copy", read_only=True)
-    assert message.value.code == code
-
-
 def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_path: Path) -> None:
     with Store.open(uri) as store:
         shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
@@ -175,17 +137,6 @@ def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_
             with pytest.raises(CatalogOutdated, match="put the newest"):
                 read()
         assert reader.status()["outdated"]
-
-
-def test_a_catalog_that_was_put_back_is_seen(uri: str, tmp_path: Path) -> None:
-    shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
-    with Store.open(uri) as store:
-        store.table("t").upsert(ids(200, 210))
-    with Store.open(uri, read_only=True) as reader:
-        assert reader.context.catalog.versions()[1] == 3
-        os.replace(tmp_path / "old", f"{uri}/catalog.db")
-        with pytest.raises(CatalogOutdated, match="put the newest"):
-            reader.context.catalog.versions()
 
 
 def test_readers_do_not_stay_with_a_log_that_was_removed(uri: str) -> None:
@@ -257,33 +208,6 @@ def test_another_user_does_not_learn_whether_a_private_store_is_there(place: Pat
     Store.create(place / "s", ["a"]).close()
     with OtherUser(NOBODY) as reader:
         assert reader("open", str(place / "s"))["error"] == "ES_STORE_NOT_FOUND"
-
-
-@pytest.mark.long
-@needs_root
-@pytest.mark.parametrize(
-    ("hidden", "code"), [("catalog.db", "ES_STORE_NOT_FOUND"), ("catalog.db-wal", "ES_CATALOG_UNAVAILABLE")]
-)
-def test_a_catalog_that_another_user_may_see_but_not_read_is_reported_to_him(
-    uri: str, tmp_path: Path, hidden: str, code: str
-) -> None:
-    """As `chmod 755` of the directory alone leaves it, or a writer of another umask that was killed."""
-    with Store.open(uri) as store:
-        store.table("t").upsert(ids(200, 210))
-        for name in ("catalog.db", "catalog.db-wal"):
-            shutil.copy(f"{uri}/{name}", tmp_path / name)
-    for name in ("catalog.db", "catalog.db-wal"):
-        shutil.copy(tmp_path / name, f"{uri}/{name}")
-        Path(uri, name).chmod(0o600 if name == hidden else 0o644)
-    Path(uri).chmod(0o755)
-    with OtherUser(NOBODY) as reader:
-        message = reader("open", uri)
-        assert message["error"] == code
-        assert "Permission denied" in message["text"]
-        assert "its owner can let a group read it" in message["text"]
-        Path(uri, hidden).chmod(0o644)
-        assert "may not write" in reader("open", uri)
-        assert reader("look")[1] == [210]
 
 
 @pytest.fixture

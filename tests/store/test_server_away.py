@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,11 +15,8 @@ import pytest
 from elasticscan.base.errors import CatalogUnavailable, CommitUnknown, InvalidKey
 from elasticscan.base.limits import MAX_KEY_BYTES
 from elasticscan.catalog import postgres as postgres_home
-from elasticscan.catalog.pool import ConnectionPool
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.store import Store
-from elasticscan.store.moves.mover import Mover
-from elasticscan.topology import Event
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
 
@@ -213,31 +209,6 @@ def test_a_server_that_stays_away_is_reported_and_only_a_commit_s_fate_is_unknow
         if error is None:
             break
     assert raised == {(CatalogUnavailable, 0), (CommitUnknown, int(answered)), (type(None), 1)}
-
-
-@pytest.mark.parametrize("operation", [write, move, compact])
-def test_who_writes_waits_for_no_second_connection(
-    store: Store, operation: Callable[[Store], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A proxy may have few, and others wait in all of them for the first one's transaction to end."""
-    second, take, go_on = list[str](), ConnectionPool._take, Mover._advance
-
-    def noting(pool: ConnectionPool[Any]) -> Any:
-        if pool.held is not None:
-            second.append("".join(traceback.format_stack(limit=8)))
-        return take(pool)
-
-    def advance(mover: Mover, progress: Any, event: Event) -> None:
-        go_on(mover, progress, event)
-        if event is Event.COPIED:  # so that there are rows to be copied while it switches
-            with Store.open(store.uri, upkeep="off") as other:
-                other.table("t").upsert(rows(5, 9))
-                other.split(2)
-
-    monkeypatch.setattr(ConnectionPool, "_take", noting)
-    monkeypatch.setattr(Mover, "_advance", advance)
-    operation(store)
-    assert second == []
 
 
 def test_writers_and_a_mover_go_on_when_the_server_crashes(store: Store, postgres: Server) -> None:

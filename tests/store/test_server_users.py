@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, CatalogUnavailable, ReadOnlyStore, StoreNotFound
+from elasticscan.base.errors import AlreadyExists
 from elasticscan.store import Scan, Store
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
@@ -40,83 +40,8 @@ def make(url: str, place: Path) -> Store:
     return store
 
 
-def role(server: Server, name: str, rights: str, database: str, attributes: str = "") -> None:
-    server.execute(f"DROP ROLE IF EXISTS {name}")
-    server.execute(f"CREATE ROLE {name} LOGIN {attributes}")
-    for right in filter(None, rights.split(";")):
-        server.execute(right, database)
-
-
-def drop_role(server: Server, name: str, database: str) -> None:
-    server.execute(f"DROP OWNED BY {name}", database)
-    server.execute(f"DROP ROLE {name}")
-
-
-def test_a_user_who_may_only_read_reads(postgres: Server, database: str, tmp_path: Path) -> None:
-    make(postgres.url(database), tmp_path).close()
-    role(
-        postgres,
-        "reader",
-        "GRANT USAGE ON SCHEMA public TO reader;GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
-        database,
-    )
-    with Store.open(postgres.url(database, "reader")) as store:
-        assert store.table("t").scan().to_table().num_rows == 100
-        assert "may not change" in str(store.read_only)
-        with pytest.raises(ReadOnlyStore):
-            store.table("t").upsert(rows(0, 1))
-    drop_role(postgres, "reader", database)
-
-
-def test_a_user_whose_transactions_only_read_reads(postgres: Server, database: str, tmp_path: Path) -> None:
-    make(postgres.url(database), tmp_path).close()
-    postgres.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
-    with Store.open(postgres.url(database)) as store:
-        assert store.table("t").scan().to_table().num_rows == 100
-        with pytest.raises(ReadOnlyStore):
-            store.table("t").upsert(rows(0, 1))
-    postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
-
-
-def test_a_user_who_may_not_come_in_is_reported_at_once(postgres: Server, database: str) -> None:
-    role(postgres, "checked", "", database, "PASSWORD 'right'")
-    url = postgres.url(database, "checked:wrong")
-    with pytest.raises(CatalogUnavailable, match="password"):
-        Store.open(url)
-    with pytest.raises(CatalogUnavailable, match="nobody_s"):
-        Store.open(postgres.url("nobody_s"))
-    with pytest.raises(StoreNotFound):
-        Store.open(postgres.url(database, "checked:right"))
-    drop_role(postgres, "checked", database)
-
-
-def test_more_threads_than_connections_share_those_of_a_process(
-    postgres: Server, database: str, tmp_path: Path
-) -> None:
-    """There are at most 44 of them; who finds none free waits."""
-    with make(postgres.url(database), tmp_path) as store:
-        table = store.table("t")
-
-        def use(number: int) -> int:
-            table.upsert(rows(1_000 + number, 1_001 + number))
-            assert table.get([number % 100]).num_rows == 1
-            return len(set(table.scan(["k"], page_rows=60).to_table()["k"].to_pylist()))
-
-        with ThreadPoolExecutor(120) as pool:
-            read = list(pool.map(use, range(120)))
-        assert min(read) > 100 and table.scan().count() == 220
-
-
 def connect(server: Server, database: str) -> psycopg.Connection:
     return psycopg.connect(host=str(server.directory), user="elasticscan", dbname=database)
-
-
-def test_an_index_of_some_rows_is_one_at_a_server_too(
-    postgres: Server, database: str, tmp_path: Path
-) -> None:
-    with make(postgres.url(database), tmp_path / "one"), connect(postgres, database) as sql:
-        ((index,),) = sql.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'log_by_app'").fetchall()
-        assert "WHERE (app_id IS NOT NULL)" in index
 
 
 def test_a_schema_holds_one_store_and_a_database_many(
