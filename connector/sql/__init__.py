@@ -6,15 +6,13 @@ tokens       words of a statement, and a reader that cuts it at some of them
 changing     DELETE, UPDATE and MERGE as queries of the rows that they write; row_changes: carried out
 inserting    INSERT that leaves columns out, which rows that are there keep
 creating     CREATE TABLE of a table of the store
-maintaining  statements about a table as a whole; describing: what it is
+maintaining  statements that empty a table or change its schema
 parameters   values of a query's parameters, written into its text as literals
 statements   statements about tables of the store that are no query, recognised by their first words
 query        a query's text, tree and references; what cannot be read for certain is left alone
 joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
              tested there; columns: which it may need; limits: how many rows suffice
-aggregates   what tasks can compute of their own rows, for Spark to add up; computed: of which expressions
-semi_joins   joins in which the keys of one table tell which rows of another are needed
-reads        the reads of a plan, and keys handed from one to another
-few_rows     reads that are over before a task would have begun, made alongside the driver
+aggregates   what tasks can compute of their own rows, for Spark to add up
+few_rows     reads that are made alongside the driver, since a task would take longer to begin
 plan         the needs of a whole query; explain: the same for people
 """

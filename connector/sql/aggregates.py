@@ -15,25 +15,21 @@ certain is left alone.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
-from sqlglot import TokenType, exp, parse_one
-from sqlglot.errors import SqlglotError
+from sqlglot import TokenType, exp
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.option_values import PartialAggregates
-from elasticscan.connector.sql.computed import NotFoldedError, own_text
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
-from elasticscan.filters import STUMBLES, Aggregate, FilterSql, quote_name
+from elasticscan.filters import Aggregate, FilterSql, quote_name
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
@@ -54,16 +50,15 @@ _PLAIN = (
 )  # fmt: skip
 # Where a column of floats may stand: elsewhere -0.0 and 0.0, which are one group, may give different values.
 _WHOLE = (exp.Alias, exp.Select, exp.Group, exp.Ordered, exp.Distinct)
-# Spark averages decimals of up to so many digits as doubles, in units of the last place.
-_AVERAGED_AS_DOUBLES = 11
-# Others it divides to 38 places and then rounds. A quotient of decimals has fewer places: so many digits
-# leave it 9 beyond those of the result, and with fewer than 10^9 rows in a group no two roundings differ.
-_AVERAGED_EXACTLY = 15
 _ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS", ";"})
 _BEHIND_GROUP = frozenset({"HAVING", "ORDER BY", "LIMIT", "OFFSET"})
 _BEHIND_WHERE = _BEHIND_GROUP | {"GROUP BY"}
 
 Edit = tuple[int, int, str]
+
+
+class NotFoldedError(Exception):
+    """Aggregates are left to Spark; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +89,16 @@ class _AggregateCall:
     """An aggregate as it is written.
 
     Attributes:
-        argument: over the table's columns alone; None for rows.
-        written: the column, as the query names it; None for what is computed.
-        first, last: places of tokens.
+        column: of which it is, as the table spells it; None for `count(*)`.
+        name: what Spark calls it; None where the query does, or where it is not seen.
+        start, end: its place in the text.
     """
 
     function: str
-    argument: str | None
-    written: str | None
-    first: int
-    last: int
+    column: str | None
+    name: str | None
+    start: int
+    end: int
 
 
 def is_aggregated(select: exp.Select) -> bool:
@@ -124,7 +119,7 @@ def source_aggregates(
     Raises:
         NotFoldedError: they are left to Spark.
     """
-    if not reads_alone(block.select, reference, _SELECT_PARTS) or reference in block.unfiltered:
+    if not reads_alone(block.select, reference, _SELECT_PARTS):
         raise NotFoldedError("the SELECT has more than a table, conditions, groups and an order")
     return _Rewriting(query, block.select, reference, schema, session).result()
 
@@ -135,35 +130,27 @@ class _Rewriting:
     ) -> None:
         self._query, self._select, self._reference, self._session = query, select, reference, session
         self._schema = schema
-        self._columns = {session.folded(name): name for name in schema.names}
+        self._columns = {name.lower(): name for name in schema.names}
         self._aliases = {
-            session.folded(shown.alias): shown.this
-            for shown in select.expressions
-            if isinstance(shown, exp.Alias)
+            shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)
         }
-        self._tokens: Sequence[Token] = list(FilterSql().tokenize(query.text))
+        self._tokens = query.tokens
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
     def result(self) -> SourceAggregates:
         first, end = self._span()
         where = self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
         by = self._groups()
-        calls, distinct = self._calls(first, end)
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
-        if sum(_is_distinct(node) for node in aggregates) != distinct:
-            raise NotFoldedError("the places of its aggregates are unknown")
-        plain = Counter(self._meaning(node) for node in aggregates if not _is_distinct(node))
-        if plain != Counter((call.function, call.argument) for call in calls):
-            raise NotFoldedError("the places of its aggregates are unknown")
-        ends = self._item_ends(first)
-        edits = [self._edit(call, ends, adding=True) for call in calls] + where
+        calls = [self._call(node) for node in aggregates if not _is_distinct(node)]
+        edits = [self._edit(call, adding=True) for call in calls] + where
         if not by and not self._partial:
             raise NotFoldedError("it has no groups and no aggregates")
         self._check_names()
         whole = None
-        if not distinct and self._groups_are(by):
+        if len(calls) == len(aggregates) and self._groups_are(by):
             group = self._without(TokenType.GROUP_BY, _BEHIND_GROUP, first, end)
-            whole = (*(self._edit(call, ends, adding=False) for call in calls), *where, *group)
+            whole = (*(self._edit(call, adding=False) for call in calls), *where, *group)
         partial = PartialAggregates(tuple(self._partial.values()), by)
         return SourceAggregates(partial, tuple(edits), whole)
 
@@ -206,11 +193,7 @@ class _Rewriting:
         if group.args.get("all"):
             shown = [node.this if isinstance(node, exp.Alias) else node for node in self._select.expressions]
             terms = [node for node in shown if not node.find(*_AGGREGATES)]
-        columns = {
-            self._columns.get(self._session.folded(node.name))
-            for node in terms
-            if isinstance(node, exp.Column)
-        }
+        columns = {self._columns.get(node.name.lower()) for node in terms if isinstance(node, exp.Column)}
         # Floats stay: Spark makes 0.0 of the -0.0 that a group may have.
         is_exact = not any(pt.is_floating(self._schema.field(name).type) for name in by)
         only_columns = all(isinstance(node, exp.Column) for node in terms)
@@ -231,17 +214,17 @@ class _Rewriting:
                 and not any(node.args.values())
             ):
                 continue
-            if not isinstance(node, _PLAIN) and not _is_inside(node):
+            if not isinstance(node, _PLAIN):
                 raise NotFoldedError(f"{_shown(node)} may depend on more than groups")
             if isinstance(node, _AGGREGATES) and node.parent is not None and node.find_ancestor(*_AGGREGATES):
                 raise NotFoldedError(f"{_shown(node)} stands in another aggregate")
 
     def _group(self, node: exp.Column) -> str | None:
         """Return the column that a name outside of aggregates means; None for one inside, or an alias."""
-        name = self._session.folded(node.name)
+        name = node.name.lower()
         aggregate = node.find_ancestor(*_AGGREGATES)
         inside = aggregate is not None and not _is_distinct(aggregate)
-        if not is_of(node, self._reference, self._session):
+        if not is_of(node, self._reference):
             raise NotFoldedError(f"{_shown(node)} is not a column of the table")
         bare, behind = len(node.parts) == 1, node.find_ancestor(exp.Group, exp.Having, exp.Order)
         if name not in self._columns:
@@ -263,22 +246,31 @@ class _Rewriting:
 
     def _is_it(self, meant: exp.Expr | None, column: str) -> bool:
         """Return True unless an alias gives a column's name to something else."""
-        return meant is None or (
-            isinstance(meant, exp.Column) and self._session.folded(meant.name) == self._session.folded(column)
-        )
+        return meant is None or (isinstance(meant, exp.Column) and meant.name.lower() == column.lower())
 
-    def _meaning(self, node: exp.Expr) -> tuple[str, str | None]:
+    def _call(self, node: exp.Expr) -> _AggregateCall:
+        """Return an aggregate of rows or of a column, with its place in the text."""
         function, argument = _FUNCTIONS[type(node)], node.args.get("this")
         others = any(value for key, value in node.args.items() if key not in ("this", "big_int"))
-        if others or not isinstance(argument, exp.Expr):
+        counts_rows = function == "count" and (
+            isinstance(argument, exp.Star) or argument == exp.Literal.number(1)
+        )
+        if others or not (counts_rows or isinstance(argument, exp.Column)):
             raise NotFoldedError(f"{_shown(node)} is not of a column")
-        return function, self._argument(function, argument)
-
-    def _argument(self, function: str, node: exp.Expr) -> str | None:
-        """Return the argument of an aggregate, over the table's columns alone; None for rows."""
-        if function == "count" and isinstance(node, (exp.Star, exp.Literal)):
-            return None
-        return own_text(node, self._columns, self._session)
+        written = argument.name if isinstance(argument, exp.Column) else "1"
+        column = None if counts_rows else self._columns[written.lower()]
+        start, end = self._place(node, function)
+        item = node
+        while item.parent is not None and item.parent is not self._select:
+            item = item.parent
+        if item.arg_key != "expressions" or isinstance(item, exp.Alias):
+            return _AggregateCall(function, column, None, start, end)
+        if item is not node:
+            raise NotFoldedError(f"{_shown(item)} has no name; give it one with AS")
+        name = f"{function}({written})"
+        if name.lower() in self._columns:
+            raise NotFoldedError(f"a column has the name {name}")
+        return _AggregateCall(function, column, name, start, end)
 
     # --------------------------------------------------------------------------- where it stands
 
@@ -300,51 +292,16 @@ class _Rewriting:
                 return first, end
         return first, len(self._tokens)
 
-    def _calls(self, first: int, end: int) -> tuple[list[_AggregateCall], int]:
-        """Return the aggregates that are written in some tokens; and how many more are DISTINCT."""
-        calls, distinct, at = [], 0, first
-        while at < end - 1:
-            word, token = _word(self._tokens[at]).lower(), self._tokens[at + 1]
-            at += 1
-            if word not in _FUNCTIONS.values() or token.token_type != TokenType.L_PAREN:
-                continue
-            last = self._closing(at, end)
-            inside = self._tokens[at + 1 : last]
-            if inside and inside[0].token_type == TokenType.DISTINCT:
-                distinct += 1
-                continue
-            text = [token.text for token in inside]
-            if word == "count" and text in (["*"], ["1"]) and inside[0].token_type != TokenType.IDENTIFIER:
-                calls.append(_AggregateCall(word, None, "1", at - 1, last))
-                continue
-            is_name = bool(text) and all(text[place] == "." for place in range(1, len(text), 2))
-            node = self._node_of(inside)
-            argument = self._argument(word, node)
-            if argument is None:
-                raise NotFoldedError(f"{word.upper()} is not of a column")
-            is_column = is_name and isinstance(node, exp.Column)
-            calls.append(_AggregateCall(word, argument, text[-1] if is_column else None, at - 1, last))
-        return calls, distinct
-
-    def _closing(self, opening: int, end: int) -> int:
-        """Return the token of the parenthesis that closes one."""
-        depth = 0
-        for at in range(opening, end):
-            kind = self._tokens[at].token_type
-            depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
-            if not depth:
-                return at
-        raise NotFoldedError("a parenthesis is missing")
-
-    def _node_of(self, tokens: Sequence[Token]) -> exp.Expr:
-        """Return the meaning of some tokens alone."""
-        text = self._query.text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
-        try:
-            node = parse_one(text, dialect=FilterSql)
-        except (SqlglotError, RecursionError, *STUMBLES):
-            raise NotFoldedError(f"{text[:60]} is not understood") from None
-        assert isinstance(node, exp.Expr), "sqlglot gives expressions"
-        return node
+    def _place(self, node: exp.Expr, function: str) -> tuple[int, int]:
+        """Return where an aggregate stands in the text: from its name to the parenthesis that closes it."""
+        start, depth = node.meta.get("start"), 0
+        for at, token in enumerate(self._tokens):
+            if token.start == start and token.text.lower() == function:
+                for inner in self._tokens[at + 1 :]:
+                    depth += (inner.token_type == TokenType.L_PAREN) - (inner.token_type == TokenType.R_PAREN)
+                    if not depth:
+                        return token.start, inner.end + 1
+        raise NotFoldedError(f"the place of {_shown(node)} is unknown")
 
     def _without(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> list[Edit]:
         """Take a clause away, up to the next one."""
@@ -364,54 +321,28 @@ class _Rewriting:
 
     # ------------------------------------------------------------------------- what is put there
 
-    def _edit(self, call: _AggregateCall, ends: Sequence[int], *, adding: bool) -> Edit:
+    def _edit(self, call: _AggregateCall, *, adding: bool) -> Edit:
         """Return the place of an aggregate, and its replacement: over a group's rows, or its one row."""
         text = self._finished(call, adding=adding)
-        if call.first < ends[-1]:
-            shown = self._select.expressions[bisect_right(ends, call.first)]
-            if isinstance(shown, _AGGREGATES):  # then Spark makes a name of it
-                if call.written is None:
-                    raise NotFoldedError(f"{_shown(shown)} has no name; give it one with AS")
-                name = f"{call.function}({call.written})"
-                if self._session.folded(name) in self._columns:
-                    raise NotFoldedError(f"a column has the name {name}")
-                text += f" AS {quote_name(name)}"
-            elif not isinstance(shown, exp.Alias):
-                raise NotFoldedError(f"{_shown(shown)} has no name; give it one with AS")
-        return self._tokens[call.first].start, self._tokens[call.last].end + 1, text
-
-    def _item_ends(self, first: int) -> list[int]:
-        """Return the tokens at which the items of the SELECT end: commas, and the FROM."""
-        depth, ends = 0, []
-        for at in range(first, len(self._tokens)):
-            token = self._tokens[at]
-            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            if not depth and (token.token_type == TokenType.COMMA or _word(token) == "FROM"):
-                ends.append(at)
-                if token.token_type != TokenType.COMMA:
-                    break
-        if len(ends) != len(self._select.expressions):
-            raise NotFoldedError("the places of its columns are unknown")
-        return ends
+        return call.start, call.end, text if call.name is None else f"{text} AS {quote_name(call.name)}"
 
     def _finished(self, call: _AggregateCall, *, adding: bool) -> str:
-        argument = call.argument
-        if argument is None:
+        if call.column is None:
             return f"coalesce({self._total('count(*)', adding=adding)}, 0L)"
-        if not is_foldable(self._aggregate(f"{call.function}({argument})").computed):
-            raise NotFoldedError(f"{argument} has a type that is not folded here")
+        if not is_foldable(self._schema.field(call.column).type):
+            raise NotFoldedError(f"{call.column} has a type that is not folded here")
+        column = quote_name(call.column)
         if call.function == "count":
-            return f"coalesce({self._total(f'count({argument})', adding=adding)}, 0L)"
+            return f"coalesce({self._total(f'count({column})', adding=adding)}, 0L)"
         if call.function in ("min", "max"):
-            extreme = self._of(f"{call.function}({argument})")
+            extreme = self._of(f"{call.function}({column})")
             return f"{call.function}({extreme})" if adding else extreme
-        aggregate = self._aggregate(f"sum({argument})")
-        overflows = call.function == "sum" or pt.is_decimal(aggregate.type)
-        if overflows and not self._session.ansi and not pt.is_floating(aggregate.type):
+        aggregate = self._aggregate(f"sum({column})")
+        if call.function == "sum" and not self._session.ansi and not pt.is_floating(aggregate.type):
             raise NotFoldedError("sums that overflow are no errors in this session")
         if call.function == "avg":
-            return self._average(argument, aggregate, adding=adding)
-        return self._sum(argument, aggregate, adding=adding)
+            return self._average(column, aggregate, adding=adding)
+        return self._sum(column, aggregate, adding=adding)
 
     def _total(self, text: str, *, adding: bool, of_floats: bool = False) -> str:
         """Return the total of a column of partial rows."""
@@ -420,34 +351,22 @@ class _Rewriting:
             return f"sum({column})"
         return f"({column} + 0.0D)" if of_floats else column  # Spark's sum of -0.0 is 0.0
 
-    def _sum(self, argument: str, aggregate: Aggregate, *, adding: bool) -> str:
-        text = self._total(f"sum({argument})", adding=adding, of_floats=pt.is_floating(aggregate.type))
+    def _sum(self, column: str, aggregate: Aggregate, *, adding: bool) -> str:
+        text = self._total(f"sum({column})", adding=adding, of_floats=pt.is_floating(aggregate.type))
         if pt.is_decimal(aggregate.type) and aggregate.type.precision < MAX_DECIMAL_DIGITS:
             return f"CAST({text} AS DECIMAL({aggregate.type.precision}, {aggregate.type.scale}))"
         return text
 
-    def _average(self, argument: str, total: Aggregate, *, adding: bool) -> str:
-        counted = f"count({argument})"
-        if not pt.is_decimal(total.type):
-            added = self._total(f"avg({argument})", adding=adding, of_floats=True)
-            return f"({added} / {self._total(counted, adding=adding)})"
-        digits, places = total.computed.precision, total.computed.scale
-        exact, count = self._sum(argument, total, adding=adding), self._total(counted, adding=adding)
-        if digits <= _AVERAGED_AS_DOUBLES:
-            units = f"CAST({exact} * {10**places}BD AS DOUBLE)" if places else f"CAST({exact} AS DOUBLE)"
-            quotient = f"{units} / {count} / {10**places}.0D"
-        elif digits <= _AVERAGED_EXACTLY:
-            quotient = f"{exact} / {count}"
-        else:
-            raise NotFoldedError(f"the average of {argument}, a decimal of {digits} digits, is left to Spark")
-        return f"CAST({quotient} AS DECIMAL({digits + 4}, {places + 4}))"
+    def _average(self, column: str, total: Aggregate, *, adding: bool) -> str:
+        if pt.is_decimal(total.type):
+            raise NotFoldedError(f"the average of {column}, a decimal, is left to Spark")
+        added = self._total(f"avg({column})", adding=adding, of_floats=True)
+        return f"({added} / {self._total(f'count({column})', adding=adding)})"
 
     def _of(self, text: str) -> str:
         """Return the column of partial rows that has this aggregate."""
         aggregate = self._aggregate(text)
         name = f"partial {aggregate}"
-        if aggregate.column is not None:
-            text = f"{aggregate.function}({quote_name(aggregate.column)})"
         self._partial[name] = text
         return quote_name(name)
 
@@ -459,7 +378,7 @@ class _Rewriting:
 
     def _check_names(self) -> None:
         for name in self._partial:
-            if self._session.folded(name) in {*self._columns, *self._aliases}:
+            if name.lower() in {*self._columns, *self._aliases}:
                 raise NotFoldedError(f"something has the name {name}")
 
 
@@ -478,12 +397,6 @@ def is_foldable(kind: pa.DataType) -> bool:
         or pt.is_timestamp(kind)
         or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
     )
-
-
-def _is_inside(node: exp.Expr) -> bool:
-    """Return True for what an aggregate is computed of, which is judged as a whole."""
-    aggregate = node.find_ancestor(*_AGGREGATES)
-    return aggregate is not None and not _is_distinct(aggregate) and not isinstance(node, exp.Query)
 
 
 def _is_distinct(node: exp.Expr) -> bool:

@@ -12,31 +12,35 @@ text, before Spark does, and gives each reference of a table a relation of its o
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from elasticscan.base.errors import NotFound
+from elasticscan.base.errors import NotFound, NotSupported
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.options import parse_options
+from elasticscan.connector.options import URL, parse_options
 from elasticscan.connector.reading import check_snapshot
 from elasticscan.connector.sql.changing import CHANGES, Target, read_change
 from elasticscan.connector.sql.creating import Creation, create, read_creation
 from elasticscan.connector.sql.explain import explain_plan, left_alone
-from elasticscan.connector.sql.few_rows import FewRows, ending_by_itself, few_as_relation
-from elasticscan.connector.sql.inserting import insertions, into_some_columns, is_script
-from elasticscan.connector.sql.limits import RowLimit
+from elasticscan.connector.sql.few_rows import FewRows, few_as_relation, read_few
+from elasticscan.connector.sql.inserting import Insertion, insertion
 from elasticscan.connector.sql.maintaining import maintain, nothing
-from elasticscan.connector.sql.parameters import Arguments, some_literals, with_literals
-from elasticscan.connector.sql.plan import QueryPlan, TableShape, plan_query
-from elasticscan.connector.sql.query import AsOf, Session, UnreadableError
-from elasticscan.connector.sql.reads import Read, Reads, options_of
-from elasticscan.connector.sql.row_changes import Queries, change_counts, change_rows, own_errors_raised
+from elasticscan.connector.sql.parameters import Arguments, with_literals
+from elasticscan.connector.sql.plan import QueryPlan, TableScan, TableShape, plan_query
+from elasticscan.connector.sql.query import Session, UnreadableError
+from elasticscan.connector.sql.row_changes import (
+    change_counts,
+    changed_in_store,
+    own_errors_raised,
+    write_changes,
+)
 from elasticscan.connector.sql.statements import Statement, statement_about
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.connector.sql.tokens import NotUnderstoodError
@@ -54,11 +58,12 @@ _USUAL = {
     "spark.sql.legacy.literal.pickMinimumPrecision": "true",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
 }
+_CASE = "spark.sql.caseSensitive"
 _UTC = ("UTC", "Etc/UTC")
 
 
-class AttachedStore(Sequence[str]):
-    """The views that `attach` made, in a session; as a sequence, their names.
+class AttachedStore:
+    """The views that `attach` made, in a session.
 
     Made by `attach`. Every query reads the newest snapshot, the same for all of its tables. Each call of
     `sql` finds tables that other processes made or dropped.
@@ -76,26 +81,8 @@ class AttachedStore(Sequence[str]):
         """Return the table of each view."""
         return self._views.tables
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: Any) -> str | list[str]:
-        found: str | list[str] = list(self._tables)[at]
-        return found
-
-    def __len__(self) -> int:
-        return len(self._tables)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            list(self) == list(other) if isinstance(other, list | tuple | AttachedStore) else NotImplemented
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
-        return repr(list(self))
+        return f"<elasticscan.AttachedStore of the views {', '.join(self._tables)}>"
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -117,29 +104,20 @@ class AttachedStore(Sequence[str]):
         The result is always that of `spark.sql(text, args)` over views of the newest snapshot. Statements
         that are no query, or that cannot be analysed with certainty, go to Spark as they are, after
         the views that they mention were made again. Values for parameters (`args`: a dict for `:name`, a
-        list for `?`) limit the rows that are read like literals, where a literal of their type exists.
+        list for `?`) limit the rows that are read like literals.
 
         `INSERT INTO` upserts, and `INSERT OVERWRITE` replaces all rows. `DELETE`, `UPDATE` and `MERGE INTO`
         are one commit each, as of one snapshot, and return the numbers of changed rows. `DROP TABLE`
-        drops a table of the store with its view, `DROP VIEW` the view alone. `ALTER TABLE`,
-        `TRUNCATE TABLE`, `RESTORE TABLE`, `DESCRIBE HISTORY`, `OPTIMIZE` and `VACUUM` work as in Delta.
+        drops a table of the store with its view, `DROP VIEW` the view alone.
 
         Raises:
             NotSupported: the statement would change or hide a view and not its table, or is
                 incomplete; nothing was done.
             WriteConflict: other writers changed the rows at each attempt.
-            AlreadyExists: a MERGE would insert a row whose key exists.
-            NotFound: a table to be changed was dropped.
         """
         session = _session(self._spark)
-        gone = self._views.look()
-        statement = statement_about(text, [*self._tables, *gone], session)
-        if statement is not None and statement.view in gone and not statement.if_exists:
-            raise NotFound(
-                f"{statement.kind} of {statement.view!r}: the table was dropped",
-                table=statement.view,
-                kind="table",
-            )
+        self._views.look()
+        statement = statement_about(text, self._tables)
         if statement is not None:
             return self._execute(statement, text, args, session)
         try:
@@ -149,13 +127,12 @@ class AttachedStore(Sequence[str]):
         if not plan.scans:
             return self._run_unchanged(text, args)
         try:
-            return self._run(*self._relations(plan, snapshot), plan.arguments)
+            return self._run_plan(plan, snapshot)
         except AnalysisException:
-            # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
-            if not plan.names_snapshots:
-                return self._run_unchanged(text, args, {scan.view for scan in plan.scans})
-        # Views have no snapshots: Spark would refuse these first, whatever else is wrong.
-        return self._run(*self._relations(plan.unfolded(whole=True), snapshot), plan.arguments)
+            if any(scan.as_of is not None for scan in plan.scans):
+                raise  # views have no snapshots: Spark would refuse these first, whatever else is wrong
+        # Spark's message quotes the text that it ran: it should be the user's, not the rewritten one.
+        return self._run_unchanged(text, args, {scan.view for scan in plan.scans})
 
     def _execute(
         self, statement: Statement, text: str, args: Arguments | None, session: Session
@@ -176,23 +153,29 @@ class AttachedStore(Sequence[str]):
 
     def _change(self, statement: Statement, text: str, args: Arguments | None, session: Session) -> DataFrame:
         if args:
-            complete = with_literals(text, args, for_change=True)
-            again = None if complete is None else statement_about(complete, self._tables, session)
+            complete = with_literals(text, args)
+            again = None if complete is None else statement_about(complete, self._tables)
             if again is None:
                 raise NotUnderstoodError("a parameter has no literal here; write its value into the text")
             statement = again
         store, table = open_store(self._uri), self._tables[statement.view]
         definition = store.table(table).definition
         names = tuple(definition.schema.names)
-        target = Target(statement.view, names, tuple(definition.primary_key), session)
+        target = Target(statement.view, names, tuple(definition.primary_key))
         change = read_change(statement.kind, statement.reader, target)
-        queries = Queries(
-            lambda query: self._plan(query, None, session),
-            lambda plan, snapshot: self._run(*self._relations(plan, snapshot)),
-            session,
-            self._uri,
-        )
-        done = change_rows(store, table, statement.kind, change, queries)
+
+        def attempt() -> Counter[str]:
+            plan, snapshot = self._plan(change.query, None, session)
+            info = store.table(table).definition
+            with own_errors_raised():
+                rows = self._run_plan(plan, snapshot)
+                return write_changes(rows, self._uri, info, statement.kind, change, snapshot, session.ansi)
+
+        plan, _ = self._plan(change.query, None, session)
+        done = changed_in_store(store, table, statement.kind, change, plan, session)
+        if done is None:
+            rows = f"rows of table {table!r}"
+            done = until_unchanged(store.context, attempt, rows, f"repeat the {statement.kind}")
         self._views.make([statement.view])
         return change_counts(self._spark, statement.kind, done)
 
@@ -201,15 +184,14 @@ class AttachedStore(Sequence[str]):
         if not view.startswith(self._prefix):
             raise NotUnderstoodError(f"the name must begin with {self._prefix}, as all views of this store")
         create(self._uri, table, made, self.sql)
-        self._views.look(replacing=True)
+        self._views.look()
         return nothing(self._spark)
 
     def _drop(self, drop: Statement) -> DataFrame:
         drop.reader.takes("PURGE")
         drop.reader.expect_end()
         try:
-            if drop.view in self._tables:
-                open_store(self._uri).table(self._tables[drop.view]).drop()
+            open_store(self._uri).table(self._tables[drop.view]).drop()
         except NotFound:
             if not drop.if_exists:
                 raise
@@ -224,20 +206,16 @@ class AttachedStore(Sequence[str]):
         except UnreadableError as why:
             return left_alone(text, str(why))
         totals = {view: len(shape.schema) for view, shape in plan.shapes.items()}
-        reads = self._reads(plan, snapshot).of(plan)
+        reads = self._reads(plan, snapshot)
         read_here = [None if read.few is None else _shown(read.few) for read in reads]
-        plan = replace(plan, scans=tuple(read.scan for read in reads))
-        return explain_plan(plan, snapshot, totals, read_here)
+        return explain_plan(_as_read(plan, reads), snapshot, totals, read_here)
 
     def _plan(self, text: str, args: Arguments | None, session: Session) -> tuple[QueryPlan, int]:
-        complete, left = some_literals(text, args) if args else (text, None)
-        shapes, snapshot = self._shapes()
-        plan = plan_query(complete, shapes, session)
-        if left is None:
-            return plan, snapshot
-        if not plan.names_snapshots:
+        complete = with_literals(text, args) if args else text
+        if complete is None:
             raise UnreadableError("it has parameters whose values cannot be written as literals")
-        return replace(plan.unfolded(), arguments=left), snapshot
+        shapes, snapshot = self._shapes()
+        return plan_query(complete, shapes, session), snapshot
 
     def _shapes(self) -> tuple[dict[str, TableShape], int]:
         """Return the current tables and the newest snapshot, from one read of the catalog."""
@@ -246,52 +224,39 @@ class AttachedStore(Sequence[str]):
         tables, snapshot = backend.tables()
         by_name = {table.name: table for table in tables}
         return {
-            view: TableShape(by_name[name].schema, by_name[name].primary_key[0], by_name[name].primary_key)
+            view: TableShape(by_name[name].schema, by_name[name].primary_key[0])
             for view, name in self._tables.items()
             if name in by_name
         }, snapshot
 
-    def _relations(self, plan: QueryPlan, snapshot: int) -> tuple[str, dict[str, DataFrame]]:
-        """Return the query over relations, and the relations by name; equal scans share one."""
-        unique = f"elasticscan_{uuid.uuid4().hex}"
-        names: dict[tuple[object, ...], str] = {}
-        made: dict[str, DataFrame] = {}
+    def _reads(self, plan: QueryPlan, snapshot: int) -> list[Read]:
+        """Return the reads of a plan, in its order; equal ones are one."""
+        unique, found = f"elasticscan_{uuid.uuid4().hex}", dict[tuple[object, ...], Read]()
+        reads = []
         for scan in plan.scans:
+            options = {URL: self._uri, "table": self._tables[scan.view], **scan.options(snapshot)}
+            parsed = parse_options(options)
             if scan.as_of is not None:
-                texts = {"store": self._uri, "table": self._tables[scan.view]}
-                check_snapshot(parse_options(texts | options_of(None, None, scan.as_of)))
+                check_snapshot(parsed)
+            read = found.get(tuple(options.items()))
+            if read is None:
+                few = read_few(parsed, scan.limit)
+                read = found[tuple(options.items())] = Read(f"{unique}_{len(found)}", options, few)
+            reads.append(read)
+        return reads
+
+    def _run_plan(self, plan: QueryPlan, snapshot: int) -> DataFrame:
+        """Run a query over the rows themselves where they are few, else over relations that tasks read."""
         reads = self._reads(plan, snapshot)
-        found = reads.of(plan)
-        for read in found:
-            if read.identity not in names:
-                name = names[read.identity] = f"{unique}_{len(names)}"
-                made[name] = self._relation(read, reads, snapshot)
-        places = [names[read.identity] for read in found]
-        return replace(plan, scans=tuple(read.scan for read in found)).rewritten(places), made
+        relations = {read.name: self._relation(read) for read in dict.fromkeys(reads)}
+        return self._run(_as_read(plan, reads).rewritten([read.name for read in reads]), relations)
 
-    def _reads(self, plan: QueryPlan, snapshot: int) -> Reads:
-        context = getattr(self._spark, "sparkContext", None)  # a Connect session has none
-        cores = None if context is None else int(context.defaultParallelism)
-        return Reads(self._uri, self._tables, plan.shapes, snapshot, cores)
-
-    def _relation(self, read: Read, reads: Reads, snapshot: int) -> DataFrame:
-        """Return the rows themselves if they are few, else a relation that tasks read."""
-        scan, table = read.scan, self._tables[read.scan.view]
+    def _relation(self, read: Read) -> DataFrame:
         if read.few is not None:
             return few_as_relation(self._spark, read.few)
-        if scan.aggregates is not None:
-            options = reads.options_of_fold(scan, scan.aggregates)
-            return self._spark.read.format(FORMAT).options(**options).load()
-        limit = scan.limit
-        if limit is None or (limit.order and not reads.are_first_kept(scan)):
-            return self._load(table, scan.columns, scan.filter, scan.as_of or snapshot)
-        relation = self._load(table, scan.columns, scan.filter, scan.as_of or snapshot, limit)
-        # Tasks that sort read everything; Spark would stop other tasks early.
-        return relation if limit.order else ending_by_itself(relation, limit.rows)
+        return self._spark.read.format(FORMAT).options(**read.options).load()
 
-    def _run(
-        self, text: str, relations: Mapping[str, DataFrame], arguments: Arguments | None = None
-    ) -> DataFrame:
+    def _run(self, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
         """Run a query over these relations.
 
         Spark gets them as arguments, under names for this query alone: a Connect session analyses a
@@ -301,19 +266,7 @@ class AttachedStore(Sequence[str]):
         for name in relations:
             text = text.replace(f"`{name}`", f"`{{{name}}}`")
         frames: dict[str, Any] = dict(relations)
-        return self._spark.sql(text, arguments, **frames)  # type: ignore[arg-type]
-
-    def _load(
-        self,
-        table: str,
-        columns: Sequence[str] | None,
-        condition: str | None,
-        snapshot: int | AsOf | None,
-        limit: RowLimit | None = None,
-    ) -> DataFrame:
-        most, order = (None, ()) if limit is None else (limit.rows, limit.order)
-        options = options_of(columns, condition, snapshot, most, order)
-        return self._spark.read.format(FORMAT).options(url=self._uri, table=table, **options).load()
+        return self._spark.sql(text, **frames)
 
     def _run_unchanged(
         self,
@@ -324,32 +277,63 @@ class AttachedStore(Sequence[str]):
         """Run the text in Spark over the newest rows of these views, or of all that it may mention."""
         words, (live, _) = text.lower(), self._shapes()
         mentioned = [view for view in live if (view.lower() in words if views is None else view in views)]
-        session = _session(self._spark)
-        found = insertions(text, {view: live[view].schema.names for view in mentioned}, session)
-
-        def target(view: str, names: Sequence[str]) -> DataFrame | None:
-            return self._target(view, live[view].schema, {session.folded(name) for name in names})
+        columns = {view: live[view].schema.names for view in mentioned}
+        found = insertion(text, columns)
 
         def run() -> DataFrame:
             self._views.make(mentioned)
-            with own_errors_raised(), into_some_columns(self._spark, text, args, found, target) as complete:
-                return self._spark.sql(complete, args)
+            with own_errors_raised():
+                if found is not None:
+                    return self._insert(found, live[found.view].schema, args)
+                return self._spark.sql(text, args)
 
-        if not found:
+        if found is None:
             return run()
-        rows, is_final = f"rows of table {found[0].view!r}", is_script(text)  # of which parts may be done
-        context = open_store(self._uri).context
-        return until_unchanged(context, run, rows, "repeat the INSERT", is_final=is_final)
+        context, rows = open_store(self._uri).context, f"rows of table {found.view!r}"
+        return until_unchanged(context, run, rows, "repeat the INSERT")
 
-    def _target(self, view: str, schema: pa.Schema, names: Collection[str]) -> DataFrame | None:
-        """Return some columns of a table as a target; None if they are all, or one is unknown."""
-        folded = _session(self._spark).folded
-        fields = [field for field in schema if folded(field.name) in names]
-        if len(fields) != len(names) or len(fields) == len(schema):
-            return None
-        options = {"url": self._uri, "table": self._tables[view], "partialUpdate": "true"}
-        reader = self._spark.read.format(FORMAT).schema(spark_schema(pa.schema(fields)))
-        return reader.options(**options).load()
+    def _insert(
+        self, found: Insertion, schema: pa.Schema, args: dict[str, Any] | list[Any] | None
+    ) -> DataFrame:
+        """Insert into some columns of a table."""
+        options = {URL: self._uri, "table": self._tables[found.view], "partialUpdate": "true"}
+        fields = pa.schema([schema.field(name) for name in found.columns])
+        target = self._spark.read.format(FORMAT).schema(spark_schema(fields)).options(**options).load()
+        name = f"elasticscan_{uuid.uuid4().hex}"
+        target.createOrReplaceTempView(name)
+        try:
+            return self._spark.sql(found.into(name), args)
+        finally:
+            self._spark.sql(f"DROP VIEW IF EXISTS {name}")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Read:
+    """The read of one reference or more.
+
+    Attributes:
+        name: of its relation.
+        options: of the source, for tasks.
+        few: its rows, if they were read already.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    few: FewRows | None
+
+
+def _as_read(plan: QueryPlan, reads: Sequence[Read]) -> QueryPlan:
+    """Return a plan in which the text says no more of what its reads did already."""
+    scans = [
+        replace(scan, ended=read.few is not None and _gives_the_answer(scan, read.few))
+        for scan, read in zip(plan.scans, reads, strict=True)
+    ]
+    return replace(plan, scans=tuple(scans))
+
+
+def _gives_the_answer(scan: TableScan, few: FewRows) -> bool:
+    """Return True if nothing is left to Spark of a query's order, or of its groups."""
+    return scan.tail is not None or (scan.aggregates is not None and scan.aggregates.are_whole(few.rows))
 
 
 def _shown(few: FewRows) -> str:
@@ -362,12 +346,15 @@ def _session(spark: SparkSession) -> Session:
     def setting(name: str, usual: str) -> str:
         return str(spark.conf.get(name, usual)).strip()
 
+    if setting(_CASE, "false").lower() == "true":
+        raise NotSupported(
+            f"{_CASE}=true is not supported in SQL over a store; set it to false", setting=_CASE
+        )
     unusual = [name for name, usual in _USUAL.items() if setting(name, usual).lower() != usual]
     zoned = setting("spark.sql.timestampType", "TIMESTAMP_LTZ").upper() == "TIMESTAMP_LTZ"
     return Session(
         # Spark always has a time zone, and `get` would refuse an empty default.
         utc=zoned and str(spark.conf.get("spark.sql.session.timeZone")).strip() in _UTC,
         ansi=setting("spark.sql.ansi.enabled", "true").lower() == "true",
-        case_sensitive=setting("spark.sql.caseSensitive", "false").lower() == "true",
         unusual=unusual[0] if unusual else None,
     )

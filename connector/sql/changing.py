@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
-from elasticscan.connector.sql.query import Session
+from elasticscan.connector.sql.joins import conjuncts
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, quoted, tokens_of
 from elasticscan.filters import STUMBLES, FilterSql
 
@@ -36,21 +36,18 @@ class Target:
     Attributes:
         view: its name in SQL.
         columns, key: its columns, and those of its primary key.
-        session: says which names are equal.
     """
 
     view: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    session: Session
 
     def column(self, parts: Sequence[str], alias: str) -> str:
         """Return the assigned column: `a`, or behind the table's name or alias."""
-        folded = self.session.folded
-        if len(parts) > 1 and (len(parts) > 2 or folded(parts[0]) != folded(alias)):
+        if len(parts) > 1 and (len(parts) > 2 or parts[0].lower() != alias.lower()):
             raise NotUnderstoodError(f"{'.'.join(parts)} is not a column; assign to whole columns")
         for name in self.columns:
-            if folded(name) == folded(parts[-1]):
+            if name.lower() == parts[-1].lower():
                 return name
         raise NotUnderstoodError(f"the table has no column {parts[-1]}; it has {', '.join(self.columns)}")
 
@@ -63,15 +60,11 @@ class RowChange:
         query: the columns to write and `ACTION`; rows in which that is null are not written.
         actions: the action of each number: `DELETE`, `UPDATE` or `INSERT`.
         set: the new values of an UPDATE as texts, by column.
-        inserts_absent: no row is inserted whose key the table may have.
-        alias: the name that qualifies columns of the table.
     """
 
     query: str
     actions: tuple[str, ...]
     set: Mapping[str, str] | None = None
-    inserts_absent: bool = True
-    alias: str = ""
 
 
 def read_change(statement: str, reader: StatementReader, target: Target) -> RowChange:
@@ -89,24 +82,24 @@ def _delete(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
     where = _where(reader)
     key = [_column(alias, name) for name in target.key]
-    return RowChange(_select([*key, f"0 AS {ACTION}"], target, alias, where), (DELETE,), alias=alias)
+    return RowChange(_select([*key, f"0 AS {ACTION}"], target, alias, where), (DELETE,))
 
 
 def _update(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
     reader.expect("SET")
-    new = _assignments(reader, target, alias, "WHERE", "FROM")
+    new = _assignments(reader, target, alias, "WHERE")
     _check_keys_stay(new, target, {})
     where = _where(reader)
     columns = [
         _as(_value(new[name]), name) if name in new else _column(alias, name) for name in target.columns
     ]
     query = _select([*columns, f"0 AS {ACTION}"], target, alias, where)
-    return RowChange(query, (UPDATE,), new, alias=alias)
+    return RowChange(query, (UPDATE,), new)
 
 
 def _where(reader: StatementReader) -> str | None:
-    return reader.until_last("LIMIT") if reader.takes("WHERE") else None
+    return reader.until() if reader.takes("WHERE") else None
 
 
 def _assignments(reader: StatementReader, target: Target, alias: str, *stops: str) -> dict[str, str]:
@@ -116,33 +109,20 @@ def _assignments(reader: StatementReader, target: Target, alias: str, *stops: st
         if name in new:
             raise NotUnderstoodError(f"column {name} is set twice")
         reader.expect("=")
-        at = reader.at
-        reader.until(",", *stops)
-        while reader.sees("FROM") and reader.follows("DISTINCT"):
-            reader.expect("FROM")
-            reader.until(",", *stops)
-        new[name] = reader.text_since(at)
+        new[name] = reader.until(",", *stops)
         if not reader.takes(","):
             return new
 
 
 def _check_keys_stay(new: Mapping[str, str], target: Target, equal: Mapping[str, str]) -> None:
     for name in target.key:
-        if name in new and _folded(new[name], target) != equal.get(name):
+        if name in new and _folded(new[name]) != equal.get(name):
             raise NotUnderstoodError(
                 f"column {name} belongs to the primary key; insert rows with new keys and delete the old rows"
             )
 
 
 # MERGE
-
-
-@dataclass(frozen=True, slots=True)
-class _MergeSource:
-    """The source of a MERGE: its text, and the name that qualifies its columns."""
-
-    text: str
-    alias: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,45 +156,46 @@ class _Clause:
 def _merge(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
     reader.expect("USING")
-    source = _source(reader)
+    source, source_alias = _source(reader)
     reader.expect("ON")
     on = reader.until("WHEN")
     clauses = []
     while reader.takes("WHEN"):
-        clauses.append(_clause(reader, target, alias, source.alias))
+        clauses.append(_clause(reader, target, alias, source_alias))
     if not clauses:
         raise reader.wrong("WHEN")
     equal, nothing_else = _equal_keys(on, target, alias)
     for clause in clauses:
         if clause.action == UPDATE:
             _check_keys_stay(clause.new, target, equal)
-    inserted = [clause.new for clause in clauses if clause.action == INSERT]
-    absent = nothing_else and all(
-        equal.get(name) == _folded(new.get(name, ""), target) for new in inserted for name in target.key
-    )
+        elif clause.action == INSERT:
+            keys = [_folded(clause.new.get(name, "")) == equal.get(name) for name in target.key]
+            if not (nothing_else and all(keys)):
+                raise NotUnderstoodError(
+                    "it might insert an existing key; compare the primary key, and nothing else, in ON"
+                )
     own = [clause.with_own_key(target) for clause in clauses]
-    query = _merge_query(target, alias, source, on, own)
-    actions = tuple(clause.action for clause in clauses)
-    return RowChange(query, actions, inserts_absent=absent or not inserted, alias=alias)
+    query = _merge_query(target, alias, (source, source_alias), on, own)
+    return RowChange(query, tuple(clause.action for clause in clauses))
 
 
-def _source(reader: StatementReader) -> _MergeSource:
-    start = reader.at
+def _source(reader: StatementReader) -> tuple[str, str]:
+    """Return the text of the source, and the name that qualifies its columns."""
+    start, alias = reader.at, None
     if reader.takes("("):
         reader.until(")")
         reader.expect(")")
-        alias = None
     else:
         alias = reader.name()[-1]
         reader.takes("FOR")
         if reader.takes_one(*_TIMES_PAST):
-            reader.number_or_string()
+            reader.value()
     alias = reader.alias(_NO_ALIAS) or alias
     if alias is None:
         raise reader.wrong("a name for the source")
     if reader.sees("("):
         reader.names()  # of its columns
-    return _MergeSource(reader.text_since(start), alias)
+    return reader.text_since(start), alias
 
 
 def _clause(reader: StatementReader, target: Target, alias: str, source: str) -> _Clause:
@@ -262,7 +243,7 @@ def _action(
 
 
 def _merge_query(
-    target: Target, alias: str, source: _MergeSource, on: str, clauses: Sequence[_Clause]
+    target: Target, alias: str, source: tuple[str, str], on: str, clauses: Sequence[_Clause]
 ) -> str:
     """Return the join, each of its rows with the number of the first clause that applies."""
     choice = " ".join(f"WHEN {clause.of} THEN {number}" for number, clause in enumerate(clauses))
@@ -279,7 +260,7 @@ def _merge_query(
         columns.append(
             f"CASE {ACTION} {' '.join(values)} END AS {quoted(name)}" if values else _as("NULL", name)
         )
-    joined = f"(SELECT *, TRUE AS {_SOURCE} FROM {source.text}\n) AS {quoted(source.alias)}"
+    joined = f"(SELECT *, TRUE AS {_SOURCE} FROM {source[0]}\n) AS {quoted(source[1])}"
     kind = {(False, False): "INNER", (True, False): "RIGHT", (False, True): "LEFT", (True, True): "FULL"}[
         any(not clause.joins_target for clause in clauses), any(not clause.joins_source for clause in clauses)
     ]
@@ -292,19 +273,20 @@ def _merge_query(
 def _equal_keys(on: str, target: Target, alias: str) -> tuple[dict[str, str], bool]:
     """Return the columns of the source that a condition compares with the primary key, folded, and
     whether it compares nothing else."""
-    equal, parts = {}, _folded(on, target).split(" and ")
+    try:
+        parts = list(conjuncts(parse_one(on, dialect=FilterSql)))
+    except (SqlglotError, RecursionError, *STUMBLES):
+        return {}, False
+    equal = {}
     for part in parts:
-        sides = part.split(" = ")
-        for one, other in (sides, sides[::-1]) if len(sides) == 2 else ():
+        sides = [part.this.unnest(), part.expression.unnest()] if isinstance(part, exp.EQ) else []
+        if not all(isinstance(side, exp.Column) for side in sides):
+            continue
+        for own, other in (sides, sides[::-1]) if sides else ():
             for name in target.key:
-                if one == _folded(f"{quoted(alias)}.{quoted(name)}", target) and _is_column(other):
-                    equal[name] = other
+                if (own.table.lower(), own.name.lower()) == (alias.lower(), name.lower()):
+                    equal[name] = _folded(other.sql(dialect=FilterSql))
     return equal, len(equal) == len(target.key) == len(parts)
-
-
-def _is_column(folded: str) -> bool:
-    words = folded.split(" ")
-    return len(words) in (1, 3) and words[1:2] in ([], ["."])
 
 
 # Texts
@@ -318,21 +300,20 @@ def _qualified(text: str, alias: str | None, target: Target) -> str:
         tree = parse_one(text, dialect=FilterSql)
     except (SqlglotError, RecursionError, *STUMBLES):
         return text
-    columns, places = {target.session.folded(name) for name in target.columns}, []
+    columns, places = {name.lower() for name in target.columns}, []
     for node in tree.find_all(exp.Column):
         at = node.this.meta.get("start")
         is_own = not node.table and not node.find_ancestor(exp.Query, exp.Lambda)
-        if is_own and target.session.folded(node.name) in columns and isinstance(at, int):
+        if is_own and node.name.lower() in columns and isinstance(at, int):
             places.append(at)
     for at in sorted(places, reverse=True):
         text = f"{text[:at]}{quoted(alias)}.{text[at:]}"
     return text
 
 
-def _folded(text: str, target: Target) -> str:
+def _folded(text: str) -> str:
     """Normalise a text for comparison: words and names without quotes, one space between them."""
-    fold = target.session.folded
-    words = (token.word if token.kind == "text" else fold(token.word) for token in tokens_of(text))
+    words = (token.word if token.kind == "text" else token.word.lower() for token in tokens_of(text))
     return " ".join(word.replace(" ", "\0") for word in words)
 
 

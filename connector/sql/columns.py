@@ -21,8 +21,6 @@ def needed_columns(
     query: Query, block: SelectBlock, reference: Reference, columns: Sequence[str]
 ) -> set[str] | None:
     """Return the columns of a reference that the query mentions; None when it may need every one."""
-    if reference in block.whole or block.natural:
-        return None
     region: exp.Expr = block.select
     # An ORDER BY behind a parenthesised SELECT can still name the columns inside the parentheses.
     while isinstance(region.parent, exp.Subquery):
@@ -40,10 +38,6 @@ def needed_columns(
         elif isinstance(node, exp.Identifier) and not _defines(node):
             names.add(node.name.lower())
     return {column for column in columns if column.lower() in names}
-
-
-def why_all(block: SelectBlock, reference: Reference) -> str:
-    return block.whole.get(reference) or ("NATURAL JOIN" if block.natural else "*")
 
 
 def _defines(name: exp.Identifier) -> bool:

@@ -95,31 +95,16 @@ def push_conditions(
     return pushed
 
 
-def owners_of(
-    column: exp.Column,
-    query: Query,
-    block: SelectBlock,
-    condition: Condition,
-    schemas: Mapping[str, pa.Schema],
-    session: Session,
-) -> list[Reference]:
-    """Return the references that may have a column of a condition; it is certain if that is one."""
-    return _PushdownRules(query, block, condition, schemas, session).owners(column)
-
-
 def _combine(parts: Sequence[Predicate], schema: pa.Schema) -> tuple[str | None, bool]:
-    """One filter of all of them, or of as many as a filter can hold; and whether it is all."""
-    pushed = list(parts)
-    while pushed:
-        whole = pushed[0] if len(pushed) == 1 else Predicate(And(tuple(part.condition for part in pushed)))
-        text = str(whole)
-        try:
-            Predicate.parse(text, schema)
-        except FilterError:
-            pushed.pop(max(range(len(pushed)), key=lambda at: len(str(pushed[at]))))
-        else:
-            return text, len(pushed) == len(parts)
-    return None, not parts
+    """One filter of all conditions, None if it is too long for one; and whether it is all of them."""
+    if not parts:
+        return None, True
+    text = str(parts[0] if len(parts) == 1 else Predicate(And(tuple(part.condition for part in parts))))
+    try:
+        Predicate.parse(text, schema)
+    except FilterError:
+        return None, False
+    return text, True
 
 
 def _show(node: exp.Expr) -> str:
@@ -142,7 +127,7 @@ class _PushdownRules:
 
     def mentioned(self) -> list[Reference]:
         """Return the references that the condition seems to mention; only shown to people."""
-        owners = [self.owners(column) for column in self.condition.node.find_all(exp.Column)]
+        owners = [self._owners(column) for column in self.condition.node.find_all(exp.Column)]
         return [
             reference for reference in self.condition.visible if any(reference in group for group in owners)
         ]
@@ -157,16 +142,10 @@ class _PushdownRules:
         if node.find(exp.Query) is not None:
             raise _StaysError("it holds a sub-query")
         reference = self._only_reference(list(node.find_all(exp.Column)))
-        if reference in self.block.unfiltered:
-            raise _StaysError(self.block.unfiltered[reference])
         predicate = self._predicate(node, self.schemas[reference.table])
         self._check(predicate.condition)
-        if reference in self.condition.free:
-            return reference, predicate
-        if reference not in self.condition.filled:
-            raise _StaysError("an outer join keeps rows for which it is not true")
-        if not _fails_for_nulls(predicate, self.schemas[reference.table]):
-            raise _StaysError("it may be true for rows that an outer join fills with nulls")
+        if reference not in self.condition.free:
+            raise _StaysError("an outer join gives rows for which it is not true, or fills them with nulls")
         return reference, predicate
 
     # ------------------------------------------------------------------ whose columns these are
@@ -176,7 +155,7 @@ class _PushdownRules:
             raise _StaysError("it names no column")
         owners = set()
         for column in columns:
-            candidates = self.owners(column)
+            candidates = self._owners(column)
             if len(candidates) != 1:
                 where = "more than one table" if candidates else "no single table that it could be handed to"
                 raise _StaysError(f"{_show(column)} is a column of {where}")
@@ -185,7 +164,7 @@ class _PushdownRules:
             raise _StaysError("it compares tables with each other")
         return owners.pop()
 
-    def owners(self, column: exp.Column) -> list[Reference]:
+    def _owners(self, column: exp.Column) -> list[Reference]:
         """Return the references that have the column. With several, Spark fails: the name is ambiguous."""
         parts = [part.name for part in column.parts]
         if len(parts) > 1:
@@ -194,25 +173,17 @@ class _PushdownRules:
             # Else `a.b` is field b of a struct column a, unless a may be the name of a table here.
             if parts[0].lower() in self.query.qualifiers:
                 return []
-        if self.block.natural:
-            return []
-        unqualified = [reference for reference in self.condition.visible if self._has(reference, parts[0])]
+        # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value of the
+        # other one, but there the left side is not `free`.
         merged = [right for name, right in self.block.merged if name == parts[0].lower()]
-        if merged:
-            # Of the columns that USING makes one, the left one stays. A RIGHT or FULL join takes the value
-            # of the other one, but there the left side is not `free`.
-            unqualified = [
-                reference
-                for reference in unqualified
-                if reference in self.condition.free and not any(reference in right for right in merged)
-            ]
-        return unqualified
+        return [
+            reference
+            for reference in self.condition.visible
+            if self._has(reference, parts[0]) and not any(reference in right for right in merged)
+        ]
 
     def _has(self, reference: Reference, name: str) -> bool:
-        return any(self._same(name, column) for column in self.schemas[reference.table].names)
-
-    def _same(self, left: str, right: str) -> bool:
-        return self.session.folded(left) == self.session.folded(right)
+        return name.lower() in {column.lower() for column in self.schemas[reference.table].names}
 
     def _owners_by_alias(self, column: exp.Column) -> list[Reference]:
         """Return the references by whose alias the column is qualified."""
@@ -220,7 +191,7 @@ class _PushdownRules:
         return [
             reference
             for reference in self.condition.visible
-            if rest and self._same(alias, reference.alias) and self._has(reference, rest[0])
+            if rest and alias.lower() == reference.alias.lower() and self._has(reference, rest[0])
         ]
 
     # --------------------------------------------------------------------- the condition itself
@@ -230,8 +201,6 @@ class _PushdownRules:
         for column in list(bare.find_all(exp.Column)):
             if self._owners_by_alias(column):
                 column.set(next(key for key in ("catalog", "db", "table") if column.args.get(key)), None)
-            if self.session.case_sensitive and (len(column.parts) > 1 or isinstance(column.parent, exp.Dot)):
-                raise _StaysError("fields of structs are looked up by case in this session")
         if not self.session.ansi and bare.find(exp.Cast) is not None:
             raise _StaysError(_NOT_ANSI)
         text = bare.sql(dialect=FilterSql, comments=False)
@@ -303,14 +272,3 @@ def _without_notes(node: exp.Expr) -> exp.Expr:
     return node.copy().transform(
         lambda inner: exp.Cast(this=inner.this, to=inner.args["to"]) if isinstance(inner, exp.Cast) else inner
     )
-
-
-def _fails_for_nulls(predicate: Predicate, schema: pa.Schema) -> bool:
-    """Return True if a condition is false or unknown for the row that an outer join fills in."""
-    fields = [field.with_nullable(True) for field in schema if field.name in predicate.columns]
-    arrays = [pa.nulls(1, field.type) for field in fields]
-    try:
-        (true,) = predicate.mask(pa.record_batch(arrays, schema=pa.schema(fields))).to_pylist()
-    except FilterError:
-        return False
-    return true is not True

@@ -11,13 +11,13 @@ def explain_plan(
     plan: QueryPlan,
     snapshot: int,
     totals: Mapping[str, int],
-    read_here: Sequence[str | None],
+    reads: Sequence[str | None],
 ) -> str:
     """Return the scans of a plan and the query that Spark runs.
 
     Args:
         totals: each view's number of columns.
-        read_here: for each scan what is read alongside the driver; None for one that tasks make.
+        reads: for each scan what is read alongside the driver; None for one that tasks make.
     """
     if not plan.scans:
         return left_alone(plan.text, "it reads no table of the store")
@@ -25,7 +25,7 @@ def explain_plan(
     parts = [f"snapshot {snapshot}"]
     parts += [
         _scan(name, scan, totals[scan.view], rows)
-        for name, scan, rows in zip(names, plan.scans, read_here, strict=True)
+        for name, scan, rows in zip(names, plan.scans, reads, strict=True)
     ]
     return "\n\n".join([*parts, plan.rewritten(names).strip()])
 
@@ -43,8 +43,6 @@ def _scan(name: str, scan: TableScan, total: int, read_here: str | None) -> str:
     else:
         lines.append(f"  columns  {', '.join(scan.columns)} ({len(scan.columns)} of {total})")
     lines.append(f"  filter   {scan.filter or 'none'}")
-    if scan.keys is not None:
-        lines.append(f"  keys     {scan.keys}")
     if scan.limit is not None:
         order = f" in the order of {', '.join(scan.limit.order)}" if scan.limit.order else ""
         lines.append(f"  limit    {scan.limit.rows:,}{order}")

@@ -7,14 +7,15 @@ so a table may give more rows; it must never give fewer. What is not certain is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from sqlglot import TokenType, exp
 
 from elasticscan.connector.sql.joins import SelectBlock
-from elasticscan.connector.sql.query import Query, Reference, Session
-from elasticscan.filters import FilterSql
+from elasticscan.connector.sql.query import Query, Reference
+from elasticscan.store import MOST_FIRST, can_be_sorted
 
 _SELECT_PARTS = frozenset({"with_", "expressions", "from_", "where", "order", "limit", "offset"})
 TABLE_PARTS = frozenset({"this", "alias"})
@@ -40,18 +41,13 @@ class RowLimit:
     order: tuple[str, ...] = ()
 
 
-def row_limit(
-    block: SelectBlock, reference: Reference, session: Session, columns: Mapping[str, str]
-) -> RowLimit | None:
+def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> RowLimit | None:
     """Return the rows of a reference that suffice for its SELECT; None where it may need all.
 
     It is for its callers to see that all conditions of the SELECT are tested where the table is read.
-
-    Args:
-        columns: the table's columns, as the table spells them, by their folded names.
     """
     select = block.select
-    if not reads_alone(select, reference, _SELECT_PARTS) or reference in block.unfiltered:
+    if not reads_alone(select, reference, _SELECT_PARTS):
         return None
     if not all(isinstance(node, PLAIN_NODES) for shown in select.expressions for node in shown.walk()):
         return None
@@ -62,9 +58,11 @@ def row_limit(
     rows, order = counts[0] + counts[1], select.args.get("order")
     if order is None:
         return RowLimit(rows)
-    terms = [_term(node, select, reference, session, columns) for node in order.expressions]
+    columns = {name.lower(): name for name in schema.names}
+    terms = [_term(node, select, reference, columns) for node in order.expressions]
     names = tuple(term for term in terms if term is not None)
-    return RowLimit(rows, names) if len(names) == len(terms) else None
+    certain = len(names) == len(terms) and rows <= MOST_FIRST
+    return RowLimit(rows, names) if certain and _can_be_kept(names, schema) else None
 
 
 def ordered_tail(query: Query, select: exp.Select) -> tuple[int, int] | None:
@@ -74,7 +72,7 @@ def ordered_tail(query: Query, select: exp.Select) -> tuple[int, int] | None:
     """
     if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
         return None
-    tokens = list(FilterSql().tokenize(query.text))
+    tokens = list(query.tokens)
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     depth, end = 0, tokens[-1].end + 1
@@ -102,6 +100,13 @@ def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[
     )
 
 
+def _can_be_kept(terms: Sequence[str], schema: pa.Schema) -> bool:
+    """Return True if tasks can keep the first rows of an order, which an option names."""
+    listed = all(term == term.strip() and "," not in term for term in terms)
+    once = len({term.lower() for term in terms}) == len(terms)
+    return listed and once and can_be_sorted(terms, schema)
+
+
 def _count(clause: exp.Expr | None) -> int | None:
     """Return the number of a LIMIT or an OFFSET that is written as one."""
     if clause is None or any(value for name, value in clause.args.items() if name != "expression"):
@@ -115,7 +120,6 @@ def _term(
     node: exp.Expr,
     select: exp.Select,
     reference: Reference,
-    session: Session,
     columns: Mapping[str, str],
 ) -> str | None:
     """Return an ORDER BY term that is a column of the table, with Spark's default place of nulls."""
@@ -125,25 +129,25 @@ def _term(
     descending = bool(node.args.get("desc"))
     if bool(node.args.get("nulls_first")) == descending or node.args.get("with_fill"):
         return None
-    if not is_of(node.this, reference, session):
+    if not is_of(node.this, reference):
         return None
     # A name that the SELECT gives to something else hides the table's column of that name.
-    if not all(_leaves_name(shown, name, reference, session) for shown in select.expressions):
+    if not all(_leaves_name(shown, name, reference) for shown in select.expressions):
         return None
-    column = columns.get(session.folded(name))
+    column = columns.get(name.lower())
     if column is None or not descending:
         return column
-    return None if session.folded(f"{column} DESC") in columns else f"{column} DESC"
+    return None if f"{column} DESC".lower() in columns else f"{column} DESC"
 
 
-def is_of(column: exp.Column, reference: Reference, session: Session) -> bool:
+def is_of(column: exp.Column, reference: Reference) -> bool:
     """Return True if a column is unqualified or qualified by the alias, and no field of a struct."""
-    qualifiers = [session.folded(part.name) for part in column.parts[:-1]]
-    return qualifiers in ([], [session.folded(reference.alias)])
+    qualifiers = [part.name.lower() for part in column.parts[:-1]]
+    return qualifiers in ([], [reference.alias.lower()])
 
 
-def _leaves_name(shown: exp.Expr, name: str, reference: Reference, session: Session) -> bool:
+def _leaves_name(shown: exp.Expr, name: str, reference: Reference) -> bool:
     """Return True if what a SELECT shows certainly gives the name to nothing but the table's column."""
     if isinstance(shown, exp.Alias):
-        return session.folded(shown.alias) != session.folded(name)
-    return isinstance(shown, exp.Star) or (isinstance(shown, exp.Column) and is_of(shown, reference, session))
+        return shown.alias.lower() != name.lower()
+    return isinstance(shown, exp.Star) or (isinstance(shown, exp.Column) and is_of(shown, reference))

@@ -1,23 +1,16 @@
-"""Statements about a table as a whole: history, maintenance, restore and schema changes."""
+"""Statements that empty a table or change its schema."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from elasticscan.connector.sql.creating import COMPRESSION, columns_of, properties_of
-from elasticscan.connector.sql.describing import DESCRIPTIONS
 from elasticscan.connector.sql.statements import Statement
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader
-from elasticscan.store import Action, Store, Table
-
-HISTORY = (
-    "version BIGINT, timestamp TIMESTAMP, operation STRING, rows BIGINT, bytes BIGINT, "
-    "userMetadata MAP<STRING, STRING>"
-)
+from elasticscan.store import Store, Table
 
 
 def maintain(spark: SparkSession, store: Store, table: str, statement: Statement) -> DataFrame:
@@ -27,53 +20,6 @@ def maintain(spark: SparkSession, store: Store, table: str, statement: Statement
         NotUnderstoodError: the statement has clauses that are not supported; nothing was done.
     """
     return _STATEMENTS[statement.kind](spark, store, store.table(table), statement.reader)
-
-
-def _history(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    limit = reader.number() if reader.takes("LIMIT") else None
-    reader.expect_end()
-    rows = [
-        (
-            commit.number,
-            datetime.fromtimestamp(commit.created_at, UTC),
-            commit.kind,
-            commit.rows,
-            commit.bytes,
-            dict(commit.user_metadata),
-        )
-        for commit in reversed(table.history(limit))
-    ]
-    return spark.createDataFrame(rows, HISTORY)
-
-
-def _optimize(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    reader.expect_end()
-    return spark.createDataFrame([(table.compact(),)], "fragments_removed BIGINT")
-
-
-def _vacuum(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    """Remove all unreferenced files of the store, whatever their table."""
-    dry_run = reader.takes("DRY", "RUN")
-    reader.expect_end()
-    collected = store.collect_garbage(dry_run=dry_run)
-    removed = collected.count(Action.DELETE, Action.TRASH)
-    return spark.createDataFrame([(removed,)], "files_removed BIGINT")
-
-
-def _restore(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
-    to: int | str | datetime
-    if reader.takes("TO", "TIMESTAMP", "AS", "OF"):
-        try:
-            to = datetime.fromisoformat(reader.string())
-            to = to if to.utcoffset() is not None else to.replace(tzinfo=UTC)
-        except ValueError as error:
-            raise NotUnderstoodError(f"a time is written as '2026-01-31 12:00:00' in UTC: {error}") from None
-    elif reader.takes("TO", "VERSION", "AS", "OF"):
-        to = reader.number_or_string()
-    else:
-        raise reader.wrong("TO VERSION AS OF or TO TIMESTAMP AS OF")
-    reader.expect_end()
-    return spark.createDataFrame([(int(table.restore(to)),)], "version BIGINT")
 
 
 def _truncate(spark: SparkSession, store: Store, table: Table, reader: StatementReader) -> DataFrame:
@@ -128,11 +74,6 @@ def nothing(spark: SparkSession) -> DataFrame:
 
 
 _STATEMENTS: Mapping[str, Callable[[SparkSession, Store, Table, StatementReader], DataFrame]] = {
-    **DESCRIPTIONS,
     "ALTER TABLE": _alter,
-    "DESCRIBE HISTORY": _history,
-    "OPTIMIZE": _optimize,
-    "RESTORE TABLE": _restore,
     "TRUNCATE TABLE": _truncate,
-    "VACUUM": _vacuum,
 }

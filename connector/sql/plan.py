@@ -14,25 +14,23 @@ in that order: there these words go, and with them a sort.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 from sqlglot.errors import SqlglotError
 
 from elasticscan.connector.sql.aggregates import (
     Edit,
+    NotFoldedError,
     SourceAggregates,
     is_aggregated,
     source_aggregates,
 )
-from elasticscan.connector.sql.columns import needed_columns, why_all
-from elasticscan.connector.sql.computed import NotFoldedError
+from elasticscan.connector.sql.columns import needed_columns
 from elasticscan.connector.sql.conditions import push_conditions
 from elasticscan.connector.sql.joins import SelectBlock, blocks_of
 from elasticscan.connector.sql.limits import RowLimit, ordered_tail, row_limit
-from elasticscan.connector.sql.parameters import Arguments
 from elasticscan.connector.sql.query import AsOf, Query, Reference, Session, UnreadableError, read_query
-from elasticscan.connector.sql.semi_joins import key_joins
 from elasticscan.connector.sql.tokens import quoted
 
 
@@ -42,7 +40,6 @@ class TableShape:
 
     schema: pa.Schema
     key: str
-    primary_key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,6 @@ class TableScan:
         stayed: (condition, why) of conditions that Spark alone tests, and of aggregates that it computes.
         complete: true if `filter` is all that the SELECT requires of a row.
         as_of: the snapshot that the query names; None for the newest.
-        keys: for `explain`: the table whose keys its rows must have, if they are handed over.
         tail: where the query's last words stand, ORDER BY … LIMIT n, if the rows of `limit` are its answer.
         ended: true if the relation gives these rows, in that order, so that the last words can go; or each
             group once, so that nothing is left to add up.
@@ -76,58 +72,36 @@ class TableScan:
     stayed: tuple[tuple[str, str], ...]
     complete: bool
     as_of: AsOf | None
-    keys: str | None = None
     tail: tuple[int, int] | None = None
     ended: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedJoin:
-    """A scan needs only rows whose `column` is one of the values that another one gives for `key`.
-
-    Attributes:
-        needed, given: places of the scans in their plan.
-        by_key: true if the column is the whole primary key of the rows that are needed.
-        begins_key: true if it is the first of several columns of that.
-    """
-
-    needed: int
-    column: str
-    given: int
-    key: str
-    by_key: bool
-    begins_key: bool = False
+    def options(self, newest: int) -> dict[str, str]:
+        """Return the options of a read by tasks, each of which gives the first rows of a limit; of the newest
+        snapshot, unless the query names another."""
+        by_time = self.as_of is not None and self.as_of.is_time
+        folded = self.aggregates is not None
+        order = () if self.limit is None else self.limit.order
+        choices = {
+            "columns": None if folded or self.columns is None else ",".join(self.columns),
+            "filter": self.filter,
+            "timestampAsOf" if by_time else "versionAsOf": str(newest)
+            if self.as_of is None
+            else self.as_of.text,
+            "maxRowsPerTask": None if self.limit is None else str(self.limit.rows),
+            "taskOrder": ",".join(order) or None,
+            "partialAggregates": None if self.aggregates is None else self.aggregates.partial.text(),
+        }
+        return {name: value for name, value in choices.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query, what each reference reads, in the order of the text, and the tables it was planned for.
-
-    `arguments` are of parameters that the text still has.
-    """
+    """A query, what each reference reads, in the order of the text, and the tables it was planned for."""
 
     text: str
     scans: tuple[TableScan, ...]
     _references: tuple[Reference, ...]
     shapes: Mapping[str, TableShape]
-    joins: tuple[PlannedJoin, ...] = ()
-    arguments: Arguments | None = None
-
-    @property
-    def names_snapshots(self) -> bool:
-        """Return True if some table is read as of another snapshot than the newest."""
-        return any(scan.as_of is not None for scan in self.scans)
-
-    def unfolded(self, *, whole: bool = False) -> QueryPlan:
-        """Return the same query over rows alone, so that nothing of its text goes but names of tables.
-
-        Args:
-            whole: over all rows and columns, which is what Spark's errors are about.
-        """
-        scans = [replace(scan, limit=None, aggregates=None, tail=None) for scan in self.scans]
-        if whole:
-            scans = [replace(scan, columns=None, filter=None) for scan in scans]
-        return replace(self, scans=tuple(scans), joins=())
 
     def rewritten(self, names: Sequence[str]) -> str:
         """Return the query over relations of these names, one for each scan; some have partial rows."""
@@ -164,23 +138,10 @@ def plan_query(text: str, tables: Mapping[str, TableShape], session: Session) ->
         scans = {}
         for block in blocks:
             scans.update(_scans(query, block, tables, session))
-        joins = key_joins(query, blocks, {name: table.schema for name, table in tables.items()}, session)
     except (SqlglotError, RecursionError):
         raise UnreadableError("it is nested too deeply") from None
-    places = {reference: place for place, reference in enumerate(query.references)}
-    planned = tuple(
-        PlannedJoin(
-            places[join.needed],
-            join.column,
-            places[join.given],
-            join.key,
-            tables[join.needed.table].primary_key == (join.column,),
-            len(key := tables[join.needed.table].primary_key) > 1 and key[0] == join.column,
-        )
-        for join in joins
-    )
     ordered = tuple(scans[reference] for reference in query.references)
-    return QueryPlan(text, ordered, query.references, tables, planned)
+    return QueryPlan(text, ordered, query.references, tables)
 
 
 def _scans(
@@ -202,8 +163,7 @@ def _scans(
             except NotFoldedError as error:
                 stayed = (*stayed, ("aggregates", str(error)))
         if pushed.complete:
-            names = {session.folded(name): name for name in schemas[reference.table].names}
-            limit = row_limit(block, reference, session, names)
+            limit = row_limit(block, reference, schemas[reference.table])
             tail = None if limit is None else ordered_tail(query, block.select)
         scans[reference] = TableScan(
             reference.table,
@@ -230,7 +190,7 @@ def _columns(
         return None, "names that a list cannot hold"
     needed = needed_columns(query, block, reference, names)
     if needed is None:
-        return None, why_all(block, reference)
+        return None, "*"
     if len(needed) == len(names):
         return None, "all are used"
     # Rows are counted by some column.

@@ -40,17 +40,12 @@ class Session:
     Attributes:
         utc: the time zone is UTC, and TIMESTAMP means with a zone.
         ansi: casts and comparisons follow the ANSI rules.
-        case_sensitive: names that differ in case alone are different.
         unusual: a setting under which Spark reads text in a way that is not followed here.
     """
 
     utc: bool = True
     ansi: bool = True
-    case_sensitive: bool = False
     unusual: str | None = None
-
-    def folded(self, name: str) -> str:
-        return name if self.case_sensitive else name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +84,7 @@ class Query:
 
     Attributes:
         text: as given.
+        tokens: its words.
         tree: its syntax tree.
         references: every reference of a table of the store, in the order of the text.
         words: words of the text, in lower case, that the tree does not know as names. A column may
@@ -97,6 +93,7 @@ class Query:
     """
 
     text: str
+    tokens: tuple[Token, ...]
     tree: exp.Expr
     references: tuple[Reference, ...]
     words: frozenset[str]
@@ -115,7 +112,7 @@ def read_query(text: str, views: Iterable[str], session: Session) -> Query:
     nodes = list(tree.walk())
     references = _references(text, nodes, tokens, tuple(views), session)
     names = {node.name.lower() for node in nodes if isinstance(node, exp.Identifier)}
-    return Query(text, tree, references, _words(tokens) - names, _qualifiers(nodes))
+    return Query(text, tuple(tokens), tree, references, _words(tokens) - names, _qualifiers(nodes))
 
 
 def _first_line(error: Exception) -> str:
@@ -165,16 +162,16 @@ def _references(
 ) -> tuple[Reference, ...]:
     by_name: dict[str, list[str]] = {}
     for view in views:
-        by_name.setdefault(session.folded(view), []).append(view)
+        by_name.setdefault(view.lower(), []).append(view)
     after = {token.start: place for place, token in enumerate(tokens)}
     references = []
     for node in nodes:
         if not isinstance(node, exp.Table) or node.find_ancestor(exp.Hint):
             continue
-        meant = by_name.get(session.folded(node.name))
+        meant = by_name.get(node.name.lower())
         if meant is None or (node.db and node.db.lower() not in _VIEW_SCHEMAS):
             continue
-        if not node.db and _is_cte(node, session):
+        if not node.db and _is_cte(node):
             continue
         if node.db or len(meant) > 1 or not isinstance(node.this, exp.Identifier):
             raise UnreadableError(f"{node.name} is named in a way that may mean something else")
@@ -183,7 +180,7 @@ def _references(
         if as_of is not None:
             at = _behind_as_of(tokens, at)
             end = tokens[at].end + 1
-        alias_at = None if node.alias else _alias_place(tokens, at)
+        alias_at = None if node.alias else tokens[at].end + 1
         references.append(Reference(meant[0], node.alias_or_name, node, start, end, alias_at, as_of))
     return tuple(sorted(references, key=lambda reference: reference.start))
 
@@ -223,28 +220,9 @@ def _behind_as_of(tokens: Sequence[Token], at: int) -> int:
     return at + 3
 
 
-def _alias_place(tokens: Sequence[Token], at: int) -> int:
-    """Return where an alias goes: behind the name, and behind a sample of the table."""
-    at += 1
-    for word in ("TABLESAMPLE", "REPEATABLE"):
-        if at < len(tokens) and tokens[at].text.upper() == word:
-            at = _behind_parentheses(tokens, at + 1)
-    return tokens[at - 1].end + 1
-
-
-def _behind_parentheses(tokens: Sequence[Token], at: int) -> int:
-    depth = 0
-    for place in range(at, len(tokens)):
-        kind = tokens[place].token_type
-        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
-        if depth == 0:
-            return place + 1
-    raise UnreadableError("a parenthesis is missing")
-
-
-def _is_cte(node: exp.Table, session: Session) -> bool:
+def _is_cte(node: exp.Table) -> bool:
     """Return True if a name means a common table expression, which hides a table of that name."""
-    sought = session.folded(node.name)
+    sought = node.name.lower()
     inner: exp.Expr = node
     outer = node.parent
     while outer is not None:
@@ -252,11 +230,11 @@ def _is_cte(node: exp.Table, session: Session) -> bool:
         if isinstance(outer, exp.With):
             place = next(i for i, cte in enumerate(outer.expressions) if cte is inner)
             visible = outer.expressions[:place]
-            if outer.recursive and session.folded(inner.alias) == sought:
+            if outer.recursive and inner.alias.lower() == sought:
                 raise UnreadableError(f"{node.name} may mean the table or the recursion")
         elif (clause := outer.args.get("with_")) is not None and clause is not inner:
             visible = clause.expressions
-        if any(session.folded(cte.alias) == sought for cte in visible):
+        if any(cte.alias.lower() == sought for cte in visible):
             return True
         inner, outer = outer, outer.parent
     return False

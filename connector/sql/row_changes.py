@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -31,68 +30,34 @@ from pyspark.sql.types import (
 )
 
 from elasticscan.base import errors
-from elasticscan.base.errors import (
-    AlreadyExists,
-    FilterError,
-    NotFound,
-    SchemaMismatch,
-)
+from elasticscan.base.errors import FilterError, NotFound, SchemaMismatch
 from elasticscan.connector.conversion import spark_type
 from elasticscan.connector.sql.changing import ACTION, DELETE, INSERT, OWN, UPDATE, RowChange
 from elasticscan.connector.sql.plan import QueryPlan
 from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import quoted
 from elasticscan.filters import parse_value
-from elasticscan.store import Store, delete_rows, until_unchanged, update_rows
+from elasticscan.metadata import TableInfo
+from elasticscan.store import Store, delete_rows, update_rows
 
 _OWN_ERROR = re.compile(r"elasticscan\.base\.errors\.(?P<kind>\w+): \[ES_\w+\] (?P<message>.*)")
 _DELETES = f"{OWN}deletes"
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 
 
-@dataclass(frozen=True, slots=True)
-class Queries:
-    """Ways to run queries over the store.
-
-    Attributes:
-        plan: what a query reads, and the newest snapshot.
-        run: a planned query at a snapshot.
-        session: the settings of the session.
-        uri: the store's, as it was given: `env:NAME` keeps a password out of Spark's plans.
-    """
-
-    plan: Callable[[str], tuple[QueryPlan, int]]
-    run: Callable[[QueryPlan, int], DataFrame]
-    session: Session
-    uri: str
-
-
-def change_rows(store: Store, table: str, kind: str, change: RowChange, queries: Queries) -> Counter[str]:
-    """Carry out a statement and return how many rows were deleted, updated and inserted.
-
-    Raises:
-        UnreadableError: its query cannot be analysed with certainty; nothing was done.
-        InvalidKey: a key would be written twice, or is null.
-        AlreadyExists: it would insert keys that exist.
-        WriteConflict: some of its rows changed at each attempt.
-    """
-    plan, _ = queries.plan(change.query)
-    if kind != "MERGE" and len(plan.scans) == 1 and plan.scans[0].complete:
-        selection = store.backend.selection(table, plan.scans[0].filter, {"statement": kind})
-        if change.set is None:
-            return Counter({DELETE: delete_rows(selection).rows})
-        schema = store.table(table).schema
-        if queries.session.utc and queries.session.ansi and _are_stored(change.set, schema):
-            try:
-                return Counter({UPDATE: update_rows(selection, change.set).rows})
-            except (FilterError, NotFound):
-                pass  # such as a function that only Spark has
-
-    def attempt() -> Counter[str]:
-        with own_errors_raised():
-            return _write(store, table, kind, change, queries)
-
-    return until_unchanged(store.context, attempt, f"rows of table {table!r}", f"repeat the {kind}")
+def changed_in_store(
+    store: Store, table: str, kind: str, change: RowChange, plan: QueryPlan, session: Session
+) -> Counter[str] | None:
+    """Carry out a DELETE or UPDATE that the store can evaluate; return how many rows changed, else None."""
+    if kind == "MERGE" or len(plan.scans) != 1 or not plan.scans[0].complete:
+        return None
+    selection = store.backend.selection(table, plan.scans[0].filter, {"statement": kind})
+    if change.set is None:
+        return Counter({DELETE: delete_rows(selection).rows})
+    if session.utc and session.ansi and _are_stored(change.set, store.table(table).schema):
+        with suppress(FilterError, NotFound):  # such as a function that only Spark has
+            return Counter({UPDATE: update_rows(selection, change.set).rows})
+    return None
 
 
 @contextmanager
@@ -116,18 +81,27 @@ def change_counts(spark: SparkSession, kind: str, done: Counter[str]) -> DataFra
     return spark.createDataFrame([tuple(counts.values())], ", ".join(f"{name} BIGINT" for name in counts))
 
 
-def _write(store: Store, table: str, kind: str, change: RowChange, queries: Queries) -> Counter[str]:
-    plan, snapshot = queries.plan(change.query)
-    rows = queries.run(plan, snapshot).where(col(ACTION).isNotNull())
-    definition = store.table(table).definition
-    types = {field.name: field.type for field in definition.schema}
+def write_changes(
+    rows: DataFrame, uri: str, table: TableInfo, kind: str, change: RowChange, snapshot: int, ansi: bool
+) -> Counter[str]:
+    """Write the rows of a statement's query, and return how many were deleted, updated and inserted.
+
+    Args:
+        uri: the store's, as it was given: `env:NAME` keeps a password out of Spark's plans.
+        snapshot: of the query.
+        ansi: the session follows the ANSI rules.
+
+    Raises:
+        InvalidKey: a key would be written twice, or is null.
+        RowsChanged: some of its rows were written since the snapshot.
+    """
+    rows = rows.where(col(ACTION).isNotNull())
+    types = {field.name: field.type for field in table.schema}
     columns = [
-        _stored(field, types[field.name], field.name in definition.primary_key, table, queries.session)
+        _stored(field, types[field.name], field.name in table.primary_key, table.name, ansi)
         for field in rows.schema
         if field.name != ACTION
     ]
-    if not change.inserts_absent:
-        _check_absent(rows, table, definition.primary_key, change, plan, queries)
     counts, names = Observation(), [f"n{number}" for number in range(len(change.actions))]
     counted = rows.observe(
         counts, *(count_if(col(ACTION) == number).alias(name) for number, name in enumerate(names))
@@ -138,21 +112,21 @@ def _write(store: Store, table: str, kind: str, change: RowChange, queries: Quer
         columns.append(col(ACTION).isin(deletes).alias(_DELETES))
         options["deleteColumn"] = _DELETES
     written = counted.select(*columns).write.format("elasticscan").mode("append")
-    written.options(url=queries.uri, table=table, **options).save()
+    written.options(url=uri, table=table.name, **options).save()
     done: Counter[str] = Counter()
     for action, name in zip(change.actions, names, strict=True):
         done[action] += counts.get[name]
     return done
 
 
-def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, session: Session) -> Column:
+def _stored(field: StructField, stored: pa.DataType, is_key: bool, table: str, ansi: bool) -> Column:
     """Cast a column of the rows to the table's type, where Spark would store it. No fraction is cut off, no
     key becomes the key of another row, and no field of a struct takes another field's value."""
     column, given, kind = col(quoted(field.name)), field.dataType, spark_type(field.name, stored)
     if given.simpleString() == kind.simpleString():
         return column
     # Without ANSI rules a cast beyond a type's bounds gives another number, and no error.
-    if not isinstance(given, NullType) and not (session.ansi and _is_stored(given, kind, is_key)):
+    if not isinstance(given, NullType) and not (ansi and _is_stored(given, kind, is_key)):
         raise SchemaMismatch(
             f"column {field.name!r} of table {table!r} is {kind.simpleString()}, not "
             f"{given.simpleString()}; nothing was done: give values of that type",
@@ -186,20 +160,3 @@ def _are_stored(new: Mapping[str, str], schema: pa.Schema) -> bool:
         or _is_stored(given[name], kinds[name])
         for name in new
     )
-
-
-def _check_absent(
-    rows: DataFrame, table: str, key: tuple[str, ...], change: RowChange, plan: QueryPlan, queries: Queries
-) -> None:
-    """Raise if the key of an inserted row exists in the table."""
-    inserts = [number for number, action in enumerate(change.actions) if action == INSERT]
-    names = [quoted(name) for name in key]
-    inserted = rows.where(col(ACTION).isin(inserts)).select(*names)
-    present = queries.run(*queries.plan(f"SELECT {', '.join(names)} FROM {quoted(plan.scans[0].view)}"))
-    there = inserted.join(present, list(key)).limit(1).collect()
-    if there:
-        values = ", ".join(f"{name} = {there[0][name]!r}" for name in key)
-        raise AlreadyExists(
-            f"MERGE would insert an existing key of table {table!r} ({values}); compare its key in ON",
-            table=table,
-        )

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from elasticscan.base.errors import NotSupported
-from elasticscan.connector.sql.query import Session
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
 _IF = r"(?:IF (?:NOT )?EXISTS )?"
@@ -27,12 +26,6 @@ _STATEMENTS = (
     ("MERGE", r"MERGE INTO "),
     ("CREATE",
         rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}"),
-    ("DESCRIBE DETAIL", r"(?:DESCRIBE|DESC) DETAIL "),
-    ("SHOW CREATE TABLE", r"SHOW CREATE TABLE "),
-    ("DESCRIBE HISTORY", r"(?:DESCRIBE|DESC) HISTORY "),
-    ("OPTIMIZE", r"OPTIMIZE "),
-    ("VACUUM", r"VACUUM "),
-    ("RESTORE TABLE", r"RESTORE (?:TABLE )?"),
 )  # fmt: skip
 # Spark would carry these out on the view, or put another view in its place.
 _HIDING = frozenset({"ALTER VIEW", "CREATE"})
@@ -66,13 +59,13 @@ class Statement:
         return NotSupported(f"{self.kind}{about} did nothing: {why}", statement=self.kind, table=self.view)
 
 
-def statement_about(text: str, views: Iterable[str], session: Session) -> Statement | None:
+def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     """Return the statement about a table of the views; None for statements that Spark carries out.
 
     Raises:
         NotSupported: Spark would change or hide the view of a table, and not the table.
     """
-    by_name = {session.folded(view): view for view in views}
+    by_name = {view.lower(): view for view in views}
     tokens = tokens_of(text)
     line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
     if _NEW_TABLE.match(line) or _is_of_no_format(line, tokens):
@@ -83,14 +76,11 @@ def statement_about(text: str, views: Iterable[str], session: Session) -> Statem
             continue
         reader = StatementReader(text, tokens, match.group().count(" "))
         try:
-            view = view_of(reader.name(), by_name, session)
+            view = view_of(reader.name(), by_name)
         except NotUnderstoodError:
             break
         if view is None:
             continue
-        verb, _, what = kind.lower().partition(" ")
-        if verb == "describe" and session.folded(what) in by_name:
-            break  # it describes a column of a table called history, or detail
         statement = Statement(kind, view, "IF EXISTS" in match.group(), reader)
         if kind in _HIDING:
             raise statement.refused("the store has a table of this name; choose another name")
@@ -117,8 +107,8 @@ def _is_of_no_format(line: str, tokens: Sequence[Token]) -> bool:
     return True
 
 
-def view_of(name: Sequence[str], by_name: Mapping[str, str], session: Session) -> str | None:
+def view_of(name: Sequence[str], by_name: Mapping[str, str]) -> str | None:
     """Return the view that a name means; None if it means none."""
     if not name or (name[:-1] and {part.lower() for part in name[:-1]} not in _VIEW_SCHEMAS):
         return None
-    return by_name.get(session.folded(name[-1]))
+    return by_name.get(name[-1].lower())

@@ -19,7 +19,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import MAX_NUMBER, NAME_PATTERN
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.options import parse_options
-from elasticscan.connector.sql.few_rows import ending_by_itself, few_as_relation, read_few
+from elasticscan.connector.sql.few_rows import few_as_relation, read_few
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.connector.sql.views import FORMAT
 from elasticscan.filters import Predicate
@@ -130,4 +130,4 @@ class TableRead:
             return reader.load()
         if not is_feed:
             reader = reader.option("maxRowsPerTask", self._most)
-        return ending_by_itself(reader.load(), self._most).limit(self._most)
+        return reader.load().limit(self._most)

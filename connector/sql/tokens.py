@@ -140,23 +140,6 @@ class StatementReader:
             names.append(self.identifier())
         return names
 
-    def follows(self, word: str) -> bool:
-        """Return True if the word that was read last is this one."""
-        return self._at > 0 and self._tokens[self._at - 1].upper == word
-
-    def until_last(self, word: str) -> str:
-        """Return the text up to this word and a number, if both end the statement; else to the end."""
-        tail = self._tokens[-2:]
-        if (
-            len(tail) == 2
-            and tail[0].upper == word
-            and tail[1].word.isdecimal()
-            and self._at < len(self._tokens) - 2
-        ):
-            first, self._at = self._at, len(self._tokens) - 2
-            return self.text_since(first)
-        return self.until()
-
     def list_text(self) -> str:
         """Return the rest of the text, without parentheses around it."""
         if not self.takes("("):
@@ -174,18 +157,11 @@ class StatementReader:
             return None
         return None if self._tokens[self._at].upper in but else self.identifier()
 
-    def number(self) -> int:
-        if self.at_end or not self._tokens[self._at].word.isdecimal():
-            raise self.wrong("a whole number")
+    def value(self) -> None:
+        """Go past a number or a string."""
+        if self.at_end or not (self.sees_string or self._tokens[self._at].word.isdecimal()):
+            raise self.wrong("a number or a string")
         self._at += 1
-        return int(self._tokens[self._at - 1].word)
-
-    def number_or_string(self) -> int | str:
-        if not self.at_end and self._tokens[self._at].kind == "word":
-            word = self._tokens[self._at].word
-            if not word.isdecimal():
-                raise NotUnderstoodError(f"a tag is written in quotes: '{word}'")
-        return self.string() if self.sees_string else self.number()
 
     def string(self) -> str:
         """Return the value of a string without escapes."""

@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), *((name, kind) for name, (kind, _) in VALUES.items())]
 )
 SUMMED = ["i8", "u32", "i32", "i64", "f32", "f64", "d5", "d20", "d38"]
-AVERAGED = [name for name in SUMMED if name not in ("d20", "d38")]
+AVERAGED = [name for name in SUMMED if not name.startswith("d")]
 
 
 def some_rows(draw: random.Random, ids: list[int]) -> pa.Table:
@@ -140,16 +140,6 @@ SELECT sum(i32) FILTER (WHERE b) FROM wide
 
 SELECT count(*) FROM wide -- of all
  WHERE id > 4 /* more */ ;
-
-SELECT any_value(1), max(id + 1), sum(id * 2), mean(i8), count(i8, s) FROM wide
-
-SELECT sum(x.d5 * (1 - x.d5) * (1 + x.d20)) AS v, min(d5 * 2) AS m, avg(d5 + 1) AS a, count(d5 * d20) AS c,
-max(CASE WHEN s = 'a' THEN t END) AS t FROM wide x WHERE id > 3 GROUP BY b ORDER BY sum(d5 * (1 - x.d5)), 1, 2
-
-SELECT avg(CAST(d5 AS DECIMAL(15, 2))) AS a, 100 * sum(d5 * d5) / sum(d5) AS b, avg(d5), avg(d20),
-sum(i8 + 1 + 2) AS c FROM wide
-
-SELECT b FROM wide GROUP BY b HAVING sum(d5 * (1 - d5)) > 0 AND avg(d5) IS NOT NULL ORDER BY b
 
 SELECT max(s) AS s, min(i8) AS k FROM wide HAVING max(s) > 'a'
 

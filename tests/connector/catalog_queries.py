@@ -276,10 +276,6 @@ SELECT id, note FROM tiny FULL JOIN ports USING (id) WHERE id > 2
 
 SELECT id, note FROM tiny FULL JOIN ports USING (id) WHERE id IS NULL OR tiny.id IS NULL
 
-SELECT * FROM tiny NATURAL JOIN flights WHERE a > 1 AND tiny.id > 2
-
-SELECT * FROM tiny NATURAL LEFT JOIN ports
-
 SELECT * FROM ports LEFT ANTI JOIN tiny USING (id) WHERE id > 3
 
 SELECT f.id, p.code FROM flights f LEFT JOIN ports p ON f.id = p.id WHERE p.m IS NULL
@@ -289,15 +285,6 @@ NULL
 
 SELECT f.id FROM ports p RIGHT JOIN flights f ON f.id = p.id AND f.a > 3 AND p.a > 2 WHERE p.a IS
 NULL
-
-SELECT p.code FROM ports p LEFT JOIN (tiny t JOIN flights f ON t.id = f.id AND f.g) ON p.id = t.id
-WHERE f.id IS NULL
-
-SELECT * FROM (tiny) WHERE id > 3
-
-SELECT r.note FROM (tiny) AS r WHERE r.id > 3
-
-SELECT id FROM tiny AS t(id, x, y) WHERE x = 'n' AND y > 2
 
 (SELECT id FROM tiny WHERE a > 2) ORDER BY note
 
@@ -321,10 +308,6 @@ SELECT id FROM tiny t WHERE EXISTS (SELECT 1 FROM flights a, ports t WHERE t.cod
 3)
 
 SELECT * FROM (SELECT g, a FROM flights) PIVOT (count(*) FOR g IN (true, false))
-
-SELECT * FROM tiny UNPIVOT (v FOR k IN (id, a)) WHERE v > 2
-
-SELECT id FROM flights TABLESAMPLE (100 PERCENT) WHERE a > 2
 
 FROM flights SELECT id WHERE a > 2
 

@@ -59,3 +59,9 @@ def history(tmp_path: Path) -> History:
     made = History(store)
     made.write(stream_query.rows(0, 1_000))
     return made
+
+
+def by_tasks(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is read alongside the driver, but limits and aggregates still reach the tasks."""
+    for module in ("attached", "table_read"):
+        patch.setattr(f"elasticscan.connector.sql.{module}.read_few", lambda *_: None)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,11 +20,10 @@ from elasticscan.connector import AttachedStore, attach
 from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql import conditions, few_rows, limits
 from elasticscan.connector.sql.limits import RowLimit
-from elasticscan.connector.sql.reads import options_of
 from elasticscan.store import Scan, Store
 from tests.base.examples import QUERIES
-from tests.connector import conftest
 from tests.connector.catalog_queries import KEYS, tables
+from tests.connector.conftest import by_tasks
 from tests.connector.limit_queries import LimitedQuery, limited
 from tests.connector.test_catalog_spark import plain, rows_of, setting, tablets_moving
 
@@ -81,16 +78,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         noted.append(few is not None)
         return few
 
-    for module in ("reads", "table_read"):
+    for module in ("attached", "table_read"):
         monkeypatch.setattr(f"elasticscan.connector.sql.{module}.read_few", noting)
     return noted
-
-
-def by_tasks(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is few enough to be read alongside the driver, but limits still reach the tasks."""
-    patch.setattr(few_rows, "MOST_SCANNED", -1)
-    patch.setattr(few_rows, "_seems_small", lambda _: False)
-    patch.setattr("elasticscan.connector.sql.reads.first_few", lambda *_: None)
 
 
 Rows = list[Any]
@@ -264,22 +254,6 @@ def test_each_task_keeps_the_first_rows_of_an_order_without_an_index(
     whole.sort(key=lambda row: (row["d"] is not None, row["d"] or date.min, -row["id"]), reverse=True)
     assert {row["id"] for row in whole[:3]} <= {row.id for row in rows}
     assert len(rows) <= 3 * read.load(f"{shop.uri}/flights").rdd.getNumPartitions() < len(whole)
-    handed: list[Any] = []
-    honest = AttachedStore._load
-
-    def noting(self: AttachedStore, *given: Any) -> DataFrame:
-        handed.append(given[4] if len(given) > 4 else None)
-        return honest(self, *given)
-
-    monkeypatch.setattr(AttachedStore, "_load", noting)
-    for text, limit in {
-        "SELECT id FROM flights ORDER BY d DESC, id LIMIT 3": RowLimit(3, ("d DESC", "id")),
-        "SELECT id FROM flights ORDER BY d, d LIMIT 3": None,
-        "SELECT id FROM flights ORDER BY d LIMIT 10001": None,
-        "SELECT id, st FROM flights ORDER BY st LIMIT 3": None,
-    }.items():
-        catalog.sql(text)
-        assert handed[-1] == limit, text
 
 
 def test_an_order_of_tasks_goes_with_their_number_of_rows() -> None:
@@ -292,13 +266,7 @@ def test_an_order_of_tasks_goes_with_their_number_of_rows() -> None:
 # What is read where
 
 
-def test_little_is_read_beside_the_driver(
-    catalog: AttachedStore, reads: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: object) -> DataFrame:
-        raise AssertionError("a relation of tasks was made")
-
-    monkeypatch.setattr(AttachedStore, "_load", never)
+def test_little_is_read_beside_the_driver(catalog: AttachedStore, reads: list[bool]) -> None:
     assert catalog.sql("SELECT * FROM flights WHERE id = 7").count() == 1
     assert catalog.sql("SELECT * FROM flights WHERE id IN (7, 8, 700)").count() == 2
     assert catalog.sql("SELECT * FROM flights WHERE id = 700").collect() == []
@@ -306,7 +274,7 @@ def test_little_is_read_beside_the_driver(
     assert catalog.sql("SELECT a FROM flights LIMIT :n", {"n": 4}).count() == 4
     assert catalog.table("flights").where("id = 7").select("a").load().columns == ["a"]
     assert catalog.table("flights").limit(5).limit(7).load().count() == 5
-    assert all(reads)
+    assert len(reads) == 7 and all(reads)
 
 
 def test_explain_shows_limits_and_what_is_read_beside_the_driver(
@@ -377,60 +345,17 @@ def test_what_is_more_than_few_rows_is_left_to_tasks(
     shop = attach(spark, store.uri, "few_")
     monkeypatch.setattr(few_rows, "FEW_ROWS", 20)
     assert shop.sql("SELECT count(*) FROM few_t").collect() == [(1_000,)]
-    assert shop.sql("SELECT id FROM few_t LIMIT 101").count() == 101
-    assert shop.sql("SELECT id FROM few_t LIMIT 100").count() == 100
+    assert shop.sql("SELECT id FROM few_t LIMIT 21").count() == 21
+    assert shop.sql("SELECT id FROM few_t LIMIT 20").count() == 20
+    assert shop.sql("SELECT id FROM few_t ORDER BY name LIMIT 20").count() == 20
     assert shop.table("t").limit(200).load().count() == 200
-    assert reads == [False, True, False]
+    assert reads == [True, False, True, True, False]
+    monkeypatch.setattr(few_rows, "MOST_FOLDED", 100)
+    assert shop.sql("SELECT count(*) FROM few_t").collect() == [(1_000,)]
+    assert shop.sql("SELECT id FROM few_t ORDER BY name LIMIT 20").count() == 20
     monkeypatch.setattr(few_rows, "FEW_BYTES", 100)
-    assert shop.sql("SELECT id FROM few_t LIMIT 100").count() == 100
-    assert reads[3:] == [False]
-
-
-def _workers() -> dict[int, int]:
-    """The processor time of each process of tasks that a daemon of PySpark below this process has forked."""
-    processes = {}
-    ticks = {}
-    for each in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            fields = (each / "stat").read_text().rpartition(")")[2].split()
-            ticks[int(each.name)] = int(fields[11]) + int(fields[12])
-            processes[int(each.name)] = (int(fields[1]), "pyspark.daemon" in (each / "cmdline").read_text())
-
-    def is_below(process: int) -> bool:
-        while process in processes and process != os.getpid():
-            process = processes[process][0]
-        return process == os.getpid()
-
-    daemons = {process for process, (_, is_one) in processes.items() if is_one}
-    return {each: ticks[each] for each in daemons if processes[each][0] in daemons and is_below(each)}
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system tells of no processes")
-def test_no_worker_is_killed_by_a_limit(
-    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.table("t").upsert(conftest.rows(0, 180_000))
-    shop = attach(spark, store.uri, "alive_")
-    by_tasks(monkeypatch)
-    idle = _workers()  # of other tests: Spark ends them when they were idle for a minute
-    shop.table("t").load().collect()
-    used = {each for each, ticks in _workers().items() if ticks != idle.get(each)}
-    assert used
-    for limit in (700, 15_000):
-        assert len(shop.sql(f"SELECT id FROM alive_t LIMIT {limit}").collect()) == limit
-        assert len(shop.table("t").select("id").limit(limit).load().collect()) == limit
-    assert used <= _workers().keys()
-
-
-def test_a_limit_of_many_small_rows_is_read_beside_the_driver(
-    spark: SparkSession, store: Store, reads: list[bool]
-) -> None:
-    store.table("t").upsert(conftest.rows(0, 60_000))
-    shop = attach(spark, store.uri, "many_")
-    assert shop.sql("SELECT id FROM many_t LIMIT 50000").count() == 50_000
-    assert shop.sql("SELECT id FROM many_t WHERE id >= 100 LIMIT 70000").count() == 59_900
-    assert reads == [True, True]
+    assert shop.sql("SELECT id FROM few_t LIMIT 20").count() == 20
+    assert reads[5:] == [False] * 3
 
 
 def test_a_read_that_finds_too_little_is_given_up(
@@ -469,7 +394,6 @@ def test_tasks_give_no_more_rows_than_they_are_asked_for(
     assert by_two({"maxRowsPerTask": "0"}) == 0
     assert by_two({"maxRowsPerTask": "30", "filter": "id < 10"}) == 10
     by_tasks(monkeypatch)
-    assert options_of(None, None, 3, 30) == {"versionAsOf": "3", "maxRowsPerTask": "30"}
     assert shop.sql("SELECT id FROM some_t LIMIT 30").count() == 30
 
 

@@ -203,27 +203,6 @@ def test_rows_folded_beside_the_driver_are_those_of_the_columns_that_were_planne
             table.rename_column(old, new)
         return begin(*given, **named)
 
-    assert few_rows.fold_few(parse_options(asked), None) is not None
+    assert few_rows.read_few(parse_options(asked)) is not None
     monkeypatch.setattr(few_rows, "begin_chosen", after_renaming)
-    assert few_rows.fold_few(parse_options(asked), None) is None
-
-
-def test_the_more_cores_tasks_have_the_sooner_folding_is_left_to_them() -> None:
-    seconds = [few_rows._seconds_of_tasks(cores) for cores in (1, 2, 4, 8, 64)]
-    assert seconds[0] == seconds[1]  # one core does not make tasks of any size the later ones
-    assert sorted(seconds[1:], reverse=True) == seconds[1:]
-    assert seconds[-1] > few_rows.TASKS_BEGIN_SECONDS
-    assert few_rows._seconds_of_tasks(None) == few_rows._seconds_of_tasks(few_rows.USUAL_CORES)
-
-
-@pytest.mark.parametrize(("cores", "is_here"), [(2, True), (64, False)])
-def test_folding_that_tasks_would_finish_sooner_is_left_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, is_here: bool
-) -> None:
-    """By the time that a page takes: with a clock of its own, since those of a test say little."""
-    store = made(tmp_path)
-    pages = iter(range(1_000))
-    monkeypatch.setattr(few_rows.time, "thread_time", lambda: 0.02 * next(pages))
-    asked = {"store": store.uri, "table": "t", "partialAggregates": PartialAggregates(("sum(n)",), ()).text()}
-    asked["batchSize"] = "150"
-    assert (few_rows.fold_few(parse_options(asked), cores) is not None) is is_here
+    assert few_rows.read_few(parse_options(asked)) is None

@@ -151,8 +151,8 @@ def test_attach_makes_a_view_of_every_table_and_again_shows_what_came_since(
     spark: SparkSession, store: Store
 ) -> None:
     store.create_table("12", IDS, ["id"])
-    assert attach(spark, store.uri, "shop_") == ["shop_12", "shop_t"]
-    assert attach(spark, store.uri) == ["12", "t"]
+    assert attach(spark, store.uri, "shop_").tables == ("12", "t")
+    assert attach(spark, store.uri).tables == ("12", "t")
     assert spark.sql("SELECT count(*) FROM shop_t JOIN t USING (id)").first() == (1_000,)
     assert spark.table("`12`").count() == 0
     spark.sql("INSERT INTO `12` VALUES (1), (2)")
