@@ -13,9 +13,9 @@ import binascii
 import hmac
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any, TypeVar
 
 import msgpack
 from cryptography.exceptions import InvalidTag
@@ -33,10 +33,12 @@ _BODY = _HEADER_BYTES + _NONCE_BYTES
 _NEVER = 1 << 62
 _MAC_CHARS = 16
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class ContinuationKey:
-    """The state of a scan after a page.
+    """The state of a scan after a page. The order of its fields is that of a sealed key.
 
     Attributes:
         table: the table's id; a table that was dropped and made again has another.
@@ -105,30 +107,8 @@ class ContinuationKey:
 
 
 def pack(key: ContinuationKey, expires_at: int) -> bytes:
-    """msgpack of a flat list; slot sets as flat lists of bounds, positions as binaries."""
-    fields = [
-        expires_at,
-        key.table,
-        key.snapshot,
-        key.base_topology,
-        _flat(key.slots),
-        [[_flat(cursor.slots), cursor.position] for cursor in key.cursors],
-        list(key.columns),
-        key.filter,
-        key.page_rows,
-        key.page_bytes,
-        bytes.fromhex(key.lease),
-        key.index,
-        key.descending,
-        key.merged,
-        None if key.segments is None else [[s.after, s.upto, s.start, s.end] for s in key.segments],
-        key.feed,
-        key.limit,
-        key.by_key,
-        key.definition,
-        key.plan,
-    ]
-    packed = msgpack.packb(fields)
+    """msgpack of a flat list: when the key's time is up, then all fields in their order."""
+    packed = msgpack.packb([expires_at, *(write(getattr(key, name)) for name, write, _ in _FIELDS)])
     assert isinstance(packed, bytes)
     return packed
 
@@ -136,32 +116,9 @@ def pack(key: ContinuationKey, expires_at: int) -> bytes:
 def unpack(packed: bytes) -> tuple[ContinuationKey, int]:
     """Return the inverse of `pack`; trusts nothing, although only we can have sealed it."""
     try:
-        fields = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
-        expires_at, table, snapshot, base, slots, cursors, columns, *rest = fields
-        text, rows, size, lease, index, descending, merged, segments, feed, limit, *last = rest
-        by_key, definition, plan = last
-        key = ContinuationKey(
-            table=_whole(table),
-            snapshot=_whole(snapshot),
-            base_topology=_whole(base),
-            slots=_slots(slots),
-            cursors=tuple(Cursor(_slots(s), None if p is None else _bytes(p)) for s, p in cursors),
-            columns=tuple(_text(name) for name in columns),
-            filter=None if text is None else _text(text),
-            page_rows=_whole(rows),
-            page_bytes=_whole(size),
-            lease=_bytes(lease).hex(),
-            index=None if index is None else _whole(index),
-            descending=_flag(descending),
-            merged=_flag(merged),
-            segments=None if segments is None else tuple(Segment(*map(_whole, s)) for s in segments),
-            feed=_flag(feed),
-            limit=None if limit is None else _whole(limit),
-            by_key=_flag(by_key),
-            definition=_whole(definition),
-            plan=_bytes(plan),
-        )
-        return key, _whole(expires_at)
+        expires_at, *values = msgpack.unpackb(packed, strict_map_key=True, max_ext_len=0, max_map_len=0)
+        values = (read(value) for (_, _, read), value in zip(_FIELDS, values, strict=True))
+        return ContinuationKey(*values), _whole(expires_at)
     except (ValueError, TypeError, AssertionError, msgpack.UnpackException) as error:
         raise _refusal("its content has another form than this release writes") from error
 
@@ -175,29 +132,53 @@ def _slots(flat: list[int]) -> SlotSet:
     return SlotSet.of(zip(bounds[::2], bounds[1::2], strict=True))
 
 
+def _cursors(pairs: list[Any]) -> Cursors:
+    return tuple(Cursor(_slots(flat), _optional(_BYTES)(position)) for flat, position in pairs)
+
+
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError("not a whole number")
     return value
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("not a flag")
+def _exactly(kind: type[T]) -> Callable[[Any], T]:
+    """Return what refuses values of other types, where a class would convert them: `bytes(n)` is n zeros."""
+
+    def read(value: Any) -> T:
+        if not isinstance(value, kind):
+            raise ValueError(f"not of type {kind.__name__}")
+        return value
+
+    return read
+
+
+def _optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    return lambda value: None if value is None else read(value)
+
+
+def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _bytes(value: Any) -> bytes:
-    # `bytes(n)` of a number would allocate n zeros.
-    if not isinstance(value, bytes):
-        raise ValueError("not bytes")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not text")
-    return value
+_BYTES, _TEXT = _exactly(bytes), _exactly(str)
+# By the types of fields: how a value is packed, and how it is read and checked.
+_FORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (_as_it_is, _whole),
+    "int | None": (_as_it_is, _optional(_whole)),
+    "bool": (_as_it_is, _exactly(bool)),
+    "bytes": (_as_it_is, _BYTES),
+    "str": (bytes.fromhex, lambda value: _BYTES(value).hex()),
+    "str | None": (_as_it_is, _optional(_TEXT)),
+    "tuple[str, ...]": (list, lambda names: tuple(map(_TEXT, names))),
+    "SlotSet": (_flat, _slots),
+    "Cursors": (lambda cursors: [[_flat(c.slots), c.position] for c in cursors], _cursors),
+    "Segments | None": (
+        _optional(lambda segments: [astuple(segment) for segment in segments]),
+        _optional(lambda lists: tuple(Segment(*map(_whole, each)) for each in lists)),
+    ),
+}
+_FIELDS = [(each.name, *_FORMS[str(each.type)]) for each in fields(ContinuationKey)]
 
 
 class Sealer:
