@@ -125,70 +125,42 @@ ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
 }
 
 
-def decode(key: bytes, types: Sequence[pa.DataType]) -> list[pa.Scalar]:
-    """Return the values of a key: the exact inverse of `encode_row` for columns of these types.
+def decode(key: bytes, kind: pa.DataType) -> pa.Scalar:
+    """Return the value of a key of one column: the inverse of `encode_row` for a column of this type.
 
-    Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written, among them keys that
-    end too early or too late.
+    Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written.
     """
-    at, scalars = 0, []
-    for kind in types:
-        if kind.id in _TEXTS or kind.id in _BINARIES:
-            scalar, at = _decode_text(key, at, kind)
-        elif kind.id in ENCODERS:
-            end = at + _width(kind)
-            if end > len(key):
-                raise _malformed(f"it ends inside a {kind}", at)
-            scalar, at = _decode_fixed(key[at:end], at, kind), end
-        else:
-            raise _unsupported("of a key", kind)
-        scalars.append(scalar)
-    if at != len(key):
-        raise _malformed(f"{len(key) - at} bytes follow the last column", at)
-    return scalars
-
-
-def _malformed(fault: str, at: int) -> ContinuationKeyError:
-    return ContinuationKeyError(
-        f"An order key is malformed at byte {at}: {fault}. Pass the continuation key as it was returned, "
-        "to the table it was returned for.",
-        at=at,
+    if kind.id not in ENCODERS:
+        raise _unsupported("of a key", kind)
+    try:
+        scalar = _decoded(key, kind)
+        if ENCODERS[kind.id](scalar) == key:
+            return scalar
+    except (ValueError, OverflowError, pa.ArrowException):
+        pass
+    raise ContinuationKeyError(
+        f"a key of a {kind} is malformed; pass the continuation key as it was returned, to its table"
     )
+
+
+def _decoded(key: bytes, kind: pa.DataType) -> pa.Scalar:
+    """Return a value that has this key, if any value has."""
+    if kind.id in _TEXTS or kind.id in _BINARIES:
+        return pa.scalar(key[: -len(_END)].replace(_ESCAPED_ZERO, b"\0"), pa.binary()).cast(kind)
+    if kind.id == _FIXED:
+        return pa.scalar(key, kind)
+    if kind.id == _BOOL:
+        return pa.scalar(key == b"\1", kind)
+    width = _width(kind)
+    value = int.from_bytes(key, "big") - (1 << (8 * width - 1))
+    if kind.id != _DECIMAL:
+        return pa.scalar(value, kind)
+    return pa.scalar(decimal.Decimal(value).scaleb(-kind.scale, _EXACT), kind)
 
 
 def _width(kind: pa.DataType) -> int:
     """Return the encoded bytes of a fixed-width type."""
     return 1 if kind.id == _BOOL else int(kind.byte_width)
-
-
-def _decode_fixed(data: bytes, at: int, kind: pa.DataType) -> pa.Scalar:
-    if kind.id == _FIXED:
-        return pa.scalar(data, kind)
-    if kind.id == _BOOL:
-        if data not in (b"\0", b"\1"):
-            raise _malformed(f"{data[0]} is not a boolean", at)
-        return pa.scalar(data == b"\1", kind)
-    value = int.from_bytes(data, "big") - (1 << (8 * len(data) - 1))
-    if kind.id != _DECIMAL:
-        return pa.scalar(value, kind)
-    if abs(value) >= 10**kind.precision:
-        raise _malformed(f"{value} has more digits than {kind}", at)
-    return pa.scalar(decimal.Decimal(value).scaleb(-kind.scale, _EXACT), kind)
-
-
-def _decode_text(key: bytes, at: int, kind: pa.DataType) -> tuple[pa.Scalar, int]:
-    end = key.find(b"\0", at)
-    while end >= 0 and key[end + 1 : end + 2] == b"\xff":
-        end = key.find(b"\0", end + 2)
-    if end < 0 or key[end : end + 2] != _END:
-        raise _malformed(f"a {kind} has no proper end", at)
-    data = key[at:end].replace(_ESCAPED_ZERO, b"\0")
-    if kind.id in _BINARIES:
-        return pa.scalar(data, kind), end + 2
-    try:
-        return pa.scalar(data.decode("utf-8"), kind), end + 2
-    except UnicodeDecodeError as error:
-        raise _malformed(f"a {kind} is not valid UTF-8", at) from error
 
 
 # ---------------------------------------------------------------------------------- whole columns

@@ -106,7 +106,7 @@ def decode_key(key: bytes, stored: pa.DataType) -> pa.Scalar:
         return pa.scalar(None, kind)
     if stored in _FLOAT_FORMS:
         return pa.scalar(_decode_float(int.from_bytes(key[1:], "big"), stored), stored)
-    return decode(key[1:], [kind])[0]
+    return decode(key[1:], kind)
 
 
 def _decode_float(ordinal: int, stored: pa.DataType) -> float:
