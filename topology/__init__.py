@@ -33,7 +33,7 @@ This layer supplies the words for them; each is kept by another:
     which switches owner and epoch in one transaction, and by `store`, which deletes files only
     after it and after a grace period. `Placement.changed_since` is how a reader notices.
 
-Changes of a placement (`move_tablet`, `split_tablet`, `join_tablets`) check what they require and
+Changes of a placement (`split_tablet`, `join_tablets`) check what they require and
 return the next placement. A plan (`plan_balance`) leaves shards with equally many tablets, give or
 take one, by the fewest moves that can do so. The phases of a `Move` are a table (`TRANSITIONS`), and
 every change of one goes through it (`Move.after`); in each, exactly one shard serves the tablet, and
@@ -57,14 +57,13 @@ lifetime. That limit is gone here, because a cursor never stores where its slots
 up for each page, so a tablet that moves again, returns or fails to move is no special case.
 """
 
-from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Move, Phase, advance
+from elasticscan.topology.moves import FINAL, TRANSITIONS, Event, Move, Phase
 from elasticscan.topology.planner import (
     Change,
     change_tablets,
     halves,
     initial_placement,
     join_tablets,
-    move_tablet,
     plan_balance,
     split_tablet,
     whole,
@@ -88,12 +87,10 @@ __all__ = [
     "Tablet",
     "Topology",
     "TopologyEntry",
-    "advance",
     "change_tablets",
     "halves",
     "initial_placement",
     "join_tablets",
-    "move_tablet",
     "plan_balance",
     "split_tablet",
     "whole",

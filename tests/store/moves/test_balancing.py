@@ -26,12 +26,12 @@ from elasticscan.topology import (
     SlotSet,
     initial_placement,
     join_tablets,
-    move_tablet,
     plan_balance,
     split_tablet,
 )
 from tests.base.examples import examples
 from tests.store.upkeep.world import fragment
+from tests.topology.moved import move_tablet
 
 BOUNDS = Balance(split_bytes=1_000, join_bytes=300, fewest_tablets=4, share=0.25, bytes=50)
 SLOTS = 64
@@ -104,8 +104,7 @@ def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int
             assert held[move.target] + sizes[move.tablet] < held[move.source]
             held[move.target] += sizes[move.tablet]
             held[move.source] -= sizes[move.tablet]
-            epoch = next(t.epoch for t in placement.tablets if t.id == move.tablet)
-            placement = move_tablet(placement, move.tablet, move.target, epoch)
+            placement = move_tablet(placement, move.tablet, move.target)
             moved.add(move.tablet)
     else:
         raise AssertionError("plans do not settle")
@@ -129,7 +128,7 @@ def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
             tablet = placement.tablet(move.tablet)
             assert tablet is not None
             assert tablet.shard == move.source
-            placement = move_tablet(placement, move.tablet, move.target, tablet.epoch)
+            placement = move_tablet(placement, move.tablet, move.target)
         assert {tablet.shard for tablet in placement.tablets} <= set(active)
         done = [] if moves else [*done, "nothing"]
         if len(done) == 2:
@@ -145,7 +144,7 @@ def test_bytes_come_first_and_tablets_break_the_tie() -> None:
     assert plan_even(placement, skewed, [1, 2], BOUNDS) == (Move(2, 1, 2), Move(3, 1, 2), Move(4, 1, 2))
     after = initial_placement(16, 8, [1, 2])
     for move in plan_even(after, skewed, [1, 2], BOUNDS):
-        after = move_tablet(after, move.tablet, move.target, 1)
+        after = move_tablet(after, move.tablet, move.target)
     assert plan_balance(after, [1, 2]), "by their number they are not even"
     assert plan_even(after, skewed, [1, 2], BOUNDS) == ()
     assert plan_moves(after, skewed, [1, 2], BOUNDS) == ()
