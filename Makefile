@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check postgres redis-soak bench peers site lock versions clean FORCE
+.PHONY: help venv demo demo-redis test check postgres redis-soak bench peers site lock versions clean FORCE
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,6 +30,9 @@ venv: $(VENV)/installed  ## create .venv with the pinned packages and elasticsca
 
 demo: java $(VENV)/installed  ## scan a store while its tablets move, with Spark: ARGUMENTS="--page 8765"
 	$(BIN)/python examples/demo.py $(ARGUMENTS)
+
+demo-redis: java $(VENV)/installed  ## the same of a Redis cluster that is resharded (needs redis-server and redis-cli)
+	$(BIN)/python -m examples.redis_demo $(ARGUMENTS)
 
 test: java $(VENV)/installed  ## run the tests that a change needs at once, some minutes
 	$(BIN)/python -m pytest -n 3 -m 'not long'

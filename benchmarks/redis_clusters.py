@@ -13,30 +13,24 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
-import redis
 from measure import Results, by_turns
 from redis import RedisCluster
 from redis.connection import Connection
 from redis.crc import key_slot
 
 import elasticscan
+from examples.redis_demo import Fields, ask, connected, in_the_manner_of_spark_redis, walk
 from tests.backends.redis.servers import ServerCluster, resharding
 
 SCHEMA = pa.schema([("key", pa.string()), ("name", pa.string()), ("age", pa.int64())])
 LARGE_SLOT = 50_000  # keys
 SLOTS, PAGE_SLOTS = 16_384, 256
-PARTITIONS, AT_ONCE = 3, 1_000  # keys of one SCAN, and of one pipeline
 SCANS = 6  # while slots move, by each reader
-
-Fields = dict[bytes, bytes]
-Command = tuple[bytes | str | int, ...]
 
 
 def names(count: int) -> list[str]:
@@ -63,65 +57,6 @@ def load(cluster: ServerCluster, keys: Iterable[str]) -> None:
 
 
 # ------------------------------------------------------------------------------- the other readers
-
-
-@contextmanager
-def connected(port: int) -> Iterator[Connection]:
-    connection = Connection(host="127.0.0.1", port=port, protocol=2)  # type: ignore[no-untyped-call]
-    try:
-        yield connection
-    finally:
-        connection.disconnect()  # type: ignore[no-untyped-call]
-
-
-def ask(connection: Connection, commands: Sequence[Command]) -> list[Any]:
-    """Send commands in one pipeline; an error is an answer."""
-    connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
-    answers: list[Any] = []
-    for _ in commands:
-        try:
-            answers.append(connection.read_response())
-        except redis.RedisError as error:
-            answers.append(error)
-    return answers
-
-
-def walk(connection: Connection, pattern: str) -> Iterator[list[bytes]]:
-    """Yield the names of a server's keys by SCAN."""
-    cursor = b"0"
-    while True:
-        ((cursor, keys),) = ask(connection, [("SCAN", cursor, "MATCH", pattern, "COUNT", AT_ONCE)])
-        yield keys
-        if cursor == b"0":
-            return
-
-
-def hashes(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Fields | None]]:
-    """Yield keys with their fields; None where the server refuses them, because their slot has moved."""
-    for start in range(0, len(keys), AT_ONCE):
-        some = keys[start : start + AT_ONCE]
-        for key, answer in zip(some, ask(connection, [("HGETALL", key) for key in some]), strict=True):
-            is_read = isinstance(answer, list)
-            yield key, dict(zip(answer[::2], answer[1::2], strict=True)) if is_read else None
-
-
-def in_the_manner_of_spark_redis(port: int, pattern: str) -> Iterator[tuple[bytes, Fields | None]]:
-    """Read the placement once, then all partitions of slots, and follow no redirects.
-
-    Each partition walks the whole nodes of its slots by SCAN, and keeps the keys of its slots.
-    """
-    with connected(port) as connection:
-        (placed,) = ask(connection, [("CLUSTER", "SLOTS")])
-    nodes = [(first, last + 1, at) for first, last, (_, at, *_), *_ in placed]
-    bounds = [SLOTS * part // PARTITIONS for part in range(PARTITIONS + 1)]
-    for start, end in pairwise(bounds):
-        for node in {at for first, last, at in nodes if first < end and start < last}:
-            mine = [(max(start, first), min(end, last)) for first, last, at in nodes if at == node]
-            with connected(node) as connection:
-                keys = {key for some in walk(connection, pattern) for key in some}
-                slots = ((key, key_slot(key)) for key in keys)
-                kept = [key for key, slot in slots if any(first <= slot < last for first, last in mine)]
-                yield from hashes(connection, kept)
 
 
 def table_of(rows: Iterable[tuple[bytes, Fields | None]]) -> pa.Table:

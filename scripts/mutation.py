@@ -1,0 +1,329 @@
+"""Measure how many mutants of the core the nearest tests kill.
+
+    python -m venv /tmp/mutation && /tmp/mutation/bin/pip install cosmic-ray==8.7.0
+    /tmp/mutation/bin/python scripts/mutation.py                    this tree, 10 minutes on quiet cores
+    /tmp/mutation/bin/python scripts/mutation.py --tree ../other    another tree, by the list of this one
+
+`scripts/mutants.json` is the list. A mutant is named by its file, function and operator, the mutated text, and its
+number among equal ones, so it survives edits elsewhere. Where the text itself was edited, the mutant is found by its
+place among those of its operator in the function, if their number is the same. Others are reported as gone.
+`--keep` writes the results into the list, and later runs are compared with them.
+
+Tests run in a copy of the tree, with `PYTHONPATH=typing`, and mutants are written there. Before the mutants of a
+file, its tests must pass, and must fail once the file raises an error of its own: so mutants are really loaded.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+
+LIST = Path(__file__).with_name("mutants.json")
+STORE, WRITING = "tests/store", "tests/store/writing"
+
+# How many mutants of a folder or file are drawn, and the tests that are nearest to its modules.
+COUNTS = {
+    "topology": 40,
+    "protocol": 32,
+    "reader": 28,
+    "store/moves": 36,
+    "store/writing": 60,
+    "storage/merge.py": 22,
+}
+OF_THEIR_NAME = ("attempts", "by_condition", "loading", "merging", "preconditions", "replacing", "restoring")
+TESTS = {
+    "topology": ["tests/topology"],
+    "protocol/keys.py": ["tests/protocol"],
+    "protocol": ["tests/reader/test_cursor.py", "tests/protocol", "tests/reader"],
+    "reader": ["tests/reader"],
+    "store/moves": [f"{STORE}/test_scenarios.py", f"{STORE}/test_random_programs.py"],
+    "store/moves/elasticity.py": [f"{STORE}/test_shards_that_leave.py", f"{STORE}/test_random_programs.py"],
+    "store/writing": [f"{WRITING}/test_publishing.py", f"{STORE}/test_scenarios.py"],
+    "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
+    "store/writing/indexing.py": [f"{STORE}/test_index_changes.py"],
+    "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "pages")],
+    **{f"store/writing/{name}.py": [f"{WRITING}/test_{name}.py"] for name in OF_THEIR_NAME},
+}
+PYTEST = "-m pytest -q -x -p no:cacheprovider -p pytest_timeout"
+MARKS = ["-m", "not long and not spark"]
+
+_REPLACED = {
+    "ComparisonOperator": "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt Gt_GtE Gt_Lt GtE_Gt Is_IsNot IsNot_Is",
+    "BinaryOperator": "Add_Sub Sub_Add Mul_Add FloorDiv_Mul Mod_Mul BitAnd_BitOr BitOr_BitAnd",
+    "UnaryOperator": "Delete_Not Delete_USub Delete_Invert",
+}
+_SIMPLE = (
+    "AddNot ReplaceTrueWithFalse ReplaceFalseWithTrue ReplaceAndWithOr ReplaceOrWithAnd NumberReplacer"
+    " ReplaceBreakWithContinue ReplaceContinueWithBreak ZeroIterationForLoop"
+)
+OPERATORS = [f"core/Replace{name}_{pair}" for name, pairs in _REPLACED.items() for pair in pairs.split()]
+OPERATORS += [f"core/{name}" for name in _SIMPLE.split(" ")]
+# Tests cannot notice types, and need not notice texts of errors and checks of invariants.
+_LEFT_OUT = {"param", "parameters", "annassign", "raise_stmt", "assert_stmt", "decorator", "import_from"}
+_LOADED = "this mutant is loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change of one expression: the `number`-th of its text, and at `place` of `places` in its function."""
+
+    file: str
+    function: str
+    operator: str
+    text: str
+    number: int
+    place: int
+    places: int
+
+
+def mutants_of(tree: Path, file: str, operator: str) -> list[tuple[Mutant, int]]:
+    """List all mutants of a file by one operator, each with the number that cosmic-ray gives it."""
+    found, occurrence = list[tuple[str, str, int]](), 0
+    for node in _nodes((tree / file).read_text(encoding="utf-8")):
+        for _ in get_operator(operator)().mutation_positions(node):
+            if (function := _function_of(node)) is not None:
+                found.append((function, _text_of(node), occurrence))
+            occurrence += 1
+    totals = Counter(function for function, _, _ in found)
+    places, numbers = Counter[str](), Counter[tuple[str, str]]()
+    mutants = []
+    for function, text, at in found:
+        where = (numbers[function, text], places[function], totals[function])
+        mutants.append((Mutant(file, function, operator, text, *where), at))
+        places[function] += 1
+        numbers[function, text] += 1
+    return mutants
+
+
+@lru_cache
+def _nodes(source: str) -> list[Any]:
+    return list(ast_nodes(get_ast(source)))
+
+
+def _function_of(node: Any) -> str | None:
+    """Name the function around a node; None outside of functions, and in what is left out."""
+    names = list[str]()
+    while (parent := node.parent) is not None:
+        if parent.type in _LEFT_OUT or node.type in _LEFT_OUT:
+            return None
+        if parent.type in ("funcdef", "classdef"):
+            if node is not parent.children[-1]:
+                return None  # the annotation of the result, or a base class
+            if parent.type == "funcdef" or names:
+                names.append(parent.name.value)
+        node = parent
+    return ".".join(reversed(names)) or None
+
+
+def _text_of(node: Any) -> str:
+    parts = [node] if hasattr(node, "children") or node.value in ("break", "continue") else [node.parent]
+    if node.type in ("if_stmt", "while_stmt", "for_stmt"):
+        parts = node.children[: 4 if node.type == "for_stmt" else 2]
+    return " ".join(" ".join(part.get_code(include_prefix=False) for part in parts).split())[:160]
+
+
+def draw(tree: Path) -> list[Mutant]:
+    """Draw a list, spread evenly over the functions of a folder by how much of each can be mutated."""
+    drawn = []
+    for folder, count in COUNTS.items():
+        of_function = defaultdict[tuple[str, str], list[Mutant]](list)
+        for path in [tree / folder] if folder.endswith(".py") else sorted((tree / folder).glob("*.py")):
+            file = path.relative_to(tree).as_posix()
+            for operator in OPERATORS:
+                for mutant, _ in mutants_of(tree, file, operator):
+                    skipped = operator.endswith("NumberReplacer") and int(_hash(mutant), 16) % 2
+                    if not skipped and mutant.text != "strict=True":
+                        of_function[file, mutant.function].append(mutant)
+        turns = [
+            ((turn + 0.5) / len(mutants), _hash(mutant), mutant)
+            for mutants in of_function.values()
+            for turn, mutant in enumerate(sorted(mutants, key=_hash))
+        ]
+        drawn += sorted(
+            (one for _, _, one in sorted(turns)[:count]), key=lambda one: (one.file, one.function)
+        )
+    return drawn
+
+
+def _hash(mutant: Mutant) -> str:
+    return hashlib.sha256(repr(mutant).encode()).hexdigest()
+
+
+def find(tree: Path, wanted: Mutant) -> str | None:
+    """Return the mutated source of a file; None if the mutant is gone."""
+    if not (tree / wanted.file).exists():
+        return None
+    there = mutants_of(tree, wanted.file, wanted.operator)
+    there = [(one, at) for one, at in there if one.function == wanted.function]
+    same = [at for one, at in there if (one.text, one.number) == (wanted.text, wanted.number)]
+    edited = [at for one, at in there if (one.place, one.places) == (wanted.place, wanted.places)]
+    if not (same or edited):
+        return None
+    source = (tree / wanted.file).read_text(encoding="utf-8")
+    mutated: str = mutate_code(source, get_operator(wanted.operator)(), (same or edited)[0])
+    assert mutated != source
+    return mutated
+
+
+class Runner:
+    """A copy of a tree in which tests run, one process at a time."""
+
+    def __init__(self, tree: Path, copy: Path, python: str) -> None:
+        ignored = shutil.ignore_patterns(".git", ".venv*", ".peers", ".site", ".hypothesis", "*_cache")
+        shutil.copytree(tree, copy, symlinks=True, ignore=ignored)
+        self._copy, self._command = copy, [python, *PYTEST.split(), *MARKS]
+        # `CI` makes Hypothesis draw the same examples in each run; plugins take half of a second to load.
+        fixed = {"PYTHONPATH": str(copy / "typing"), "CI": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        self._environment = {**os.environ, **fixed}
+        self._seconds = dict[str, float]()  # of the processor, for tests without a mutant
+
+    def prove(self, file: str) -> None:
+        """Exit unless the tests of a file pass without a mutant, and fail with an error that is put in."""
+        tests, before = self._tests_of(file), _children_seconds()
+        if " ".join(tests) not in self._seconds:
+            result, output = self._run(tests, 300, self._environment)
+            self._seconds[" ".join(tests)] = _children_seconds() - before
+            if result != "survived":
+                raise SystemExit(f"tests fail without a mutant: {tests}\n{output}")
+        source = (self._copy / file).read_text(encoding="utf-8")
+        result, output = self._run_mutated(file, f"{source}\nraise RuntimeError({_LOADED!r})\n")
+        if result != "killed" or _LOADED not in output:
+            raise SystemExit(f"mutants of {file} are not loaded by {tests}: {result}\n{output}")
+
+    def kill(self, mutant: Mutant) -> str:
+        """Run the tests on a mutant: killed, timeout, survived, or gone."""
+        mutated = find(self._copy, mutant)
+        return "gone" if mutated is None else self._run_mutated(mutant.file, mutated)[0]
+
+    def _tests_of(self, file: str) -> list[str]:
+        nearest = max((name for name in TESTS if f"{file}/".startswith(f"{name}/")), key=len)
+        return [test for test in TESTS[nearest] if (self._copy / test).exists()]
+
+    def _run_mutated(self, file: str, source: str) -> tuple[str, str]:
+        path, tests = self._copy / file, self._tests_of(file)
+        original = path.read_bytes()
+        # Python would take bytecode of the same second and length for that of the mutant.
+        for bytecode in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            bytecode.unlink()
+        path.write_text(source, encoding="utf-8")
+        limit = 10 + 2 * self._seconds[" ".join(tests)]
+        try:
+            return self._run(tests, limit, {**self._environment, "PYTHONDONTWRITEBYTECODE": "1"})
+        finally:
+            path.write_bytes(original)
+
+    def _run(self, tests: list[str], seconds: float, environment: dict[str, str]) -> tuple[str, str]:
+        """Run tests for so many seconds of the processor; where they only wait, for ten times as many."""
+        limited = ["sh", "-c", f'ulimit -t {seconds:.0f}; exec "$@"', "sh"]
+        with (self._copy / "output").open("w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(
+                [*limited, *self._command, *tests],
+                cwd=self._copy,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(10 * seconds)
+            except subprocess.TimeoutExpired:
+                code = -signal.SIGKILL
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            output.seek(0)
+            ended = {0: "survived", -signal.SIGKILL: "timeout", -signal.SIGXCPU: "timeout"}
+            return ended.get(code, "killed"), output.read()[-3000:]
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def report(mutants: list[dict[str, Any]], results: list[str]) -> None:
+    """Print how many were killed by folder, and the rates now and then of those with a kept result."""
+    print(f"{'':17} killed timeout survived gone    rate | of those kept: now, then")  # noqa: T201
+    for folder in [*COUNTS, ""]:
+        pairs = [
+            (r, m.get("kept")) for m, r in zip(mutants, results, strict=True) if m["file"].startswith(folder)
+        ]
+        counts = Counter(result for result, _ in pairs)
+        both = [pair for pair in pairs if pair[0] != "gone" and pair[1]]
+        numbers = f"{counts['killed']:6} {counts['timeout']:7} {counts['survived']:8} {counts['gone']:4}"
+        rates = [
+            _rate([now for now, _ in pairs]),
+            _rate([now for now, _ in both]),
+            _rate([it for _, it in both]),
+        ]
+        print(f"{folder or 'all':17} {numbers} {rates[0]:>7} | {len(both)}: {rates[1]}, {rates[2]}")  # noqa: T201
+
+
+def _rate(results: list[Any]) -> str:
+    counts = Counter(results)
+    dead, there = counts["killed"] + counts["timeout"], len(results) - counts["gone"]
+    return f"{100 * dead / there:.1f} %" if there else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure how many mutants the nearest tests kill.")
+    parser.add_argument("--tree", type=Path, default=Path(), help="the tree to mutate a copy of")
+    parser.add_argument("--python", help="what runs its tests; by default that of its .venv")
+    parser.add_argument("--only", default="", help="only mutants of files whose path begins so")
+    parser.add_argument("--keep", action="store_true", help="write the results into the list")
+    parser.add_argument("--rest", action="store_true", help="run only those without a kept result")
+    parser.add_argument("--draw", action="store_true", help="draw another list, and run nothing")
+    options = parser.parse_args()
+    tree = options.tree.resolve()
+    everything: list[dict[str, Any]] = (
+        [asdict(one) for one in draw(tree)] if options.draw else json.loads(LIST.read_text(encoding="utf-8"))
+    )
+    mutants = [one for one in everything if one["file"].startswith(options.only)]
+    results, proven = list[str](), set[str]()
+    os.nice(19)
+    with tempfile.TemporaryDirectory() as directory:
+        runner = Runner(tree, Path(directory) / "tree", options.python or str(tree / ".venv/bin/python"))
+        for entry in [] if options.draw else mutants:
+            file, began = entry["file"], time.monotonic()
+            if options.rest and "kept" in entry:
+                results.append(entry["kept"])
+                continue
+            if file not in proven and (tree / file).exists():
+                runner.prove(file)
+                proven.add(file)
+            results.append(runner.kill(Mutant(**{name: entry[name] for name in Mutant.__slots__})))
+            what = f"{file} {entry['function']} {entry['operator'][5:]}: {entry['text']}"
+            print(f"{results[-1]:8} {time.monotonic() - began:5.1f} s  {what[:150]}", flush=True)  # noqa: T201
+            if options.keep:
+                entry["kept"] = results[-1]
+                _write(everything)
+    if options.draw:
+        _write(everything)
+    else:
+        report(mutants, results)
+
+
+def _write(everything: list[dict[str, Any]]) -> None:
+    LIST.write_text("[\n" + ",\n".join(map(json.dumps, everything)) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
