@@ -93,8 +93,8 @@ SHARDS_AT_ONCE: Final = 6
 # How long a transaction waits for the catalog's writer.
 BUSY_SECONDS: Final = 120.0
 
-# How long a lost connection to a database server is made again, and a busy object storage asked again, before
-# an error tells of it; and how long for the first one of a process, whose address may be wrong.
+# How long a lost connection to a database server is made again before an error tells of it; and how long for
+# the first one of a process, whose address may be wrong.
 RECONNECT_SECONDS: Final = 60.0
 FIRST_CONNECT_SECONDS: Final = 10.0
 
@@ -108,8 +108,8 @@ ANSWER_SECONDS: Final = 60.0
 # Files that a process keeps open to read from; others are opened again when they are read.
 OPEN_FILES: Final = 64
 
-# What was read from object storage is kept on the local disk, for all processes of a user.
-COPIES_BYTES: Final = 8 << 30
+# What a process keeps in memory of the objects that it read, those of all its stores together.
+BLOCK_CACHE_BYTES: Final = 128 << 20
 
 # Record batches that were read are kept for a while, those of all scans of an open store together.
 BATCH_CACHE_BYTES: Final = 128 << 20
@@ -124,9 +124,7 @@ RUN_BYTES: Final = 512 << 20
 MAX_NESTING: Final = 32  # levels of lists and structs (a map is two) around a value; a plain column has none
 MAX_COLUMNS: Final = 4_096  # including dropped ones
 MAX_RENAMES: Final = 1_000
-MAX_FIELDS: Final = 16_384  # columns, and all parts of their types
 MAX_COLUMN_NAME_BYTES: Final = 255  # in UTF-8; of parts of types too
-MAX_NAMES_BYTES: Final = 256 << 10  # of all columns together: a continuation key names those of its scan
 MAX_SCHEMA_BYTES: Final = 4 << 20  # as the catalog and every file hold it
 MAX_FIXED_BYTES: Final = 16 << 20  # what a row of nulls takes: fixed-size binaries and lists
 MAX_KEY_COLUMNS: Final = 32  # of a primary key, and of an index

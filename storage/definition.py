@@ -16,11 +16,9 @@ from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
 from elasticscan.base.limits import (
     MAX_COLUMN_NAME_BYTES,
     MAX_COLUMNS,
-    MAX_FIELDS,
     MAX_FIXED_BYTES,
     MAX_KEY_BYTES,
     MAX_KEY_COLUMNS,
-    MAX_NAMES_BYTES,
     MAX_NESTING,
     MAX_SCHEMA_BYTES,
 )
@@ -32,8 +30,8 @@ from elasticscan.storage.fragment import SYSTEM_COLUMNS
 RESERVED = frozenset((*SYSTEM_COLUMNS, *CHANGE_COLUMNS, SHARD_COLUMN))
 
 _t = pa.types
-# Left out: extension types, dictionaries, unions and run-end encoded columns; views of texts and binaries,
-# which Arrow cannot reorder; and nulls: as a part of a type that is cast, Arrow makes too few of them.
+# Left out: extension types, dictionaries, unions and run-end encoded columns; views: Arrow cannot reorder
+# those of texts and binaries; and nulls: as a part of a type that is cast, Arrow makes too few of them.
 _SUPPORTED = (
     _t.is_boolean,
     _t.is_integer,
@@ -51,8 +49,6 @@ _SUPPORTED = (
     _t.is_list,
     _t.is_large_list,
     _t.is_fixed_size_list,
-    _t.is_list_view,
-    _t.is_large_list_view,
 )
 
 
@@ -75,16 +71,11 @@ def check_definition(schema: pa.Schema, primary_key: list[str], shard_key: list[
 
 def _check_limits(schema: pa.Schema) -> None:
     _check_most("columns", len(schema), MAX_COLUMNS, "keep rare ones together in a map or a struct")
-    fields = names = fixed = 0
+    fixed = 0
     for column in schema:
-        names += len(column.name.encode())
         for path, field, depth in _walk(column):
-            fields += 1
             _check_most(
                 f"levels of nesting in column {column.name!r}", depth, MAX_NESTING, "keep it as JSON text"
-            )
-            _check_most(
-                "fields", fields, MAX_FIELDS, "parts of nested types count too; use a map, or JSON text"
             )
             _check_name(path, field.name, required=depth == 0)
             _check_type(path, field.type)
@@ -92,7 +83,6 @@ def _check_limits(schema: pa.Schema) -> None:
         _check_most(
             "bytes of fixed size in a row", fixed, MAX_FIXED_BYTES, "use lists and binaries of any size"
         )
-    _check_most("bytes of column names", names, MAX_NAMES_BYTES, "shorten the names")
     _check_most(
         "bytes of schema", _bare(schema).serialize().size, MAX_SCHEMA_BYTES, "use fewer or shorter names"
     )
@@ -214,5 +204,4 @@ def _rebuilt(kind: pa.DataType, parts: list[pa.Field]) -> pa.DataType:
         return pa.map_(entries.field(0), entries.field(1), keys_sorted=kind.keys_sorted)
     if _t.is_fixed_size_list(kind):
         return pa.list_(parts[0], kind.list_size)
-    makers = {pa.LargeListType: pa.large_list, pa.ListViewType: pa.list_view}
-    return makers.get(type(kind), pa.large_list_view if _t.is_large_list_view(kind) else pa.list_)(parts[0])
+    return pa.large_list(parts[0]) if _t.is_large_list(kind) else pa.list_(parts[0])

@@ -29,7 +29,7 @@ from elasticscan.base.errors import RESTORE, StoreDamaged
 from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk, MemoryFile
-from elasticscan.storage.disk_errors import missing_file
+from elasticscan.storage.disk.errors import missing_file
 from elasticscan.storage.fragment import (
     COMMIT,
     DELETED,

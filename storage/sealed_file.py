@@ -23,7 +23,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 import msgpack
@@ -42,7 +41,7 @@ from elasticscan.base.errors import (
 from elasticscan.metadata import Manifest, Seal
 from elasticscan.storage.batches.layout import BatchLayout
 from elasticscan.storage.disk import Disk, OpenFile, Parts
-from elasticscan.storage.disk_errors import disk_error, missing_file
+from elasticscan.storage.disk.errors import disk_error, missing_file
 from elasticscan.topology import SlotSet
 
 SEGMENT_BYTES = 64 << 10
@@ -193,7 +192,7 @@ class SealedFile:
         self.size = seal.bytes
         self._data_bytes = seal.bytes - seal.tail
         begin = 0 if seal.bytes <= SMALL_FILE_BYTES else self._data_bytes
-        end = _exactly(self._file, self._path, begin, seal.bytes - begin)
+        end = self._file.read_at(begin, seal.bytes - begin)
         self._tail = end.slice(self._data_bytes - begin)
         if digest_of(self._tail) != seal.digest:
             raise self.damaged("its footer has changed since it was written (its checksum differs)")
@@ -206,9 +205,7 @@ class SealedFile:
     def _read_tail(self) -> None:
         tail = memoryview(self._tail).cast("B")
         try:
-            end = len(tail) - 4 - len(_ARROW_MAGIC)
-            held = _END_BYTES + int.from_bytes(tail[end : end + 4], "little")
-            self.manifest, self.more = _unpack(_body(tail[: len(tail) - held]), self._path)
+            self.manifest, self.more = _unpack(_body(tail[: len(tail) - _held_bytes(tail)]), self._path)
             self._checksums: NDArray[np.uint64] = np.frombuffer(self.more["checksums"], dtype="<u8")
             if len(self._checksums) != -(-self._data_bytes // SEGMENT_BYTES):
                 raise ValueError("its checksums are not those of its length")
@@ -238,31 +235,23 @@ class SealedFile:
         start = offset // SEGMENT_BYTES * SEGMENT_BYTES
         stop = min(-(-end // SEGMENT_BYTES) * SEGMENT_BYTES, self._data_bytes)
         try:
-            data = self._read_proven(start, stop)
-        except FragmentDamaged:
-            if not self._file.forget(start, stop):
-                raise
-            data = self._read_proven(start, stop)  # it may have been a copy that was damaged
-        return data.slice(offset - start, end - offset)
-
-    def _read_proven(self, start: int, stop: int) -> pa.Buffer:
-        """Whole segments; those of a file that is far in one request."""
-        if not self._file.is_near:
-            data = _exactly(self._file, self._path, start, stop - start)
-            self._prove(memoryview(data), start // SEGMENT_BYTES)
-            return data
-        try:
             data = pa.allocate_buffer(stop - start)
         except MemoryError as error:
             raise disk_error(error, self._path, None, writing=False) from error
-        self._fill(memoryview(data).cast("B"), start)
-        return data
+        room = memoryview(data).cast("B")
+        try:
+            self._fill(room, start)
+        except FragmentDamaged:
+            if not self._file.forget():
+                raise
+            self._fill(room, start)  # it may have been a copy that was damaged
+        return data.slice(offset - start, end - offset)
 
     def _fill(self, room: memoryview, start: int) -> None:
         """Read whole segments into memory that is there, and prove each piece before the next is read."""
         for at in range(0, len(room), PIECE_BYTES):
             piece = room[at : at + PIECE_BYTES]
-            _check_length(self._file.read_into(start + at, piece), self._path, len(piece))
+            self._file.read_into(start + at, piece)
             self._prove(piece, (start + at) // SEGMENT_BYTES)
 
     @property
@@ -319,27 +308,18 @@ class SealedFile:
     def damages(self) -> Iterator[tuple[int, int, OperatorNeeded]]:
         """Read the whole file, also what was read before; yields [start, end) of what cannot be, and why.
 
-        Where nothing of a longer piece can be read, as when a disk is away, the rest is not tried.
+        Where the disk does not answer the rest is not tried.
         """
         self._whole = None
-        step = 128 * SEGMENT_BYTES
-        for start in range(0, self._data_bytes, step):
-            end = min(start + step, self._data_bytes)
+        for start in range(0, self._data_bytes, SEGMENT_BYTES):
+            end = min(start + SEGMENT_BYTES, self._data_bytes)
             try:
                 self.read(start, end - start)
-                continue
-            except OperatorNeeded:
-                sound, last = 0, None
-            for at in range(start, end, SEGMENT_BYTES):
-                try:
-                    self.read(at, min(SEGMENT_BYTES, end - at))
-                    sound += 1
-                except OperatorNeeded as error:
-                    yield at, min(at + SEGMENT_BYTES, end), error
-                    last = error
-            if not sound and end < self._data_bytes and isinstance(last, ShardUnavailable):
-                yield end, self._data_bytes, last
+            except ShardUnavailable as error:
+                yield start, self._data_bytes, error
                 return
+            except OperatorNeeded as error:
+                yield start, end, error
 
     def batches_in(self, start: int, end: int) -> Iterator[tuple[Any, ...]]:
         """Yield the values kept with the file of the record batches in, or partly in, bytes [start, end)."""
@@ -387,20 +367,12 @@ class _ArrowFile(io.RawIOBase):
         return True
 
 
-def _exactly(file: OpenFile, path: str, offset: int, length: int) -> pa.Buffer:
-    """As `OpenFile.read_at`; a disk that returns fewer bytes than requested is an error."""
-    data = file.read_at(offset, length)
-    _check_length(data.size, path, length)
-    return data
-
-
-def _check_length(count: int, path: str, length: int) -> None:
-    if count != length:
-        raise ShardUnavailable(
-            f"{path} was read short: {count:,} bytes came instead of {length:,}; try again, and look at "
-            "the health of its disk",
-            path=path,
-        )
+def _held_bytes(end: memoryview) -> int:
+    """Return how many bytes Arrow wrote last, given the end of a file; raises ValueError."""
+    footer = int.from_bytes(end[-4 - len(_ARROW_MAGIC) : -len(_ARROW_MAGIC)], "little")
+    if end[-len(_ARROW_MAGIC) :] != _ARROW_MAGIC or footer > _MAX_FOOTER_BYTES:
+        raise ValueError("it does not end like an Arrow file")
+    return footer + _END_BYTES
 
 
 def _body(sealed: memoryview) -> memoryview:
@@ -424,27 +396,24 @@ def find_seal(disk: Disk, path: str, written_as: str | None = None) -> tuple[Man
         ShardUnavailable: the disk cannot be read.
     """
     file = disk.uncached.open(path)
-    read = partial(_exactly, file, path)
-    try:
-        if file.size < _END_BYTES + _TRAILER_BYTES:
+
+    def last(count: int) -> memoryview:
+        if count > file.size:
             raise ValueError("it is too short")
-        end = memoryview(read(file.size - 4 - len(_ARROW_MAGIC), 4 + len(_ARROW_MAGIC))).cast("B")
-        footer = int.from_bytes(end[:4], "little")
-        held = footer + _END_BYTES
-        if end[4:] != _ARROW_MAGIC or footer > _MAX_FOOTER_BYTES or held + _TRAILER_BYTES > file.size:
-            raise ValueError("it does not end like an Arrow file")
-        trailer = memoryview(read(file.size - held - _TRAILER_BYTES, _TRAILER_BYTES)).cast("B")
-        length = int.from_bytes(trailer[8:16], "little")
-        tail_bytes = length + _TRAILER_BYTES + held
-        if trailer[16:] != _MAGIC or tail_bytes > file.size:
+        return memoryview(file.read_at(file.size - count, count)).cast("B")
+
+    try:
+        held = _held_bytes(last(_END_BYTES))
+        trailer = last(held + _TRAILER_BYTES)[:_TRAILER_BYTES]
+        if trailer[-8:] != _MAGIC:
             raise ValueError("it was never sealed")
-        tail = memoryview(read(file.size - tail_bytes, tail_bytes)).cast("B")
+        tail = last(int.from_bytes(trailer[8:16], "little") + _TRAILER_BYTES + held)
         manifest, more = _unpack(_body(tail[: len(tail) - held]), written_as or path)
         if more["end"] != digest_of(tail[len(tail) - held :]):
             raise ValueError("its footer has changed since it was written")
     except (ValueError, TypeError, KeyError, AssertionError, msgpack.UnpackException) as error:
         raise FragmentDamaged(f"file {path} is not a whole file of a store: {error}", path=path) from error
-    return manifest, Seal(file.size, tail_bytes, digest_of(tail))
+    return manifest, Seal(file.size, len(tail), digest_of(tail))
 
 
 def read_manifest(disk: Disk, path: str, written_as: str | None = None) -> Manifest:

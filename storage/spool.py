@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.storage.disk_errors import temporary_error
+from elasticscan.storage.disk.errors import temporary_error
 
 
 class Spool:

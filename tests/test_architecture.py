@@ -100,7 +100,7 @@ LATE = frozenset(
         ("catalog/opening.py", "elasticscan.catalog.postgres"),
         ("cli/__init__.py", "elasticscan.cli.app"),
         ("ui/__init__.py", "elasticscan.ui.server"),
-        ("storage/disk.py", "elasticscan.storage.objects.prefix"),
+        ("storage/disk/opening.py", "elasticscan.storage.disk.prefix"),
     }
 )
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,12 +212,10 @@ class S3Server:
         self._listener = _Listener(("127.0.0.1", 0), handler)
         self._thread = Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
-        self._directory = Path(tempfile.mkdtemp(prefix="s3-"))
         self._numbers = count(1)
         self._client: Any = None
         self.endpoint = f"http://127.0.0.1:{self._listener.server_address[1]}"
-        cache = {"ELASTICSCAN_CACHE": str(self._directory / "cache")}
-        self.environment = ENVIRONMENT | cache | {"AWS_ENDPOINT_URL": self.endpoint}
+        self.environment = ENVIRONMENT | {"AWS_ENDPOINT_URL": self.endpoint}
 
     def __enter__(self) -> S3Server:
         return self
@@ -230,7 +226,6 @@ class S3Server:
         self._listener.shutdown()
         self._listener.server_close()
         self._keeper.communicate()
-        shutil.rmtree(self._directory)
 
     @property
     def client(self) -> Any:
@@ -257,7 +252,7 @@ class S3Server:
                 patch.delenv(variable)
             for variable, value in self.environment.items():
                 patch.setenv(variable, value)
-            patch.setenv("ELASTICSCAN_CACHE", str(self._directory / name))
+            patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
             self.line.fault = lambda _: None
             self.line.clear()
             yield name

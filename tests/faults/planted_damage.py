@@ -141,11 +141,6 @@ def footers_are_believed_by_a_repair(patch: Patch) -> None:
     patch.setattr(sealed_file, "digest_of", careless)
 
 
-@fault("damage", "a short read of a disk is an error", style="short_reads")
-def short_reads_are_believed(patch: Patch) -> None:
-    patch.setattr(sealed_file, "_check_length", lambda count, path, length: None)
-
-
 @fault("damage", "verify reads index runs, too", style="flipped_bit")
 def runs_are_not_verified(patch: Patch) -> None:
     honest = verifying.find_damage

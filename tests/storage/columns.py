@@ -25,7 +25,7 @@ PLAIN = [
     *(pa.decimal256(76, 76), pa.decimal256(76, -76), pa.decimal256(40, 0)),
 ]
 REFUSED = [
-    *(pa.null(), pa.string_view(), pa.binary_view()),
+    *(pa.null(), pa.string_view(), pa.binary_view(), pa.list_view(pa.int8()), pa.large_list_view(pa.int8())),
     *(pa.dictionary(pa.int8(), pa.string()), pa.run_end_encoded(pa.int32(), pa.int64())),
     *(pa.dense_union([pa.field("a", pa.int64())]), pa.sparse_union([pa.field("a", pa.int64())])),
     *(pa.uuid(), pa.bool8(), pa.json_(), pa.opaque(pa.int64(), "kind", "vendor")),
@@ -39,8 +39,6 @@ NESTED: dict[str, Callable[[pa.Field], pa.DataType]] = {
     "struct": lambda part: pa.struct([part, pa.field("n", pa.int8()), part]),
     "list": pa.list_,
     "large_list": pa.large_list,
-    "list_view": pa.list_view,
-    "large_list_view": pa.large_list_view,
     "fixed_size_list": lambda part: pa.list_(part, 2),
     "fixed_size_list of none": lambda part: pa.list_(part, 0),
     "map to it": lambda part: pa.map_(pa.string(), part),
@@ -72,8 +70,6 @@ def _wider(parts: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     return st.one_of(
         st.builds(pa.list_, fields),
         st.builds(pa.large_list, fields),
-        st.builds(pa.list_view, fields),
-        st.builds(pa.large_list_view, fields),
         st.builds(pa.list_, fields, st.integers(0, 3)),
         st.builds(pa.struct, st.lists(fields, max_size=3)),
         st.builds(lambda key, item: pa.map_(key.with_nullable(False), item), keys, fields),

@@ -1,6 +1,6 @@
 """The lying twin of a disk: what it says of its files need not be so.
 
-It is full after some bytes, tears files, fails at any call, flips bits, reads short,
+It is full after some bytes, tears files, fails at any call, flips bits,
 gives the content of yesterday or of another file, loses what it acknowledged when the power goes, and its
 mount vanishes and comes back.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import DiskFull, FragmentDamaged, ShardUnavailable
 from elasticscan.storage.disk import Disk, OpenFile, Parts
-from elasticscan.storage.disk_errors import disk_error
+from elasticscan.storage.disk.errors import disk_error
 from tests.storage.memory_disk import MemoryDisk
 
 AfterPowerCut = Literal["gone", "zeros", "short"]
@@ -30,17 +30,12 @@ class FaultyDisk(Disk):
             for no bound.
         tear_after: a file that is longer than this silently loses the rest, as after a power cut
             on a disk that lies about flushing; None for no bound.
-        raise_at: errors to raise, once, by the name of the operation: "create", "open", "delete",
-            "rename", "note" or "list".
-        raise_at_operation: raises `error` at the k-th operation from now (1 is the next one), but not
-            when a file is written to, read, or gets its name.
-        raise_at_call: for an operation, at which call from now it fails with EIO: any of the above, or
-            "write", "finish" (a complete file gets its name) or "read_at".
+        raise_at_call: for an operation, at which call from now it fails with EIO: "create", "open", "delete",
+            "rename", "note", "list", "write", "finish" (a complete file gets its name) or "read_at".
         raise_always: operations that fail with EIO each time.
         flips: by path, the bits (8 * offset + bit) that are read the wrong way round.
         flips_once: the same, each in one read only.
         stale: by path, what is read instead of the file: yesterday's content, or another file's.
-        short_reads: so many reads from now give half of what was asked for.
         flushes: false when files are acknowledged that are not on the disk yet; see `cut_power`.
         vanished: the mount is "gone" with its root, or "empty": the directory below it shows, and takes
             what is written meanwhile.
@@ -50,15 +45,11 @@ class FaultyDisk(Disk):
         self.disk, self.is_far = disk, disk.is_far
         self.full_after: int | None = None
         self.tear_after: int | None = None
-        self.raise_at: dict[str, BaseException] = {}
-        self.raise_at_operation: int | None = None
-        self.error: BaseException = OSError(errno.EIO, "Input/output error")
         self.raise_at_call: dict[str, int] = {}
         self.raise_always: set[str] = set()
         self.flips: dict[str, set[int]] = {}
         self.flips_once: dict[str, set[int]] = {}
         self.stale: dict[str, bytes] = {}
-        self.short_reads = 0
         self.flushes = True
         self.vanished: Literal["gone", "empty"] | None = None
         self.written = 0
@@ -109,19 +100,9 @@ class FaultyDisk(Disk):
                 raise error
             raise disk_error(error, "faulty", None, writing=name not in ("open", "read_at", "list"))
 
-    def _operate(self, name: str) -> None:
-        if self.raise_at_operation is not None:
-            self.raise_at_operation -= 1
-            if self.raise_at_operation == 0:
-                self.raise_at_operation = None
-                raise self.error
-        if name in self.raise_at:
-            raise self.raise_at.pop(name)
-        self.fail(name)
-
     @contextmanager
     def create(self, path: str) -> Iterator[Any]:
-        self._operate("create")
+        self.fail("create")
         disk = self._there()
         before = None if self.flushes else self._content_or_none(path)
         try:
@@ -137,7 +118,7 @@ class FaultyDisk(Disk):
             raise
 
     def open(self, path: str) -> OpenFile:
-        self._operate("open")
+        self.fail("open")
         file = self._there().open(path)
         return _FaultyReads(self, path, file)
 
@@ -148,23 +129,23 @@ class FaultyDisk(Disk):
             return None
 
     def delete(self, path: str) -> None:
-        self._operate("delete")
+        self.fail("delete")
         self._there().delete(path)
         self._unflushed.pop(path, None)
 
     def rename(self, path: str, to: str) -> None:
-        self._operate("rename")
+        self.fail("rename")
         self._there().rename(path, to)
         if path in self._unflushed:
             self._unflushed[to] = self._unflushed.pop(path)
 
     def note(self, path: str, content: bytes) -> None:
-        self._operate("note")
+        self.fail("note")
         with self.create(path) as file:
             file.write(content)
 
     def list(self) -> list[tuple[str, float]]:
-        self._operate("list")
+        self.fail("list")
         return self._there().list()
 
 
@@ -190,21 +171,16 @@ class _FaultyReads(OpenFile):
         for flips, once in ((owner.flips, False), (owner.flips_once, True)):
             if path in flips:
                 data = _flipped(data, offset, flips[path], once)
-        if owner.short_reads and length > 1:
-            owner.short_reads -= 1
-            data = data.slice(0, length // 2)
         return data
 
     def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
         self._file.expect(begin, end, parts)
 
-    def forget(self, begin: int = 0, end: int | None = None) -> bool:
-        return self._file.forget(begin, end)
+    def forget(self) -> bool:
+        return self._file.forget()
 
-    def read_into(self, offset: int, room: memoryview) -> int:
-        data = self.read_at(offset, len(room))
-        room[: data.size] = memoryview(data).cast("B")
-        return int(data.size)
+    def read_into(self, offset: int, room: memoryview) -> None:
+        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
 
 
 def _flipped(data: pa.Buffer, offset: int, bits: set[int], once: bool) -> pa.Buffer:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from elasticscan.storage.disk import Disk, MemoryFile, OpenFile
-from elasticscan.storage.disk_errors import missing_file, missing_root
+from elasticscan.storage.disk.errors import missing_file, missing_root
 
 
 class MemoryDisk(Disk):

@@ -262,14 +262,6 @@ def test_a_feed_tells_what_a_replay_of_the_commits_does(seed: int) -> None:
     assert drawn.read(after, upto, feed=True) == drawn.past.feed(after, upto)
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(SEEDS)
-def test_without_a_feed_all_new_rows_come_and_nothing_else(seed: int) -> None:
-    drawn = RandomFragments(seed)
-    after, upto = drawn.span()
-    assert drawn.read(after, upto, feed=False) == drawn.past.new_rows(after, upto)
-
-
 @settings(max_examples=examples(100), deadline=None)
 @given(SEEDS, st.booleans())
 def test_any_pieces_give_the_changes_beyond_their_positions(seed: int, feed: bool) -> None:
@@ -346,14 +338,6 @@ def page_of(shelf: Shelf, changes: ChangeSpan, limits: Limits = PLENTY, **source
 def short(page: PageRows) -> list[tuple[Any, ...]]:
     names = [name for name in ("k", CHANGE_TYPE, "v", COMMIT_VERSION) if name in page.rows.schema.names]
     return list(zip(*(page.rows.column(name).to_pylist() for name in names), strict=True))
-
-
-@pytest.mark.parametrize("feed", [True, False])
-def test_no_commits_give_one_empty_page_and_nothing_is_left(feed: bool) -> None:
-    page = page_of(shelf_of(4), span(0, 0, feed=feed))
-    check_page(page, shelf_of(4), ["k", "v"], PLENTY, feed)
-    assert page.rows.num_rows == 0
-    assert page.after == ()
 
 
 def test_deletes_of_rows_that_never_were_are_passed_over_up_to_the_first_change() -> None:
@@ -441,15 +425,3 @@ def test_a_null_in_a_key_is_damage_and_not_a_change() -> None:
     view = View([damaged, shelf.fragments[1]])
     with pytest.raises(FragmentDamaged):
         page_of(shelf, span(0, 2), view=view)
-
-
-def test_the_last_slot_of_the_largest_store_is_read_and_resumed() -> None:
-    shelf = shelf_of(1 << 16)
-    last = (1 << 16) - 1
-    for commit in (1, 2):
-        shelf.add([Version((key,), commit, "v", last - (key < 5)) for key in range(15)])
-    for changes in (span(1, 2), span(1, 2, overwrite=True)):
-        limits = repeat((5, 1 << 30))
-        pages = read_all(shelf, shelf.source(), shelf.everything(), changes, ["k", "v"], limits)
-        keys = [key for page in pages for key in page.rows.column("k").to_pylist()]
-        assert keys == [key for key in range(15) for _ in range(2)]

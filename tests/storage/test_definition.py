@@ -7,10 +7,8 @@ from itertools import repeat
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.base.order_keys import ENCODERS
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.storage.conform import conform
@@ -21,8 +19,7 @@ from elasticscan.storage.ingest import Ingest
 from elasticscan.storage.pages import read_page
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.topology import SlotSet, initial_placement
-from tests.base.examples import examples
-from tests.storage.columns import COLUMNS, NESTED, PLAIN, REFUSED, column, forms, sample_rows
+from tests.storage.columns import NESTED, PLAIN, REFUSED, column, forms, sample_rows
 from tests.storage.versions import ORIGIN, Shelf, read_all
 
 ID = pa.field("id", pa.int64(), nullable=False)
@@ -116,16 +113,6 @@ def test_decimals_of_the_largest_scale_work_whatever_their_digits(kind: pa.DataT
     data = b"".join(number.to_bytes(kind.byte_width, "little", signed=True) for number in numbers)
     values = pa.Array.from_buffers(kind, ROWS, [None, pa.py_buffer(data)])
     Trial([column("d", kind)]).run(pa.record_batch({"id": range(ROWS), "d": values}))
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(st.lists(COLUMNS, min_size=1, max_size=4))
-def test_any_columns_are_refused_or_work(columns: list[pa.Field]) -> None:
-    try:
-        trial = Trial(columns)
-    except (LimitExceeded, SchemaMismatch):
-        return
-    trial.run()
 
 
 # --------------------------------------------------------------------------------- names and keys

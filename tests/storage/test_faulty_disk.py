@@ -23,7 +23,6 @@ from elasticscan.storage.sealed_file import (
     SEGMENT_BYTES,
     SMALL_FILE_BYTES,
     SealedFile,
-    find_seal,
     verify_file,
 )
 from elasticscan.topology import SlotSet
@@ -73,7 +72,6 @@ FAULTS: dict[str, tuple[Callable[[FaultyDisk, StagedFragment], None], type[Opera
     "a flipped bit": (_flip_one, FragmentDamaged),
     "another file's content": (_stale, FragmentDamaged),
     "zeros": (_zeros, FragmentDamaged),
-    "reads that are short": (lambda disk, _: setattr(disk, "short_reads", 10_000), ShardUnavailable),
     "a root that is gone": (_vanish("gone"), ShardUnavailable),
     "a root that is empty": (_vanish("empty"), FragmentDamaged),
     "no file can be opened": (lambda disk, _: disk.raise_always.add("open"), ShardUnavailable),
@@ -96,19 +94,7 @@ def test_a_file_on_a_disk_with_faults_is_not_read_and_is_there_again_when_they_a
         rows_in(disk, fragment)
     with pytest.raises(message):
         verify_file(disk, fragment.path, fragment.seal)
-    disk.flips, disk.stale, disk.raise_always, disk.short_reads, disk.vanished = {}, {}, set(), 0, None
-    assert rows_in(disk, fragment) == right
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_disk_that_reads_short_once_is_not_believed_at_any_read(size: str) -> None:
-    disk = FaultyDisk(MemoryDisk())
-    fragment = staged(disk, SIZES[size])
-    right = rows_in(disk, fragment)
-    for look in (lambda: rows_in(disk, fragment), lambda: find_seal(disk, fragment.path)):
-        disk.short_reads = 1
-        with pytest.raises(ShardUnavailable, match="read short"):
-            look()
+    disk.flips, disk.stale, disk.raise_always, disk.vanished = {}, {}, set(), None
     assert rows_in(disk, fragment) == right
 
 

@@ -121,13 +121,6 @@ def test_rows_laid_over_a_large_fragment_are_the_visible_ones_in_order(seed: int
     layered.check(layered.rng.choice((99, 99, layered.rng.randint(0, 30))), varying(layered.rng))
 
 
-@pytest.mark.parametrize("kind", sorted(KEY_KINDS))
-@settings(max_examples=examples(15), deadline=None)
-@given(SEEDS, st.integers(1, 12))
-def test_rows_with_any_kind_of_key_are_laid_over(kind: str, seed: int, rows: int) -> None:
-    Layered(seed, kind).check(99, repeat((rows, 1 << 20)))
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_batches_of_any_size_are_laid_over(seed: int) -> None:

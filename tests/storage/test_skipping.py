@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.order_keys import encode_row
-from elasticscan.base.value_keys import END, NULL, encode_value, encode_values
+from elasticscan.base.value_keys import NULL, encode_value, encode_values
 from elasticscan.filters.key_sets import Interval, KeySet, KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics
 from elasticscan.protocol import Cursor, Cursors, PageRows
@@ -207,19 +207,6 @@ def test_no_row_is_lost_from_any_cursors(seed: int) -> None:
     pages = read_all(shelf, bounds, varying(rng), wanted, cursors)
     everything = read_all(shelf, bounds, lambda: PLENTY, None, cursors)
     assert matching(pages, shelf, wanted) == matching(everything, shelf, wanted)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS)
-def test_where_everything_may_match_all_rows_are_read(seed: int) -> None:
-    scenario = Scenario(seed)
-    bounds = Bounds(scenario.floor(scenario.commits), scenario.commits)
-    rows = scenario.rng.randint(1, 12)
-    plain = read_all(scenario.shelf, bounds, same(rows), None)
-    asked = read_all(scenario.shelf, bounds, same(rows), Range(scenario.shelf, "v", b"", END))
-    assert rows_of(plain, scenario.shelf) == rows_of(asked, scenario.shelf)
-    assert all(page.skipped == 0 for page in (*plain, *asked))
-    assert all(page.scanned >= page.rows.num_rows for page in (*plain, *asked))
 
 
 # ------------------------------------------------------------------------------- cases with names

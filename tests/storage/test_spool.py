@@ -11,7 +11,7 @@ import pytest
 
 from elasticscan.base.errors import DiskFull, ElasticScanError, InvalidOption, OutOfResources
 from elasticscan.storage import Spool, spool
-from elasticscan.storage.disk_errors import temporary_error
+from elasticscan.storage.disk.errors import temporary_error
 from elasticscan.store import Store, Table
 from tests.base.small_disks import small_disk
 

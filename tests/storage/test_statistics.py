@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal
 from collections.abc import Sequence
 from typing import Any
@@ -143,15 +142,6 @@ def test_every_type_with_value_keys_that_a_table_may_have_is_tried() -> None:
     assert {kind.id for kind in TYPES} == set(value_keys._ENCODERS) - views
 
 
-def test_nan_is_the_highest_value_and_a_negative_zero_is_zero() -> None:
-    nan = float("nan")
-    _, statistics = written({"a": pa.array([1.0, nan, -1.0, None, nan, nan, -0.0, 0.0])})
-    mixed, nans = statistics.columns["a"]
-    zero, above = encode_value(pa.scalar(0.0)), encode_value(pa.scalar(nan))
-    assert (mixed.low, mixed.high, mixed.nulls) == (encode_value(pa.scalar(-1.0)), above + b"\0", 1)
-    assert (nans.low, nans.high) == (zero, above + b"\0")
-
-
 def test_a_fragment_without_rows_has_columns_without_blocks() -> None:
     _, statistics = written({"a": pa.array([], pa.int64())})
     assert statistics.block_rows == ()
@@ -196,16 +186,3 @@ def test_a_copy_has_statistics_of_the_rows_that_it_keeps() -> None:
     assert {SLOT, COMMIT, DELETED}.isdisjoint(statistics.columns)
     texts = [pa.array(["old 0", "old 1", "old 2", "new 3"]), pa.array(["new 4"])]
     check_bounds(statistics, "v", texts)
-
-
-def test_statistics_are_small_however_long_the_values_are() -> None:
-    day = datetime.datetime(2024, 1, 1)  # noqa: DTZ001
-    columns = {
-        "a": pa.array(["x" * 1_000 + str(n) for n in range(1_000)]),
-        "b": pa.array([day + datetime.timedelta(seconds=n) for n in range(1_000)]),
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fragment_module, "BATCH_ROWS", 500)
-        staged, statistics = written(columns)
-    assert len(statistics.block_rows) == 2
-    assert len(staged.statistics) < 4 * 2 * (KEY_BYTES + 3)

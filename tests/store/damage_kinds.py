@@ -307,17 +307,6 @@ def failing_disk(place: Path, model: Model, disks: Disks, rng: random.Random) ->
     return Damage(f"{name} fails always: {sorted(disk.raise_always)}", heal=disk.raise_always.clear)
 
 
-@kind(lasting=False)
-def short_reads(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
-    name, disk = _some_disk(disks, rng)
-    disk.short_reads = rng.choice([1, 5, 10_000])
-
-    def heal() -> None:
-        disk.short_reads = 0
-
-    return Damage(f"{name} reads short", heal=heal)
-
-
 @kind()
 def bits_read_wrong(place: Path, model: Model, disks: Disks, rng: random.Random) -> Damage:
     (name, path), file = _some_file(place, model, rng)

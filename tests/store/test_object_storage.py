@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +19,10 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.storage.objects import copies
-from elasticscan.storage.objects.bucket import PART_BYTES
-from elasticscan.storage.objects.prefix import ObjectDisk
-from elasticscan.storage.objects.reading import MOST_AT_ONCE
+from elasticscan.storage.disk import objects as objects_module
+from elasticscan.storage.disk.bucket import PART_BYTES
+from elasticscan.storage.disk.objects import MOST_AT_ONCE
+from elasticscan.storage.disk.prefix import ObjectDisk
 from elasticscan.store import Store
 from elasticscan.store.copies import backup as backup_module
 from elasticscan.store.roots.location import MARKER
@@ -135,15 +133,8 @@ def test_a_small_commit_is_four_requests_for_each_shard_at_most(
         pytest.param("PUT", MARKER, id="marks", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("indexes", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_commit_goes_to_several_shards_at_once(
-    bucket: str,
-    tmp_path: Path,
-    s3_server: S3Server,
-    method: str,
-    path: str,
-    indexes: int,
-    monkeypatch: pytest.MonkeyPatch,
+    bucket: str, tmp_path: Path, s3_server: S3Server, method: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, under_way = s3_server.line, list[int]()
 
@@ -157,15 +148,10 @@ def test_a_commit_goes_to_several_shards_at_once(
     with made(tmp_path, bucket, ("a", "b", "c", "d")) as store:
         table = store.table("t")
         table.upsert(rows(np.arange(100)))
-        if indexes:
-            table.create_index("by_k", ["k"])
         line.clear()
         monkeypatch.setattr(line, "fault", slow)
         table.upsert(rows(np.arange(100), "b"))
-        files = path == ".arrow" and indexes
-        assert len(under_way) == (8 if files else 4)
-        assert max(under_way[:4]) >= 2
-        assert not files or max(under_way[4:]) >= 2
+        assert len(under_way) == 4 and max(under_way) >= 2
         assert ids(store) == list(range(100))
 
 
@@ -200,14 +186,20 @@ def test_a_prefix_that_was_copied_over_another_is_not_written_to(
     assert ids(store) == list(range(ROWS))
 
 
+def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process, nothing was read yet."""
+    blocks = objects_module.BlockCache()
+    for module in ("objects", "prefix"):
+        monkeypatch.setattr(f"elasticscan.storage.disk.{module}.shared_blocks", lambda: blocks)
+
+
 @pytest.fixture
 def cold(store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """The store, opened again, with nothing of it nearby."""
     store.table("t").upsert(rows(np.arange(ROWS, 6 * ROWS)))
     store.table("t").create_index("by_k", ["k"])
     store.table("t").compact()
-    shutil.rmtree(os.environ["ELASTICSCAN_CACHE"])
-    monkeypatch.setattr(copies, "MEMORY", copies.Memory())
+    empty_memory(monkeypatch)
     with Store.open(store.uri) as other:
         s3_server.line.clear()
         yield other
@@ -259,17 +251,14 @@ def test_a_scan_of_few_columns_fetches_little_else(cold: Store, s3_server: S3Ser
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cache", ["on", "off"])
 def test_the_ends_of_many_fragments_are_fetched_beside_each_other(
-    store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, cache: str
+    store: Store, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, line = store.table("t"), s3_server.line
     for number in range(12):
         table.upsert(rows(np.arange(number, ROWS, 4_000), "b"))
     expected = ids(store)
-    monkeypatch.setenv(
-        "ELASTICSCAN_CACHE", f"{os.environ['ELASTICSCAN_CACHE']}-empty" if cache == "on" else "off"
-    )
+    empty_memory(monkeypatch)
     line.fault = lambda _: "slow"
     with Store.open(store.uri, upkeep="off") as other:
         line.clear()
@@ -282,51 +271,13 @@ def test_the_ends_of_many_fragments_are_fetched_beside_each_other(
 
 
 @pytest.mark.long
-def test_a_copy_that_was_damaged_is_fetched_again(cold: Store, s3_server: S3Server) -> None:
-    assert len(ids(cold)) == 6 * ROWS
-    files = [path for path in Path(os.environ["ELASTICSCAN_CACHE"]).rglob("*") if path.is_file()]
-    for number, path in enumerate(files):
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1 << number % 8
-        path.write_bytes(content)
-    s3_server.line.clear()
-    with Store.open(cold.uri) as other:
-        assert len(ids(other)) == 6 * ROWS
-    assert s3_server.line.requests
-
-
-@pytest.mark.long
-def test_verification_looks_past_copies(store: Store, bucket: str, s3_server: S3Server) -> None:
+def test_verification_looks_past_what_is_in_memory(store: Store, bucket: str, s3_server: S3Server) -> None:
     assert ids(store) == list(range(ROWS)) and store.verify() == []
     for item in s3_server.client.list_objects_v2(Bucket=bucket)["Contents"]:
         if item["Key"].endswith(".arrow"):
             s3_server.client.delete_object(Bucket=bucket, Key=item["Key"])
     assert ids(store) == list(range(ROWS))
     assert len(store.verify()) == 2
-
-
-def test_objects_are_written_once_under_their_names(store: Store, s3_server: S3Server) -> None:
-    store.table("t").upsert(rows(np.arange(30_000)))
-    requests = s3_server.line.requests
-    written = [request.path for request in requests if request.method == "PUT" and ".arrow" in request.path]
-    assert len(written) == len(set(written)) == 2
-    assert not [request for request in requests if request.method == "DELETE" or "copy" in request.path]
-
-
-@pytest.mark.long
-def test_a_scan_and_a_write_go_on_while_the_server_is_busy(store: Store, s3_server: S3Server) -> None:
-    faults: list[Fault | None] = ["503", "cut", "drop", "500"]
-    asked = [0]
-
-    def sometimes(_: Request) -> Fault | None:
-        asked[0] += 1
-        return faults[asked[0] // 3 % 4] if asked[0] % 3 == 0 else None
-
-    s3_server.line.fault = sometimes
-    with Store.open(store.uri) as other:
-        other.table("t").upsert(rows(np.arange(ROWS, ROWS + 100)))
-        assert ids(other) == list(range(ROWS + 100))
-    assert asked[0] > 6
 
 
 def test_a_byte_that_changed_in_a_bucket_is_damage_until_it_is_put_back(
@@ -360,16 +311,6 @@ def test_stores_in_one_bucket_leave_each_other_alone(store: Store, bucket: str, 
 def test_one_prefix_by_two_schemes_is_refused_as_two_shards(tmp_path: Path, bucket: str) -> None:
     with pytest.raises(InvalidOption, match="overlaps"):
         Store.create(tmp_path / "store", {"a": f"s3://{bucket}/a", "b": f"s3a://{bucket}/a/"})
-
-
-@pytest.mark.long
-def test_an_upload_of_a_writer_that_died_is_collected(store: Store, bucket: str, s3_server: S3Server) -> None:
-    client, path = s3_server.client, f"a/t1/{'0' * 32}.arrow"
-    upload = client.create_multipart_upload(Bucket=bucket, Key=path)["UploadId"]
-    client.upload_part(Bucket=bucket, Key=path, UploadId=upload, PartNumber=1, Body=b"x")
-    assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) == 1
-    assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
-    assert ids(store) == list(range(ROWS))
 
 
 def test_no_secret_is_kept_or_reported(

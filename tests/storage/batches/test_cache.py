@@ -89,31 +89,6 @@ def lasting_in(cache: BatchCache, sizes: list[int]) -> KeptBatches:
     return lasting
 
 
-def test_lasting_batches_survive_a_scan_that_is_much_larger_than_the_cache() -> None:
-    cache = BatchCache(BOUND)
-    lasting = lasting_in(cache, [200, 200])
-    for _ in range(3):
-        pass_by(cache, 20 * BOUND)
-        assert all(lasting.get(number, never).num_rows == 200 for number in (0, 1))
-    assert cache._bytes <= BOUND
-
-
-def test_lasting_batches_that_nobody_uses_go_in_the_end() -> None:
-    cache = BatchCache(BOUND)
-    lasting = lasting_in(cache, [200, 200])
-    pass_by(cache, (cache_module.LASTING_AGE + 2) * BOUND)
-    assert 0 not in lasting
-    assert 1 not in lasting
-
-
-def test_of_a_full_cache_lasting_batches_have_half() -> None:
-    cache = BatchCache(BOUND)
-    lasting = lasting_in(cache, [100] * 9)
-    assert all(number in lasting for number in range(9))  # nobody else wants the room
-    pass_by(cache, 2 * BOUND)
-    assert [number for number in range(9) if number in lasting] == [4, 5, 6, 7, 8]
-
-
 def test_what_is_larger_than_the_room_for_lasting_batches_is_kept_as_any_other() -> None:
     cache = BatchCache(BOUND)
     lasting, large = lasting_in(cache, [100]), cache.kept(lasting=True, about_bytes=BOUND // 2 + 1)

@@ -106,9 +106,9 @@ class _Counting(OpenFile):
     def __init__(self, disk: CountingDisk, file: OpenFile) -> None:
         self._disk, self._file, self.size = disk, file, file.size
 
-    def read_at(self, offset: int, length: int) -> pa.Buffer:
-        self._disk.bytes_read += length
-        return self._file.read_at(offset, length)
+    def read_into(self, offset: int, room: memoryview) -> None:
+        self._disk.bytes_read += len(room)
+        self._file.read_into(offset, room)
 
 
 def open_alone(disk: Disk, staged: StagedFragment, columns: Sequence[str]) -> FragmentReader:

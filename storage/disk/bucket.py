@@ -1,19 +1,18 @@
-"""Requests to an S3 bucket: tried again for a while, and their errors told as ours.
+"""Requests to an S3 bucket, and their errors told as ours.
 
-`botocore` sends them. Endpoint, region and credentials are what it finds where this process runs: variables
-of the environment, a profile, the role of the machine. Each process has a client of its own, so a forked
-child never speaks on a connection of its parent.
+`botocore` sends them, and sends again what a busy server or a broken connection refuses. Endpoint, region
+and credentials are what it finds where this process runs: variables of the environment, a profile, the role
+of the machine. Each process has a client of its own, so a forked child never speaks on a connection of its
+parent.
 """
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from mmap import mmap
+from functools import lru_cache
 from threading import Lock
-from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
@@ -22,56 +21,34 @@ from botocore.session import Session
 
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
-from elasticscan.base.limits import FIRST_CONNECT_SECONDS, RECONNECT_SECONDS
-from elasticscan.storage.objects.refusals import FAILURES, as_ours, is_passing, may_be_renewed
+from elasticscan.storage.disk.refusals import FAILURES, as_ours, may_be_renewed
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 5.0
-_LARGE_BYTES = 1 << 20
-_LARGEST_COPY = 5 << 30  # that one request makes
+ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
 _COPY_PART_BYTES = 1 << 30
 PART_BYTES = 8 << 20  # of an upload
-_CONFIG = Config(
-    connect_timeout=10,
-    read_timeout=30,
-    max_pool_connections=16,
-    retries={"mode": "standard", "total_max_attempts": 1},  # `Bucket` tries again, also when an answer is cut
-)
+
+_lock = renewed_in_child(Lock)  # to make a client takes some time: only one thread does
 
 
-class _Client:
-    """The client of this process for what its environment says, and whether it ever had an answer."""
-
-    def __init__(self) -> None:
-        # botocore itself knows no AWS_REGION, which all other kits of AWS read.
-        self.service = Session().create_client(
-            "s3", region_name=os.environ.get("AWS_REGION") or None, config=_CONFIG
-        )
-        self.answered = False
-
-
-_clients: dict[tuple[int, int], _Client] = {}
-_lock = renewed_in_child(Lock)
-
-
-def _client() -> _Client:
+def _client() -> Any:
+    """Return the client of this process for what its environment says."""
     # A hash: the variables of a failed call, which tracebacks may print, must hold no secret.
-    key = os.getpid(), hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
-    client = _clients.get(key)
-    if client is None:
-        with _lock():
-            client = _clients.get(key)
-            if client is None:
-                client = _Client()
-                _clients.clear()  # what a fork, or another environment, left
-                _clients[key] = client
-    return client
-
-
-def _let_go(client: _Client) -> None:
-    """Have the next request read credentials again: a client keeps those of a file for ever."""
+    said = hash(frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
     with _lock():
-        for key in [key for key, other in _clients.items() if other is client]:
-            del _clients[key]
+        return _client_of(os.getpid(), said)
+
+
+@lru_cache(maxsize=1)
+def _client_of(process: int, environment: int) -> Any:
+    config = Config(
+        connect_timeout=10,
+        read_timeout=30,
+        max_pool_connections=16,
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+    )
+    # botocore itself knows no AWS_REGION, which all other kits of AWS read.
+    region = os.environ.get("AWS_REGION") or None
+    return Session().create_client("s3", region_name=region, config=config)
 
 
 class Bucket:
@@ -90,8 +67,14 @@ class Bucket:
 
     def read(self, key: str, span: str) -> tuple[pa.Buffer, int]:
         """Bytes of an object, by HTTP's words for a range ("0-99", "-100"), and its size."""
-        answer: tuple[pa.Buffer, int] = self._ask("get_object", key, Range=f"bytes={span}", take=_taken)
-        return answer
+        for attempt in range(1, ATTEMPTS + 1):
+            answer = self._ask("get_object", key, Range=f"bytes={span}")
+            try:
+                return _taken(answer)
+            except FAILURES as error:  # it was cut, which botocore does not see
+                if attempt == ATTEMPTS:
+                    raise self._ours(error, key, writing=False) from error
+        raise AssertionError("no attempt was the last one")
 
     def size(self, key: str) -> int:
         return int(self._ask("head_object", key)["ContentLength"])
@@ -126,13 +109,10 @@ class Bucket:
 
     def copy(self, key: str, to: str) -> None:
         """Copy an object within the bucket; its bytes stay where they are."""
-        source, size = {"Bucket": self.name, "Key": key}, self.size(key)
-        if size <= _LARGEST_COPY:
-            self._ask("copy_object", to, writing=True, CopySource=source)
-            return
-        with self.upload(to) as upload:
+        size = self.size(key)
+        with self.upload(to) as upload:  # in one request no more than 5 GB can be copied
             for start in range(0, size, _COPY_PART_BYTES):
-                upload.copy(source, start, min(start + _COPY_PART_BYTES, size))
+                upload.copy({"Bucket": self.name, "Key": key}, start, min(start + _COPY_PART_BYTES, size))
 
     def upload(self, key: str) -> Upload:
         """Begin an object."""
@@ -143,64 +123,35 @@ class Bucket:
         with suppress(WriteConflict, FragmentMissing):
             self._ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
-    def _ask(
-        self,
-        request: str,
-        key: str | None,
-        writing: bool = False,
-        take: Callable[[Any], Any] | None = None,
-        **parameters: Any,
-    ) -> Any:
-        """Send a request until it is answered, or its time is over."""
+    def _ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
+        """Send a request; once more with credentials that are read again where they were refused."""
         if key is not None:
             parameters["Key"] = key
-        began, pause, renewed = monotonic(), _FIRST_PAUSE_SECONDS, False
-        while True:
-            client = None
-            try:
-                client = _client()
-                answer = getattr(client.service, request)(Bucket=self.name, **parameters)
-                answer = answer if take is None else take(answer)
-            except FAILURES as error:
-                if client is not None and not renewed and may_be_renewed(error):
-                    renewed = True
-                    _let_go(client)
-                    continue
-                waits = RECONNECT_SECONDS if client and client.answered else FIRST_CONNECT_SECONDS
-                pause *= 1 + random.random()
-                if not is_passing(error) or monotonic() + pause - began > waits:
-                    raise self._ours(error, key, client, writing) from error
-                sleep(pause)
-                pause = min(pause, _LONGEST_PAUSE_SECONDS)
-            else:
-                client.answered = True
-                return answer
+        try:
+            return getattr(_client(), request)(Bucket=self.name, **parameters)
+        except FAILURES as error:
+            if not may_be_renewed(error):
+                raise self._ours(error, key, writing) from error
+        _client_of.cache_clear()  # a client keeps the credentials of a file for ever
+        try:
+            return getattr(_client(), request)(Bucket=self.name, **parameters)
+        except FAILURES as error:
+            raise self._ours(error, key, writing) from error
 
-    def _ours(
-        self, error: Exception, key: str | None, client: _Client | None, writing: bool
-    ) -> ElasticScanError:
+    def _ours(self, error: Exception, key: str | None, writing: bool) -> ElasticScanError:
         where = self._root if key is None else f"s3://{self.name}/{key}"
-        server = "its server" if client is None else str(client.service.meta.endpoint_url)
+        server = "its server"
+        with suppress(*FAILURES):  # the client itself may be what fails
+            server = str(_client().meta.endpoint_url)
         return as_ours(error, self._root, where, server, writing)
 
 
 def _taken(answer: Any) -> tuple[pa.Buffer, int]:
     """Return the bytes of an answer, and the size of the whole object."""
-    size = int(answer["ContentLength"])
-    # Large ones are the system's own: an allocator would keep them for a while when they are free.
-    buffer = pa.allocate_buffer(size) if size < _LARGE_BYTES else pa.py_buffer(mmap(-1, size))
     with answer["Body"] as body:
-        _fill(memoryview(buffer).cast("B"), body)
+        content = body.read()
     total = answer.get("ContentRange", "").rpartition("/")[2]
-    return buffer, int(total) if total else size
-
-
-def _fill(room: memoryview, body: Any) -> None:
-    done = 0
-    while done < len(room) and (count := body.readinto(room[done:])):
-        done += count
-    if done < len(room):
-        raise ConnectionResetError(f"its answer ended after {done:,} of {len(room):,} bytes")
+    return pa.py_buffer(content), int(total) if total else len(content)
 
 
 class Upload:

@@ -22,21 +22,15 @@ from tests.base.s3 import SECRET, Fault, Request, S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
-from elasticscan.storage.objects import bucket as bucket_module
-from elasticscan.storage.objects.bucket import Bucket
+from elasticscan.storage.disk import bucket as bucket_module
+from elasticscan.storage.disk.bucket import Bucket
 
 
 @pytest.fixture
 def objects(bucket: str) -> Bucket:
     objects = Bucket(bucket, f"s3://{bucket}")
-    objects.put("before", b"x")  # the first connection is waited for more shortly
+    objects.put("before", b"x")
     return objects
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RECONNECT_SECONDS", "FIRST_CONNECT_SECONDS"):
-        monkeypatch.setattr(bucket_module, name, 0.4)
 
 
 def first(faults: Iterable[Fault | None]) -> Callable[[Request], Fault | None]:
@@ -86,7 +80,6 @@ def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Se
     assert len(asked) == 1
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -159,7 +152,6 @@ def test_an_upload_that_was_collected_meanwhile_is_reported_so(objects: Bucket, 
 
 
 def test_a_copy_of_a_large_object_is_made_in_parts(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_module, "_LARGEST_COPY", 1 << 20)
     monkeypatch.setattr(bucket_module, "_COPY_PART_BYTES", 5 << 20)
     content = b"".join(parts(2)) + b"end"
     objects.put("large", content)
@@ -197,24 +189,15 @@ def test_errors_are_of_ours_alone(objects: Bucket, s3_server: S3Server) -> None:
 def test_the_region_is_what_the_environment_says(objects: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")  # which botocore alone would not read
-    assert bucket_module._client().service.meta.region_name == "eu-central-1"
+    assert bucket_module._client().meta.region_name == "eu-central-1"
     monkeypatch.delenv("AWS_REGION")
-    assert bucket_module._client().service.meta.region_name == "eu-west-1"
+    assert bucket_module._client().meta.region_name == "eu-west-1"
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert objects.size("before") == 1  # a server of one's own needs none
 
 
-def test_a_server_named_by_its_host_is_asked_for_a_path(
-    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint.replace("127.0.0.1", "localhost"))
-    s3_server.line.clear()
-    assert objects.size("before") == 1
-    assert [request.path for request in s3_server.line.requests] == [f"/{objects.name}/before"]
-
-
 def test_tls_where_there_is_none_is_reported(
-    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, impatient: None
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint.replace("http:", "https:"))
     with pytest.raises(ShardUnavailable, match="AWS_CA_BUNDLE"):
@@ -249,9 +232,9 @@ def test_credentials_that_were_renewed_in_their_file_are_read_again(
     assert asked[-2:] == ["AKIAOLDOLDOLDOLDOLD", "AKIANEWNEWNEWNEWNEW"]
 
 
-def test_too_many_open_files_are_reported_as_such(objects: Bucket, impatient: None) -> None:
+def test_too_many_open_files_are_reported_as_such(objects: Bucket) -> None:
     objects.put("x", b"x")
-    bucket_module._clients.clear()
+    bucket_module._client_of.cache_clear()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = list[int]()
     try:
@@ -269,7 +252,6 @@ def test_too_many_open_files_are_reported_as_such(objects: Bucket, impatient: No
     assert objects.read("x", "-1")[1] == 1
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "changed", [{"AWS_PROFILE": "nobody"}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, {}]
 )
@@ -287,4 +269,4 @@ def test_no_frame_of_ours_has_a_secret_among_its_variables(
         frames = traceback.TracebackException.from_exception(error, capture_locals=True).stack
         message += repr([frame.locals for frame in frames if "elasticscan/storage" in frame.filename])
         error = error.__cause__ or error.__context__
-    assert "pause" in message and SECRET not in message
+    assert "writing" in message and SECRET not in message

@@ -9,11 +9,21 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+
 from elasticscan.base.errors import FragmentMissing, InvalidOption
 from elasticscan.base.redaction import shown
-from elasticscan.storage.disk import OpenFile
-from elasticscan.storage.objects.bucket import Bucket
-from elasticscan.storage.objects.reading import CopiedObject, Object, Stride, fetch_ends, keep_whole
+from elasticscan.storage.disk.bucket import Bucket
+from elasticscan.storage.disk.objects import (
+    TAIL_BYTES,
+    BlockCache,
+    Object,
+    Stride,
+    fetch_ends,
+    name_of,
+    shared_blocks,
+)
+from elasticscan.storage.disk.protocol import OpenFile
 
 _UNFINISHED, _UNCHANGING = ".unfinished", ".arrow"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
@@ -40,7 +50,7 @@ def parse_root(root: str) -> tuple[str, str]:
 class ObjectDisk:
     """The objects below a prefix. An object is sent once, under its own name, and seen when it is whole.
 
-    Files that never change, which end so, are read by way of copies nearer by, unless these are turned off.
+    What was read of files that never change, which end so, stays in memory, unless `cached` is false.
     """
 
     is_far = True
@@ -59,13 +69,14 @@ class ObjectDisk:
         key = self._prefix + path
         with self._bucket.upload(key) as file:
             yield file
-        if file.content and key.endswith(_UNCHANGING):
-            keep_whole(self._bucket, key, file.content)
+        name, content = name_of(self._bucket, key), file.content
+        shared_blocks().forget(name)
+        if content and len(content) <= TAIL_BYTES:  # its writer often reads it next
+            shared_blocks().keep(name, pa.py_buffer(content), len(content))
 
     def open(self, path: str) -> OpenFile:
-        if self._cached and path.endswith(_UNCHANGING):
-            return CopiedObject(self._bucket, self._prefix + path, self._stride)
-        return Object(self._bucket, self._prefix + path)
+        blocks = shared_blocks() if self._cached and path.endswith(_UNCHANGING) else BlockCache()
+        return Object(self._bucket, self._prefix + path, self._stride, blocks)
 
     def expect(self, paths: Sequence[str]) -> None:
         if self._cached:

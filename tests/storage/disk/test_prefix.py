@@ -11,8 +11,8 @@ from tests.base.s3 import S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
 
-from elasticscan.storage.objects import bucket as bucket_module
-from elasticscan.storage.objects.prefix import ObjectDisk, parse_root
+from elasticscan.storage.disk import bucket as bucket_module
+from elasticscan.storage.disk.prefix import ObjectDisk, parse_root
 
 PATH = "t1/0123456789abcdef0123456789abcdef.arrow"
 
@@ -89,16 +89,3 @@ def test_what_a_dead_writer_sent_is_listed_as_unfinished_and_can_be_removed(buck
     others.rename(path, f"trash/1/{path}")
     assert others.list() == []
     del writing
-
-
-def test_a_forked_child_neither_ends_nor_aborts_a_write_of_its_parent(bucket: str) -> None:
-    disk = ObjectDisk(f"s3://{bucket}/x")
-    with disk.create(PATH) as file:
-        file.write(bytes(bucket_module.PART_BYTES))
-        child = os.fork()
-        if not child:
-            break_off = disk.create(PATH)  # the child's own
-            break_off.__enter__()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert disk.open(PATH).size == bucket_module.PART_BYTES

@@ -1,4 +1,4 @@
-"""Disks: one narrow protocol, and the local disk; `objects` has the one of S3."""
+"""A directory of this machine as a disk."""
 
 from __future__ import annotations
 
@@ -7,162 +7,20 @@ import io
 import os
 import secrets
 import stat
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 from weakref import ref
 
-import pyarrow as pa
-
 from elasticscan.base.concurrency import renewed_in_child
-from elasticscan.base.errors import RESTORE, FragmentDamaged, InvalidOption
-from elasticscan.base.limits import BATCH_BYTES, FAR_BATCH_BYTES, OPEN_FILES
+from elasticscan.base.errors import RESTORE, FragmentDamaged
+from elasticscan.base.limits import OPEN_FILES
 from elasticscan.base.permissions import mode_within
-from elasticscan.base.redaction import shown
-from elasticscan.storage.disk_errors import (
-    cut_file,
-    disk_error,
-    missing_file,
-    missing_root,
-)
-
-OBJECT_SCHEMES = ("s3://", "s3a://")
-_MOST_PARTS = 32  # that are fetched together
-_HOLE_BYTES = 192 << 10  # to leave out so much is worth one more request
-_WORTH = 3 / 4  # of a file, or less, in parts
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Ascending, disjoint parts [begin, end) of a file, each worth a request of its own."""
-
-    begins: tuple[int, ...]
-    ends: tuple[int, ...]
-
-    @classmethod
-    def of(cls, places: Iterable[tuple[int, int]], align: int, size: int) -> Parts | None:
-        """Parts with all of these places, which ascend; None where they are most of a file of this size."""
-        begins, ends = list[int](), list[int]()
-        for low, high in places:
-            begin, end = low // align * align, -(-high // align) * align
-            if ends and begin - ends[-1] < _HOLE_BYTES:
-                ends[-1] = max(ends[-1], end)
-            else:
-                begins.append(begin)
-                ends.append(end)
-        return cls(tuple(begins), tuple(ends)) if sum(ends) - sum(begins) <= _WORTH * size else None
-
-    def end_of_first(self, begin: int, end: int) -> int:
-        """Return the end of the part that contains a position, up to `end`; else the position itself."""
-        number = bisect_right(self.begins, begin) - 1
-        return min(self.ends[number], end) if number >= 0 and begin < self.ends[number] else begin
-
-    def after(self, begin: int, beyond: int, most_bytes: int) -> list[tuple[int, int]]:
-        """Return the parts from a place on, up to another, that are about so many bytes together."""
-        chosen, total = list[tuple[int, int]](), 0
-        number = max(bisect_right(self.begins, begin) - 1, 0)
-        while number < len(self.begins) and total < most_bytes and len(chosen) < _MOST_PARTS:
-            low, high = max(self.begins[number], begin), min(self.ends[number], beyond)
-            if low < high:
-                chosen.append((low, high))
-                total += high - low
-            number += 1
-        return chosen
-
-
-class OpenFile(Protocol):
-    """An open, immutable file. Threads may share one.
-
-    Attributes:
-        size: its bytes.
-        is_near: a read costs some microseconds, and no network, so it may be as small as it likes.
-    """
-
-    size: int
-    is_near: bool
-
-    def read_at(self, offset: int, length: int) -> pa.Buffer:
-        """Read `length` bytes from `offset` on.
-
-        Raises `FragmentDamaged` where the file ends before, `ShardUnavailable` when its disk fails.
-        """
-
-    def read_into(self, offset: int, room: memoryview) -> int:
-        """As `read_at`, into memory that is there already; how many bytes came."""
-        room[:] = memoryview(self.read_at(offset, len(room))).cast("B")
-        return len(room)
-
-    def expect(self, begin: int, end: int, parts: Parts | None = None) -> None:
-        """Hear that these bytes are read next, piece by piece: what is far may get them at once.
-
-        `parts` are what a scan reads of the file, as far as that can be foreseen; None for all of it.
-        """
-        return
-
-    def forget(self, begin: int = 0, end: int | None = None) -> bool:
-        """Drop copies that lie nearer than the disk: of bytes [begin, end) or, without an end, of all of it.
-
-        False if reading it again is of no use.
-        """
-        return False
-
-
-class Disk(Protocol):
-    """A shard's files. A path is relative to the shard's root, with `/` between its parts.
-
-    Attributes:
-        is_far: a request costs some milliseconds, so what is read together should lie together. A root
-            that is far has its place in its name: nothing else can be mounted there.
-        uncached: the same files, past any copies of them: for who checks them.
-    """
-
-    is_far: bool = False
-
-    @property
-    def uncached(self) -> Disk:
-        return self
-
-    def create(self, path: str) -> Any:
-        """Return a context that yields a binary file to write.
-
-        The file appears under its path, complete and flushed to the disk, when the block ends
-        without an exception, and not at all otherwise. Raises `DiskFull`, `ShardUnavailable`.
-        """
-
-    def open(self, path: str) -> OpenFile:
-        """Raise `FragmentDamaged` when the file is gone, `ShardUnavailable` when the root is."""
-
-    def expect(self, paths: Sequence[str]) -> None:
-        """Hear that files are opened next; what is far may ask for all of them at once.
-
-        Raises `ShardUnavailable`.
-        """
-        return
-
-    def delete(self, path: str) -> None:
-        """Remove a file; fine when it is gone already. Raises `ShardUnavailable`."""
-
-    def rename(self, path: str, to: str) -> None:
-        """Give a file another path; fine when it is gone already. Raises `ShardUnavailable`."""
-
-    def note(self, path: str, content: bytes) -> None:
-        """Put a small file in the place of another: after a power cut it is there, or the one before.
-
-        Several processes may do it at once. Raises `DiskFull`, `ShardUnavailable`.
-        """
-
-    def list(self) -> list[tuple[str, float]]:
-        """(path, time of last change in seconds) of every file, unfinished ones included."""
-
-
-def batch_bytes(disk: Disk) -> int:
-    """Return the size of record batches in files of a disk: smaller over a network, for point reads."""
-    return FAR_BATCH_BYTES if disk.is_far else BATCH_BYTES
+from elasticscan.storage.disk.errors import cut_file, disk_error, missing_file, missing_root
+from elasticscan.storage.disk.protocol import Disk, OpenFile
 
 
 @contextmanager
@@ -357,13 +215,7 @@ class LocalFile(OpenFile):
         """Drop the descriptor; a thread that reads at this moment holds it, too."""
         self._descriptor = None
 
-    def read_at(self, offset: int, length: int) -> pa.Buffer:
-        with _telling(self._path, None, writing=False):
-            buffer = pa.allocate_buffer(length)
-        self.read_into(offset, memoryview(buffer))
-        return buffer
-
-    def read_into(self, offset: int, room: memoryview) -> int:
+    def read_into(self, offset: int, room: memoryview) -> None:
         done, length = 0, len(room)
         try:
             descriptor = self._descriptor
@@ -379,38 +231,3 @@ class LocalFile(OpenFile):
             raise missing_file(str(self._path)) from error
         except OSError as error:
             raise disk_error(error, str(self._path), None, writing=False) from error
-        return done
-
-
-class MemoryFile(OpenFile):
-    is_near = True
-
-    def __init__(self, content: bytes) -> None:
-        self._content = pa.py_buffer(content)
-        self.size = len(content)
-
-    def read_at(self, offset: int, length: int) -> pa.Buffer:
-        if offset + length > self.size:
-            raise cut_file("memory", offset, length)
-        return self._content.slice(offset, length)
-
-
-def open_disk(root: str) -> Disk:
-    """Return the disk for a root: a directory, or a prefix of an S3 bucket."""
-    if root.lower().startswith(OBJECT_SCHEMES):
-        try:
-            from elasticscan.storage.objects.prefix import ObjectDisk  # noqa: PLC0415 - stands on an extra
-        except ModuleNotFoundError as error:
-            raise InvalidOption(
-                f"shards in object storage need the package {error.name!r}, which is not installed here: "
-                "pip install 'elasticscan[s3]'",
-                option="shards",
-            ) from error
-        return ObjectDisk(root)
-    if "://" in root:
-        raise InvalidOption(
-            f"{shown(root)} cannot be a shard's storage; name a directory, or write `s3://BUCKET/PREFIX` and "
-            "set AWS_ENDPOINT_URL where each process runs",
-            option="shards",
-        )
-    return LocalDisk(root)

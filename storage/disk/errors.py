@@ -38,10 +38,9 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
     """Return the error to raise for what a disk said.
 
     Args:
-        error: as the operating system raised it; one without a number becomes `ShardUnavailable` with its
-            own text.
-        root: the shard's root. A directory is looked at when something is not there, to tell a
-            file that is gone from a disk that is; of any other root the caller has to know.
+        error: as the operating system raised it.
+        root: the shard's root, which is looked at when something is not there, to tell a file that is gone
+            from a disk that is.
         path: the file below the root, or None when the root itself was used.
         writing: whether it was to be changed, rather than read.
     """
@@ -57,7 +56,7 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
             "gc`) and try again",
             path=where,
         )
-    if number == errno.ENOENT and path is not None and ("://" in root or os.path.isdir(root)):  # noqa: PTH112
+    if number == errno.ENOENT and path is not None and os.path.isdir(root):  # noqa: PTH112
         return _swept(where) if writing else missing_file(where)
     if number == errno.ENOENT:
         return missing_root(root, writing)

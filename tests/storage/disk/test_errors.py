@@ -18,7 +18,7 @@ from elasticscan.base.errors import (
     TryAgain,
     WriteConflict,
 )
-from elasticscan.storage.disk_errors import disk_error
+from elasticscan.storage.disk.errors import disk_error
 
 CASES = [
     (errno.ENOSPC, DiskFull, "free some space"),
@@ -72,11 +72,6 @@ def test_a_file_that_vanishes_while_it_is_written_asks_to_try_again(tmp_path: Pa
     assert type(message) is WriteConflict
     assert isinstance(message, TryAgain)
     assert "longer grace" in str(message)
-
-
-def test_errors_without_a_number_keep_their_text() -> None:
-    assert "AWS Error SLOW_DOWN" in str(disk_error(OSError("AWS Error SLOW_DOWN"), "s3://bucket", "a", False))
-    assert type(disk_error(PermissionError("ACCESS_DENIED"), "s3://bucket", "a", True)) is ShardUnavailable
 
 
 def test_a_root_that_cannot_be_looked_at_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
