@@ -63,7 +63,6 @@ from elasticscan.catalog.holds import Report, Tag
 from elasticscan.catalog.home import Interrupted
 from elasticscan.catalog.moves import OwnedMove
 from elasticscan.catalog.opening import holds_store
-from elasticscan.catalog.place import Home
 from elasticscan.catalog.retrying import is_writing, retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS
 from elasticscan.catalog.table_state import InlineCommit
@@ -79,7 +78,6 @@ __all__ = [
     "Commit",
     "DroppedFile",
     "Dump",
-    "Home",
     "IdempotencyKey",
     "Identity",
     "InlineCommit",

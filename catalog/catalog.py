@@ -17,16 +17,14 @@ from elasticscan.base.errors import (
     NotFound,
     ReadOnlyStore,
     TableChanged,
-    WrongRoot,
 )
 from elasticscan.catalog.appending import Append, Draft
 from elasticscan.catalog.copying import Dump, dump
 from elasticscan.catalog.holds import HoldTx
-from elasticscan.catalog.home import Interrupted, LogHome, micros
+from elasticscan.catalog.home import LogHome, micros
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.opening import make_home, open_home
-from elasticscan.catalog.place import Home, home_of
 from elasticscan.catalog.retrying import is_writing, noting_that_it_writes
 from elasticscan.catalog.secrets import KEYS, OFFSETS, SecretTx, new_secret
 from elasticscan.catalog.state import StoreState
@@ -60,7 +58,6 @@ class Catalog:
         read_only: why nothing can be written through it, or None.
         follows_progress: true unless it is a standby of a database server, which may show less than was seen.
         clock: what ends with time ends by it: the one handed in, or the server's.
-        when_copied: is called before the first transaction that writes to a copy.
         before_writing: is called before every transaction that writes, with `is_small`; what it returns is
             called with the log's identity as the transaction sees it, and raises when that cannot be the
             newest.
@@ -78,9 +75,7 @@ class Catalog:
         self.follows_progress = not self._home.is_follower
         self.clock = self._home.clock
         self._own: dict[int, StoreState] = {}  # by the thread that is in a transaction: as it began
-        self._settled: Home | None = None
         self._store_id = self._follow().store_id
-        self.when_copied: Callable[[], None] = self._refuse_copy
         self.before_writing: Callable[[bool], Callable[[Identity], None]] = lambda _: lambda _: None
         self.when_missing: Callable[[], None] = lambda: None
         self.after_writing: Callable[[Identity, frozenset[int], bool], None] = lambda _, __, ___: None
@@ -92,16 +87,13 @@ class Catalog:
         where: str,
         new: NewStore,
         prepare: Callable[[Tx], None] = lambda _: None,
-        moves_to: Path | None = None,
     ) -> None:
         """Make the tables and the first records, or nothing; refuses a log that is there already.
 
-        `prepare` is called before the commit; when it raises, there is no store. `moves_to` is as for
-        `home_of`.
+        `prepare` is called before the commit; when it raises, there is no store.
         """
         with make_home(url, clock, where) as home:
             now = home.clock.now()
-            place = home_of(home.file, moves_to)
             first = StoreCreated(
                 secrets.token_hex(16),
                 new.placement.slot_count,
@@ -110,7 +102,6 @@ class Catalog:
                 tuple(Shard(number, *named) for number, named in enumerate(new.shards, 1)),
                 new.placement.tablets,
                 secrets.token_hex(16),
-                None if place is None else place.pack(),
                 now,
                 (new_secret(1, OFFSETS, now), new_secret(2, KEYS, now)),
             )
@@ -124,11 +115,11 @@ class Catalog:
         where: str,
         copied: Dump,
         roots: Mapping[int, str],
-        prepare: Callable[[Tx, Home | None], None],
+        prepare: Callable[[Tx], None],
     ) -> None:
         """As `create`, with what another log held, and roots for its shards by their ids.
 
-        `prepare` is also told where the log lies: it has the identity of the other one until then.
+        It has the identity of the other one until `prepare` gives it its own.
 
         Raises:
             StoreDamaged: it is not what that log held.
@@ -138,7 +129,7 @@ class Catalog:
             for shard in (*tx.state.shards.values(), *tx.state.removed_shards.values()):
                 is_removed = shard.id in tx.state.removed_shards
                 tx.append(ShardDefined(replace(shard, root=roots[shard.id]), is_removed))
-            prepare(tx, home_of(home.file))
+            prepare(tx)
 
     def dump(self) -> tuple[Dump, Tx]:
         """Return all that the log holds, and a transaction that sees just that."""
@@ -183,15 +174,14 @@ class Catalog:
 
         One that `is_small` enters no file, so that what is done before and after it can be done less often.
 
-        Ends in a commit, or in nothing at all when the block raises. A copy of a store becomes a store of
-        its own before the first one. An older copy, put back, is noticed before anything is changed.
+        Ends in a commit, or in nothing at all when the block raises. A copy of the store's, or an older one
+        that was put back, is noticed before anything is changed.
 
         Raises:
             ReadOnlyStore: the log cannot be written.
-            WrongRoot: it has two names.
+            WrongRoot: it has two names, or is a copy.
         """
         self.check_writable()
-        self.settle()
         check = self.before_writing(is_small)  # outside of the transaction: it reads at the shards
         with self.leasing() as tx:
             before = tx.identity()
@@ -236,7 +226,7 @@ class Catalog:
 
     @contextmanager
     def leasing(self, at_once: bool = False) -> Iterator[Tx]:
-        """As `writing`, for what leaves a copy of a store equal to the original: leases.
+        """As `writing`, without a look at the shards: for leases, and for a copy that becomes the owner.
 
         Raises:
             CatalogUnavailable: another transaction writes, and this one was to begin `at_once`.
@@ -307,7 +297,7 @@ class Catalog:
                 why=self.read_only,
             )
 
-    # Copies
+    # The log's place
 
     @property
     def is_far(self) -> bool:
@@ -315,27 +305,6 @@ class Catalog:
         return self._home.file is None
 
     @property
-    def home(self) -> Home | None:
-        """Return where the log's file lies now."""
-        return home_of(self._home.file)
-
-    def settle(self) -> None:
-        """Find out whether this log is a copy that was not written to yet; then `when_copied` is called.
-
-        Raises:
-            WrongRoot: there is no handler for that, or the log's file has two names.
-        """
-        here = self.home
-        if here is None or here == self._settled:
-            return
-        if is_writing():  # to make a copy a store of its own is another transaction
-            raise Interrupted(
-                "the catalog's file was replaced while it was used, and nothing was done; try again"
-            )
-        home = identity_of(self._state()).home
-        if home is not None and not here.is_place_of(home):
-            self.when_copied()
-        self._settled = here
-
-    def _refuse_copy(self) -> None:
-        raise WrongRoot("the catalog is a copy, and not a store of its own yet; open it as a store")
+    def file(self) -> Path | None:
+        """The log's file; None at a server."""
+        return self._home.file

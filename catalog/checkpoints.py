@@ -71,7 +71,6 @@ class _StorePart:
     belief: Belief
     store_id: str
     incarnation: str
-    home: str | None
     hash: str
     retention_seconds: float
     created_at: float
@@ -90,7 +89,7 @@ class _StorePart:
 
 # The fields that a state and its part have in common.
 _AS_THEY_ARE = (
-    *("layout", "commit", "commit_time", "time", "belief", "store_id", "incarnation", "home"),
+    *("layout", "commit", "commit_time", "time", "belief", "store_id", "incarnation"),
     *("hash", "retention_seconds", "created_at", "touched", "reserved", "dropped", "topology", "newest_ids"),
 )
 

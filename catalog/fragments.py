@@ -77,11 +77,6 @@ class FragmentTx(StateTx):
         """Return the numbers of fragments that serve slots of a table, by shard."""
         return dict(Counter(fragment.shard for fragment in self.fragments(table)))
 
-    def commits_of_files(self) -> dict[str, tuple[int, int]]:
-        """(min_commit, max_commit) of every fragment by path, dropped ones included."""
-        commits = {file.path: (file.first, file.last) for _, file in self._removed() if not file.is_run}
-        return commits | {file.path: (file.min_commit, file.max_commit) for file in self.fragments()}
-
     def commit_files(self, staged: Iterable[StagedFragment]) -> FileChanges:
         """Return what a commit's record says of the files that it brings.
 

@@ -5,15 +5,12 @@ A new copy of a store gets new ones, so that what was sealed by the others is re
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from secrets import token_bytes
 from typing import Final
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.place import Home
 from elasticscan.catalog.transaction import StateTx
 from elasticscan.metadata import Secret, SecretChanged, StoreAdopted
 
@@ -89,21 +86,13 @@ class SecretTx(StateTx):
 
     # Copies
 
-    def take_incarnation(self, incarnation: str, home: Home | None, at_least: tuple[int, int]) -> None:
+    def take_incarnation(self, incarnation: str, at_least: tuple[int, int]) -> None:
         """Become another copy of the store than all others; new secrets make what they sealed be refused.
 
         Numbers go on beyond `at_least`, a layout and a commit, so that none means two things.
         """
         old = sorted(self.state.secrets)
-        place = None if home is None else home.pack()
-        self.append(StoreAdopted(incarnation, place, at_least[1]), beyond=max(at_least))
+        self.append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least))
         self.add_secrets(OFFSETS, KEYS)  # numbered on, so that the numbers of old ones name nothing
         for number in old:
             self.append(SecretChanged(number, None))
-
-    def moves_to(self, path: Path) -> None:
-        """Note the path that the log's file will have: it is about to be renamed, and no copy by that."""
-        home = self.identity().home
-        if home is not None:
-            there = replace(home, path=str(path.resolve()))
-            self.append(StoreAdopted(self.state.incarnation, there.pack()))

@@ -74,7 +74,7 @@ class StoreState:
         commit_time: when that was made; as `time`.
         time: of the newest record, in microseconds since the epoch, UTC.
         belief: the time that expiry goes by.
-        incarnation, home: of the copy of the store, as `StoreCreated` has them.
+        incarnation: of the copy of the store, as `StoreCreated` has it.
         reserved: tables that are not seen yet.
         dropped: tables that are gone.
         condemned: files, by shard and path, to which no record may refer.
@@ -92,7 +92,6 @@ class StoreState:
     belief: Belief
     store_id: str
     incarnation: str
-    home: str | None
     hash: str
     retention_seconds: float
     created_at: float
@@ -127,7 +126,6 @@ def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
         belief=Belief((entry.row.clock or entry.time) / 1e6),
         store_id=record.store_id,
         incarnation=record.incarnation,
-        home=record.home,
         hash=record.hash,
         retention_seconds=record.retention_seconds,
         created_at=record.created_at,
@@ -343,7 +341,7 @@ def _condemn(state: StoreState, entry: LogEntry, record: FilesCondemned) -> Chan
 
 
 def _adopt(state: StoreState, entry: LogEntry, record: StoreAdopted) -> Changes:
-    return {"incarnation": record.incarnation, "home": record.home}
+    return {"incarnation": record.incarnation}
 
 
 _HANDLERS: Final[Mapping[type, Callable[[StoreState, LogEntry, Any], Changes]]] = {

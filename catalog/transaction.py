@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elasticscan.base.errors import StoreDamaged
 from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import CLAIM_SECONDS, MAX_SLOTS
 from elasticscan.catalog.appending import Append, Appended, LogTransaction
@@ -19,7 +18,6 @@ from elasticscan.catalog.believed_time import Times, observe
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.home import NOTHING, Row
 from elasticscan.catalog.log import Log
-from elasticscan.catalog.place import Home
 from elasticscan.catalog.state import StoreState
 from elasticscan.metadata import Record, TimeObserved
 
@@ -41,13 +39,11 @@ class Identity:
 
     Attributes:
         incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
-        home: where the log's file lay when the incarnation began; None for a server.
         layout, last_commit: as of `versions`.
     """
 
     store_id: str
     incarnation: str
-    home: Home | None
     layout: int
     last_commit: int
 
@@ -128,8 +124,4 @@ class StateTx:
 
 
 def identity_of(state: StoreState) -> Identity:
-    try:
-        home = None if state.home is None else Home.unpack(state.home)
-    except (TypeError, ValueError) as error:
-        raise StoreDamaged(f"the log names no place for itself ({error}); restore a backup") from error
-    return Identity(state.store_id, state.incarnation, home, state.layout, state.commit)
+    return Identity(state.store_id, state.incarnation, state.layout, state.commit)

@@ -103,37 +103,34 @@ def tables(uri: Uri, json: Json = False) -> None:
 def backup(
     uri: Uri,
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The place of its backups: a directory or a URI.")
+        str, typer.Argument(metavar="TARGET", help="A new place for it: a directory or a URI.")
     ],
-    keep: Annotated[int | None, typer.Option(help="How many backups stay there; all by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Copy a whole store as of now, with all snapshots that it keeps; only files that are not there yet.
+    """Copy a whole store as of now, with all snapshots that it keeps.
 
-    Example: elasticscan backup trips.store /mnt/backups --keep 7
+    Example: elasticscan backup trips.store /mnt/backups/monday
     """
     with elasticscan.open(uri) as store:
-        made = store.backup(target, keep=keep)
-    copied = f"{made.copied:,} of {made.files:,} files copied ({size(made.copied_bytes)})"
-    gone = f", {made.removed:,} removed" if made.removed else ""
-    answer(json, asdict(made), f"Backup {made.name}, snapshot {made.snapshot}: {copied}{gone}.")
+        made = store.backup(target)
+    text = f"Snapshot {made.snapshot} is backed up: {counted(made.files, 'file')}, {size(made.bytes)}."
+    answer(json, asdict(made), text)
 
 
 def restore(
-    source: Annotated[str, typer.Argument(metavar="BACKUP", help="A place of backups.")],
+    source: Annotated[str, typer.Argument(metavar="BACKUP", help="The place of a backup.")],
     uri: Annotated[str, typer.Argument(metavar="URI", help="Where the new store is made.")],
     root: Annotated[
         list[str] | None,
         typer.Option("--root", metavar="SHARD=ROOT", help="A shard's root; else in the store's directory."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Which backup; the newest by default.")] = None,
     json: Json = False,
 ) -> None:
     """Make a store of a backup.
 
-    Example: elasticscan restore /mnt/backups restored.store
+    Example: elasticscan restore /mnt/backups/monday restored.store
     """
-    with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root"), name) as store:
+    with elasticscan.Store.from_backup(source, uri, pairs_of(root, "--root")) as store:
         state = store.status()
     tables = {table["name"]: table["rows"] for table in state["tables"]}
     value = {"store": shown(uri), "snapshot": state["snapshot"], "tables": tables}

@@ -107,7 +107,6 @@ class StoreCreated:
 
     Attributes:
         incarnation: the id of this copy of it.
-        home: the place of the log's file; None at a server.
         created_at: in seconds since 1970.
     """
 
@@ -118,7 +117,6 @@ class StoreCreated:
     shards: tuple[Shard, ...]
     tablets: tuple[Tablet, ...]
     incarnation: str = ""
-    home: str | None = None
     created_at: float = 0.0
     secrets: tuple[Secret, ...] = ()
 
@@ -131,7 +129,6 @@ class StoreAdopted:
     """
 
     incarnation: str
-    home: str | None
     commit: int = 0
 
 

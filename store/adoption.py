@@ -11,13 +11,12 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from elasticscan.base.errors import ElasticScanError, ShardUnavailable, WrongRoot
+from elasticscan.base.errors import ElasticScanError, ShardUnavailable
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
-from elasticscan.store.context.marks import next_incarnation
 from elasticscan.store.roots import Mark
-from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.markers import alone_at, check_not_ahead, check_owner, read_marker, write_marker
+from elasticscan.store.roots.location import place_of
+from elasticscan.store.roots.markers import alone_at, check_owner, read_marker, write_marker
 from elasticscan.topology import Shard
 
 
@@ -34,49 +33,6 @@ class Adopted:
     incarnation: str
     commits: tuple[int, int]
     missing: tuple[tuple[str, str], ...]
-
-
-def settle_copy(context: Context) -> None:
-    """Make a copied store directory, which is about to be written to, a store of its own.
-
-    Raises:
-        WrongRoot: some of its shards are the original's.
-        ShardUnavailable, WrongRoot, CatalogOutdated: the copy is not whole.
-    """
-    with context.catalog.leasing() as tx:
-        identity, here = tx.identity(), context.catalog.home
-        incarnation = next_incarnation(identity, here)
-        if incarnation is None:
-            return  # another process was faster
-        assert identity.home is not None
-        shards = tx.shards(removed=True)
-        active = tx.shards()
-        shared = [shard for shard in active if not context.location.is_inside(shard.root)]
-        if shared:
-            places = ", ".join(f"{shard.name!r} at {place_of(context.root_of(shard.id))}" for shard in shared)
-            raise WrongRoot(
-                f"this catalog is a copy of {identity.home.path}, and shares its shards {places}; only read "
-                "it, or run `elasticscan adopt` to make it their owner",
-                original=identity.home.path,
-            )
-        # A copy that has gone on since is known by what its roots know beyond this.
-        mark = Mark(incarnation, identity.layout, identity.last_commit)
-        for shard in active:
-            _check_copied(context, shard, mark)
-        mine = [shard for shard in shards if context.location.is_inside(shard.root)]
-        _take_over(context, mine, {shard.id for shard in active}, mark)
-        tx.take_incarnation(incarnation, here, (0, 0))
-    context.note_newest(shard.id for shard in active)
-
-
-def _check_copied(context: Context, shard: Shard, mark: Mark) -> None:
-    """Raise unless a root was copied with the catalog, or was made the copy's own before it was cut off."""
-    root, expected = context.root_of(shard.id), context.marker_of(shard.id)
-    found, begun = read_marker(context.disk_of(shard.id), root), context.marker_of(shard.id, mark)
-    is_begun = found is not None and found.owner == begun.owner
-    check_not_ahead(
-        check_owner(found, root, begun if is_begun else expected), root, (mark.layout, mark.commit)
-    )
 
 
 def adopt(context: Context) -> Adopted:
@@ -104,7 +60,7 @@ def adopt(context: Context) -> Adopted:
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
         _take_over(context, every, {shard.id for shard in active}, Mark(incarnation, layout, commit))
-        tx.take_incarnation(incarnation, context.catalog.home, (layout, commit))
+        tx.take_incarnation(incarnation, (layout, commit))
     context.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing))
 
@@ -117,7 +73,7 @@ def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str],
     lost = sorted(live - files)
     layout = commit = 0
     if marker is not None:  # of whichever incarnation
-        check_owner(marker, root, replace(expected, incarnation=marker.incarnation))
+        check_owner(marker, root, replace(expected, incarnation=marker.incarnation, catalog=marker.catalog))
         layout, commit = marker.layout, marker.commit
     elif lost:
         raise ShardUnavailable(

@@ -10,7 +10,6 @@ from elasticscan.base.clock import Clock
 from elasticscan.base.errors import StoreNotFound
 from elasticscan.catalog import Catalog
 from elasticscan.storage import Disk
-from elasticscan.store.adoption import settle_copy
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.context.shards import local_cluster
 from elasticscan.store.roots import Location
@@ -52,7 +51,6 @@ def open_context(
             "`elasticscan create`",
             uri=shown_uri,
         )
-    location.check_not_empty()
     try:
         catalog = Catalog(location.catalog_url, clock, shown_uri, read_only)
     except StoreNotFound:
@@ -69,7 +67,6 @@ def open_context(
     context = Context(catalog, catalog.clock, location, open_root, local_cluster, checkpoint, reopen)
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)
-    catalog.when_copied = lambda: settle_copy(context)
     catalog.before_writing = context.look_before_writing
     catalog.when_missing = context.compare_with_shards
     catalog.after_writing = context.note_committed

@@ -489,23 +489,21 @@ class Store:
                 tx.forget_secrets()
         return collected
 
-    def backup(self, target: str | Path, *, keep: int | None = None) -> BackedUp:
-        """Copy the whole store at one moment, with all snapshots that it keeps, to a place of backups.
+    def backup(self, target: str | Path) -> BackedUp:
+        """Copy the whole store at one moment, with all snapshots that it keeps, to a place where nothing is.
 
-        Only files that are not there yet are copied, each read back and compared with its checksums. Writers,
-        moves and merges go on meanwhile. A place takes the backups of one store, one at a time. They have
-        all rows and secrets of the store, so the place needs the same protection.
+        Each file is read back and compared with its checksums. Writers, moves and merges go on meanwhile.
+        What was interrupted is no backup: remove it, and make another one. It has all rows and secrets of the
+        store, so the place needs the same protection.
 
         Args:
-            target: a directory, or `s3://BUCKET/PREFIX`.
-            keep: how many backups stay there, this one included; None for all.
+            target: a directory that is empty or not there yet, or such an `s3://BUCKET/PREFIX`.
 
         Raises:
-            InvalidOption: the place is another store's, within a store, or something else.
-            FragmentDamaged, StoreDamaged: the store is not whole; there is no new backup.
+            InvalidOption: the place is not empty, or within a store.
+            FragmentDamaged, StoreDamaged: the store is not whole; there is no backup.
         """
-        most = arguments.or_none(arguments.whole_number, "keep", keep, 1, MAX_NUMBER)
-        return back_up(self._context, arguments.place("target", target), self._disks, most)
+        return back_up(self._context, arguments.place("target", target), self._disks)
 
     @classmethod
     def from_backup(
@@ -513,7 +511,6 @@ class Store:
         backup: str | Path,
         uri: str | Path,
         roots: Mapping[str, str] | None = None,
-        name: str | None = None,
         clock: Clock | None = None,
         disks: Callable[[str], Disk] = open_disk,
     ) -> Store:
@@ -523,21 +520,19 @@ class Store:
         resumed or undone as after a crash.
 
         Args:
-            backup: a place of backups.
+            backup: its place.
             uri: the new store's directory, or the URL of a database for its catalog.
             roots: of shards, by name; those left out lie in the store's directory.
-            name: which backup; the newest by default.
             clock, disks: as in `create`.
 
         Raises:
-            StoreNotFound: there is no such backup.
+            StoreNotFound: there is no backup.
             AlreadyExists, InvalidOption: the new place is taken, or within a store.
             FragmentDamaged, StoreDamaged: the backup is not as it was written; nothing was made.
         """
         clock, place = clock or SystemClock(), arguments.place("uri", uri)
         own = arguments.or_none(arguments.roots, "roots", roots) or {}
-        name = arguments.or_none(arguments.text, "name", name)
-        restore_backup(arguments.place("backup", backup), place, own, name, clock, disks)
+        restore_backup(arguments.place("backup", backup), place, own, clock, disks)
         return cls.open(place, clock, disks)
 
     def adopt(self) -> Adopted:

@@ -11,7 +11,6 @@ and with them the shards that were written since.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from time import monotonic
@@ -19,27 +18,23 @@ from time import monotonic
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import ElasticScanError, NotFound, ShardUnavailable
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.catalog import Catalog, Home, Identity, retry_interrupted
+from elasticscan.catalog import Catalog, Identity, retry_interrupted
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
-from elasticscan.store.roots.markers import check_not_ahead, check_owner, raise_marker, read_marker
+from elasticscan.store.roots.markers import (
+    check_not_ahead,
+    check_owner,
+    check_same_catalog,
+    is_same_catalog,
+    place_of_catalog,
+    raise_marker,
+    read_marker,
+)
 from elasticscan.topology import Shard
 
 WITNESSES = 3
 MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
-
-
-def next_incarnation(identity: Identity, here: Home | None) -> str | None:
-    """Return the incarnation that a copy begins with its first write; None for a catalog that is no copy.
-
-    It is the same when that begins again after an end during it: roots name it before the catalog does.
-    Another copy, and the same one at another commit, begins another.
-    """
-    if here is None or identity.home is None or here.is_place_of(identity.home):
-        return None
-    of = (identity.store_id, identity.incarnation, identity.layout, identity.last_commit, here.pack())
-    return hashlib.blake2b("\n".join(map(str, of)).encode(), digest_size=16).hexdigest()
 
 
 def mark_of(catalog: Identity) -> Mark:
@@ -206,10 +201,11 @@ class RootMarks:
             if shard in reached or self.note([shard], mark):
                 witnesses.add(shard)
 
-    def look(self, shards: Collection[int], at_all: bool) -> Callable[[Identity], None]:
+    def look(self, shards: Collection[int], at_all: bool, writing: bool) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.
 
-        Only witnesses among them are read, unless it is to be looked at all. That raises `CatalogOutdated`.
+        Only witnesses among them are read, unless it is to be looked at all. That raises `CatalogOutdated`,
+        and before `writing` also `WrongRoot` where the catalog is a copy.
         """
         found = dict[int, Marker]()
         for shard in witnesses_first(shards):
@@ -221,28 +217,19 @@ class RootMarks:
                     found[shard] = marker
 
         def check(catalog: Identity) -> None:
+            place = self._catalog_place()
             for shard, marker in found.items():
-                # A later incarnation, which the catalog has lost: numbers go on.
-                if marker.incarnation == catalog.incarnation or self._is_of_this_catalog(shard, marker):
+                is_own = marker.incarnation == catalog.incarnation
+                if writing and is_own:
+                    check_same_catalog(marker, self.root_of(shard), place)
+                # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
+                # has taken the root over: then the original is read as far as it knows.
+                if is_own or is_same_catalog(marker.catalog, place):
                     check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
 
         return check
 
-    def _is_of_this_catalog(self, shard: int, marker: Marker) -> bool:
-        """Return whether a marker of another incarnation was left by what lay in the catalog's own place.
-
-        By no other where the root is copied with the catalog. To other roots a copy may lead, which has
-        taken them over: then the original is read as far as it knows.
-        """
-        if self._location.is_inside(self._shard_and_disk(shard)[0].root):
-            return True
-        return bool(marker.catalog) and marker.catalog == self._catalog_place()
-
     def _catalog_place(self) -> str:
-        """Return a digest of the place of the catalog's file; empty for one in a database."""
         if self._place is None:
-            home = self._catalog.home
-            self._place = (
-                "" if home is None else hashlib.blake2b(home.path.encode(), digest_size=8).hexdigest()
-            )
+            self._place = place_of_catalog(self._catalog.file)
         return self._place

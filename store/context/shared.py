@@ -144,11 +144,9 @@ class Context:
 
         Raises:
             ShardUnavailable: the shard's disk is not mounted.
-            WrongRoot: another shard's is.
+            WrongRoot: another shard's is, or the catalog is a copy.
             CatalogOutdated: the catalog is an older copy.
-            WrongRoot: the catalog is a copy, and the shard the original's.
         """
-        self.catalog.settle()
         return self.check_root(shard)
 
     def staging_disk(self, shard: int) -> Disk:
@@ -157,7 +155,6 @@ class Context:
         The catalog is asked only where the root does not fit what was seen of it last; `check_not_collected`
         asks again. A bucket's prefix is not looked at: nothing else can be mounted in its place.
         """
-        self.catalog.settle()
         disk = self.disk_of(shard)
         if disk.is_far or shard == MEMORY:
             return disk
@@ -232,14 +229,14 @@ class Context:
     def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
         """As `look_at_marks`; before small commits once in a while."""
         is_due = not (is_small and self._known_newest) or self._roots.looking.allows()
-        return self.look_at_marks() if is_due else lambda _: None
+        return self.look_at_marks(writing=True) if is_due else lambda _: None
 
-    def look_at_marks(self, at_all: bool = False) -> Callable[[Identity], None]:
+    def look_at_marks(self, at_all: bool = False, writing: bool = False) -> Callable[[Identity], None]:
         """Read what witnesses know, once all shards; what is returned compares a later catalog with it.
 
-        That raises `CatalogOutdated`.
+        That raises `CatalogOutdated`, and before `writing` also `WrongRoot`.
         """
-        check = self._roots.look(self.local_shards(), at_all or not self._known_newest)
+        check = self._roots.look(self.local_shards(), at_all or not self._known_newest, writing)
 
         def check_and_know(catalog: Identity) -> None:
             check(catalog)
@@ -485,7 +482,6 @@ class Context:
         the first was staged, if known: while they stay nothing was condemned, so objects are still there.
         """
         fragments, now = list(staged), tx.identity()  # no other commits before this transaction ends
-        self.catalog.settle()
         disks = self._roots.check_all({fragment.shard for fragment in fragments}, lambda: mark_of(now))
         nothing_went = since == (now.layout, now.last_commit)
         for fragment in fragments:

@@ -2,20 +2,18 @@
 
 What this room promises:
 
-- **Wholly or not at all.** A store gets its name, or its catalog, last, and one that could not be made leaves
-  nothing behind; a backup counts when its list is written, which happens last.
+- **Wholly or not at all.** A store gets its catalog last, and one that could not be made leaves nothing
+  behind; a backup counts when its list is written, which happens last.
 - **Nothing of others is touched.** What was there before is neither written over nor taken back.
 - **A copy is compared with what it is a copy of.** Every file of a backup is read back, and has the checksum
   that the catalog knows, here as there.
-- **What never changes is copied once.** Later backups to the same place take only the files that came since,
-  and each keeps its own list, so any of them can be made a store again.
 
 How a backup goes: one look at the catalog is written down as plain values, the files that it refers to are
 copied while retention and leases keep them, and the list makes it one. A store that is made of it is another
 copy from its first moment, with roots, keys and secrets of its own.
 
 making  a new store with its shards
-backup  a store copied to a place of backups, and made of one
+backup  a store copied to a place of its own, and made of one
 
 It leaves out: stores made again from damaged files (`elasticscan.store.repair`), and catalogs that were
 put back by hand (`adoption`, of the facade).

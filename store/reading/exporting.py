@@ -22,7 +22,7 @@ from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
 from elasticscan.metadata import TableInfo
 from elasticscan.store.reading.scan import Scan
-from elasticscan.store.roots.aliases import file_system_at
+from elasticscan.store.roots.location import file_system_at
 
 CSV, PARQUET, ARROW = "csv", "parquet", "arrow"
 ENDINGS = {".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW}

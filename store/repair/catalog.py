@@ -7,7 +7,7 @@ older than the files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog, StoreInfo, retry_interrupted
 from elasticscan.metadata import MEMORY, Fragment
+from elasticscan.storage import Disk, newest_commit_of
 from elasticscan.store.context.memory import Memories
-from elasticscan.store.repair.plan import FoundFile, StorePlan, TablePlan
+from elasticscan.store.repair.plan import StorePlan, TablePlan
 from elasticscan.store.roots import Location
 
 
@@ -28,80 +29,51 @@ class KnownStore:
     Attributes:
         newest: its newest commit.
         roots: of its shards, by their names.
-        shards: names, by id.
         tables: with the fragments that serve slots, in files and in the log; their shards are ids.
-        commits: bounds of the commits of each fragment in a file, dropped ones included, by path; no path is
-            ever given twice.
-        paths: of all files that it knows, dropped ones included.
+        paths: of all files that it knows, dropped ones included; no path is ever given twice.
     """
 
     info: StoreInfo
     newest: int
     roots: Mapping[str, str]
-    shards: Mapping[int, str]
     tables: tuple[TablePlan, ...]
-    commits: Mapping[str, tuple[int, int]]
     paths: frozenset[str]
 
-    def why_not_believed(self, files: Sequence[FoundFile], marks: Iterable[int]) -> str | None:
-        """Return the reason why this is not the catalog of these files; None when it is.
+    def plan(
+        self, files: Mapping[str, int], disks: Mapping[int, Disk], marks: Iterable[int]
+    ) -> StorePlan | str:
+        """Return the newest state, or the reason why this is not the catalog of these files.
 
         Args:
-            marks: commits that are known at the shards.
+            files: the numbers of the roots where files are, by path.
+            disks: of the roots, by number.
+            marks: commits that are known at the roots.
         """
-        own = [file.manifest for file in files if file.manifest.store == self.info.store_id]
-        if files and not own:
-            return "it is of another store than the files"
-        seen = max([0, *marks, *(max(manifest.after_commit, manifest.max_commit) for manifest in own)])
+        unknown = files.keys() - self.paths
+        if files and len(unknown) == len(files):
+            return "it knows none of the files"
+        found = newest_commit_of(self.info.store_id, ((disks[files[path]], path) for path in unknown))
+        seen = max([found, *marks])
         if seen > self.newest:
             return f"it is older than the files: they know commit {seen}, it ends with {self.newest}"
-        return None
-
-    def plan(
-        self, files: Sequence[FoundFile], unreadable: Mapping[str, str], trashed: Collection[str]
-    ) -> StorePlan:
-        """Return the newest state, as far as its files are whole.
-
-        Args:
-            files, unreadable: the whole files, and why others cannot be read, by path.
-            trashed: paths that files in the trash had before.
-        """
-        whole = {file.manifest.path: file for file in files if file.manifest.path in self.paths}
-        live = {fragment.path for table in self.tables for fragment in table.fragments}
-        dropped = [file for path, file in whole.items() if path not in live and path in self.commits]
         tables, lost, doubts = list[TablePlan](), list[str](), list[str]()
         for table in self.tables:
             fragments = list[Fragment]()
             for fragment in table.fragments:
                 if fragment.shard == MEMORY:
                     fragments.append(fragment)
-                elif fragment.path in whole:
-                    fragments.append(replace(fragment, shard=whole[fragment.path].root))
+                elif fragment.path in files:
+                    fragments.append(replace(fragment, shard=files[fragment.path]))
                 else:
-                    why = f"its file {fragment.path} of shard {self.shards[fragment.shard]!r} is gone"
-                    if fragment.path in trashed:
-                        why += "; it lies in the trash: let `gc` put it back, and repair again"
-                    lost.append(all_of(table.name, fragment, unreadable.get(fragment.path, why)))
-                    fragments += self._older(fragment, dropped)
+                    why = f"its file {fragment.path} is gone; let `gc` look for it in the trash"
+                    lost.append(all_of(table.name, fragment, why))
             tables.append(replace(table, fragments=tuple(fragments)))
-        unknown = sum(file.manifest.path not in self.paths for file in files)
         if unknown:
             doubts.append(
-                f"{unknown} files that the catalog does not know were left out, as of another store or of "
-                "writes that were never committed; if it is an older copy, repair a copy of the shards alone"
+                f"{len(unknown)} files that the catalog does not know were left out, as of another store or "
+                "of writes that were never committed; if it is an older copy, repair the shards alone"
             )
         return StorePlan(self.info.slots, self.info.hash, tuple(tables), tuple(lost), tuple(doubts))
-
-    def _older(self, gone: Fragment, dropped: Iterable[FoundFile]) -> Iterator[Fragment]:
-        """Yield dropped fragments with rows of one that is gone, or older versions of them."""
-        for file in dropped:
-            first, last = self.commits[file.manifest.path]
-            slots = file.manifest.slots & gone.slots
-            is_within = (
-                file.manifest.table == gone.table and gone.min_commit <= first <= last <= gone.max_commit
-            )
-            if is_within and slots and file.manifest.superseded_at is None:
-                yield file.fragment(slots, first, last)
 
 
 def all_of(table: str, fragment: Fragment, why: str) -> str:
@@ -123,7 +95,6 @@ def ask_catalog(uri: str | Path) -> KnownStore | str:
     try:
         if not location.exists():
             return "there is none"
-        location.check_not_empty()
         catalog = Catalog(location.catalog_url, SystemClock(), shown(uri), read_only=True)
         try:
             catalog.check_whole()
@@ -148,8 +119,6 @@ def _read(catalog: Catalog, location: Location) -> KnownStore:
             tx.info(),
             tx.identity().last_commit,
             {shard.name: location.root(shard.root) for shard in tx.shards()},
-            {shard.id: shard.name for shard in tx.shards(removed=True)},
             tuple(tables),
-            tx.commits_of_files(),
             frozenset(path for _, path in tx.known_paths()),
         )

@@ -10,8 +10,10 @@ topology history, leases and the sealing secrets do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from elasticscan.base.errors import (
+    AlreadyExists,
     ElasticScanError,
     InvalidOption,
     OperatorNeeded,
@@ -39,19 +42,18 @@ from elasticscan.storage import (
     View,
     described_columns,
     find_seal,
+    flush_directory,
     is_fragment_path,
     open_disk,
     read_page,
 )
 from elasticscan.store.context import Context
-from elasticscan.store.copies.making import check_no_store, staging_of
 from elasticscan.store.repair.catalog import KnownStore, all_of, ask_catalog, loss
 from elasticscan.store.repair.plan import FoundFile, StorePlan, TablePlan, plan_repair
 from elasticscan.store.roots import Location
-from elasticscan.store.roots.aliases import place_of
+from elasticscan.store.roots.location import place_of, remove_directories
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
-from elasticscan.store.upkeep.garbage import trashed_places
 from elasticscan.store.writing import writer
 from elasticscan.store.writing.indexing import create_index, define_index
 from elasticscan.topology import SlotSet
@@ -93,13 +95,17 @@ def repair_store(
 
     Raises:
         StoreDamaged: there is nothing to be taken.
-        AlreadyExists: there is a store at `into`.
+        AlreadyExists: there is something at `into`.
         InvalidOption: `into` lies in the damaged store, or that in it.
         ShardUnavailable: a root cannot be read.
     """
     new_place = Location.of(into)
-    if new_place.directory is not None:
-        check_no_store(new_place)
+    directory = new_place.directory
+    if directory is None or directory.exists() or directory.is_symlink():
+        raise AlreadyExists(
+            f"{shown(into)} is there already, or is no directory; name a directory that is not there yet",
+            uri=shown(into),
+        )
     report, catalog = RepairReport(), ask_catalog(uri)
     all_roots = list(roots) if roots is not None else _roots_in(uri, catalog, disks, report)
     _check_apart(into, [uri, *all_roots])
@@ -107,18 +113,28 @@ def repair_store(
     plan = _plan(opened, catalog, report)
     names = [f"s{number}" for number in opened]
     tablets = min(plan.slots, DEFAULT_TABLETS)
-    with staging_of(new_place) as staging:
-        if not staging.is_aside:
-            raise InvalidOption(
-                f"{shown(into)} is there already, or is none; name a directory that is not there yet",
-                option="into",
-            )
-        with Store.create(staging.place.uri, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new:
-            for table in plan.tables:
-                _make_table(new.context, table, plan.slots, opened | {MEMORY: MEMORY_DISK}, report)
-            with new.context.catalog.writing() as tx:
-                staging.settle(tx)
+    with (
+        _renamed_at_the_end(directory) as aside,
+        Store.create(aside, names, tablets=tablets, slots=plan.slots, hash=plan.hash) as new,
+    ):
+        for table in plan.tables:
+            _make_table(new.context, table, plan.slots, opened | {MEMORY: MEMORY_DISK}, report)
     return report
+
+
+@contextmanager
+def _renamed_at_the_end(directory: Path) -> Iterator[Path]:
+    """Give a new directory next to one, which gets its name after the block: when it is whole."""
+    aside = directory.with_name(f"{directory.name[:50]}.unfinished-{secrets.token_hex(4)}")
+    made = Location.of(aside).make()
+    try:
+        yield aside
+        aside.rename(directory)
+        flush_directory(directory.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        remove_directories(made)
+        raise
 
 
 def _roots_in(
@@ -162,43 +178,34 @@ def _commit_known_at(disk: Disk) -> int:
 
 def _plan(disks: Mapping[int, Disk], catalog: KnownStore | str, report: RepairReport) -> StorePlan:
     """Plan a store by its catalog, or by its files; raises `StoreDamaged` when there are none."""
-    unreadable: dict[str, str] = {}
-    listed = [(root, path) for root, disk in disks.items() for path, _ in disk.list()]
-    files = list(_find_files(disks, listed, unreadable))
-    trashed = trashed_places(path for _, path in listed)
+    files = {
+        path: root
+        for root, disk in disks.items()
+        for path, _ in disk.list()
+        if is_fragment_path(path) and not path.endswith(".unfinished")
+    }
+    plan: StorePlan | str | None = catalog if isinstance(catalog, str) else None
     if isinstance(catalog, KnownStore):
-        why = catalog.why_not_believed(files, map(_commit_known_at, disks.values()))
-        plan = catalog.plan(files, unreadable, trashed) if why is None else None
-    else:
-        why, plan = catalog, None
+        plan = catalog.plan(files, disks, map(_commit_known_at, disks.values()))
+    if not isinstance(plan, StorePlan):
+        report.doubts.append(f"the catalog was not used: {plan}")
+        plan = plan_repair(*_footers(disks, files))
     if plan is None:
-        plan = plan_repair(files, unreadable)
-        if plan is None:
-            raise StoreDamaged("there is no file of a store below these roots; name the roots of its shards")
-        report.doubts.append(f"the catalog was not used: {why}")
-        if trashed:
-            report.doubts.append(
-                f"{len(trashed)} files lie in the trash of the shards and were left out: no catalog says "
-                "whether they are garbage"
-            )
+        raise StoreDamaged("there is no file of a store below these roots; name the roots of its shards")
     report.lost += plan.lost
     report.doubts += plan.doubts
     return plan
 
 
-def _find_files(
-    disks: Mapping[int, Disk], listed: Iterable[tuple[int, str]], unreadable: dict[str, str]
-) -> Iterator[FoundFile]:
-    """Yield every whole file below some roots; of the others, note why they cannot be read."""
-    for root, path in listed:
-        if not is_fragment_path(path) or path.endswith(".unfinished"):
-            continue
+def _footers(disks: Mapping[int, Disk], files: Mapping[str, int]) -> tuple[list[FoundFile], dict[str, str]]:
+    """Return the whole files below some roots; of the others, by path, why they cannot be read."""
+    found, unreadable = list[FoundFile](), dict[str, str]()
+    for path, root in files.items():
         try:
-            manifest, seal = find_seal(disks[root], path)
+            found.append(FoundFile(root, *find_seal(disks[root], path)))
         except OperatorNeeded as error:
             unreadable[path] = error.message
-        else:
-            yield FoundFile(root, manifest, seal)
+    return found, unreadable
 
 
 def _make_table(

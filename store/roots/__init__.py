@@ -13,7 +13,7 @@ location     where a store is, and the roots of its shards, as users name them
 root         the directory or prefix of one shard's files
 marker       a file in a root that names its store, its shard and the incarnation of its catalog, and how far
              the catalog had got: one that is ahead of the catalog proves that the catalog is an older copy
-incarnation  one life of a catalog; a copy that was put back begins another one
+incarnation  one life of a catalog; an adoption begins another one
 mark         how far a catalog has got: incarnation, layout, commit
 
 How a root is used: it is claimed by a marker when a shard is made, the marker is read before anything is
@@ -21,8 +21,7 @@ written or deleted there, and commits raise what it knows.
 
 The modules, from the bottom up:
 
-aliases   texts that name one place
-location  URLs and options, taken apart; `Location` is the place of a store
+location  places as users name them, compared; `Location` is the place of a store
 markers   markers, read, raised and compared; claims of several roots, all or none
 
 It leaves out: what lies in a root alongside them (`elasticscan.storage`), and roots that a person claims

@@ -18,25 +18,27 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from elasticscan.base.errors import (
     CatalogOutdated,
+    CommitUnknown,
     ElasticScanError,
     FragmentDamaged,
     InvalidOption,
     ShardUnavailable,
     WrongRoot,
 )
-from elasticscan.storage import Disk
-from elasticscan.store.roots.aliases import place_of
-from elasticscan.store.roots.location import BACKUP_MARKER, MARKER
+from elasticscan.storage import Disk, is_fragment_path
+from elasticscan.store.roots.location import MARKER, place_of
 
 VERSION = 1
-MOST_BYTES = 4_096
+MOST_BYTES = 16_384
+EMPTY: Mapping[int, Sequence[str]] = {}
 _LOCK_SECONDS, _PAUSE_SECONDS = 10.0, 0.002
 
 
@@ -56,7 +58,7 @@ class Marker:
     Attributes:
         name: the shard's, for people.
         layout, commit: the newest versions of the catalog that were known at the root.
-        catalog: a digest of the place of the catalog's file; empty where it is in a database.
+        catalog: the place of the catalog's file, as `place_of_catalog` has it.
     """
 
     store: str
@@ -162,7 +164,42 @@ def check_owner(marker: Marker | None, root: str, expected: Marker) -> Marker:
             wanted=expected.incarnation,
             found=marker.incarnation,
         )
+    check_same_catalog(marker, root, expected.catalog)
     return marker
+
+
+def place_of_catalog(file: Path | None) -> str:
+    """Return the text by which markers know where a catalog's file lies; empty for one in a database.
+
+    Renaming it, or its directory, within a file system changes the path alone; a copy has all of it changed.
+    """
+    if file is None:
+        return ""
+    try:
+        status = file.stat()
+    except OSError:  # using it tells what is wrong
+        return ""
+    return f"{status.st_dev}:{status.st_ino}:{file.resolve()}"
+
+
+def is_same_catalog(one: str, two: str) -> bool:
+    """Return whether two places of a catalog's file are one: the file is, or the path."""
+    if not one or not two:
+        return False
+    file, path = one.split(":", 2)[:2], one.split(":", 2)[2]
+    return file == two.split(":", 2)[:2] or path == two.split(":", 2)[2]
+
+
+def check_same_catalog(marker: Marker, root: str, catalog: str) -> None:
+    """Raise `WrongRoot` when a root is of a catalog elsewhere, of which this one is a copy."""
+    if marker.catalog and catalog and not is_same_catalog(marker.catalog, catalog):
+        original = marker.catalog.split(":", 2)[2]
+        raise WrongRoot(
+            f"this catalog is a copy of {original}, which {place_of(root)} belongs to; only read it, or run "
+            "`elasticscan adopt` to make it the owner",
+            root=str(place_of(root)),
+            original=original,
+        )
 
 
 def check_not_ahead(marker: Marker, root: str, versions: tuple[int, int]) -> None:
@@ -188,16 +225,21 @@ def check_free(
         taken: ids of the store's other shards.
 
     Raises:
-        InvalidOption: it belongs to another store, to another copy of this one, to another shard, or holds
-            backups.
+        InvalidOption: it belongs to another store, to another copy of this one, or to another shard; or holds
+            files of a store, and no marker: they may be the only copies.
     """
     try:
         marker = read_marker(disk, root)
-    except ShardUnavailable:  # no such directory, or no such prefix in a bucket yet
+        has_files = marker is None and any(is_fragment_path(path) for path, _ in disk.list())
+    except ShardUnavailable:  # no such directory yet
         return None
     place = place_of(root)
-    if marker is None and _content(disk, BACKUP_MARKER) is not None:
-        raise InvalidOption(f"{place} holds backups; choose another directory", root=str(place))
+    if has_files:
+        raise InvalidOption(
+            f"{place} holds files of a store, but no marker that names it; choose another directory, or "
+            "remove it if no store uses it",
+            root=str(place),
+        )
     if marker is None:
         return None
     if mine is None or marker.owner[:2] != mine.owner[:2]:
@@ -232,23 +274,30 @@ class Claims:
             # In object storage others may have claimed it, too.
             check_owner(read_marker(disk, root), root, marker)
 
+    def check_held(self) -> None:
+        """Raise `WrongRoot` where another process has claimed one of the roots meanwhile."""
+        for disk, root, marker in self._taken:
+            check_owner(read_marker(disk, root), root, marker)
+
     @contextmanager
-    def undone_on_errors(self) -> Iterator[None]:
-        """Give claimed roots back when the block raises, except the ones that others took meanwhile."""
+    def undone_on_errors(self, copied: Mapping[int, Sequence[str]] = EMPTY) -> Iterator[None]:
+        """Give claimed roots back when the block raises, except the ones that others took meanwhile.
+
+        Args:
+            copied: paths of files that the block copies there, by shard.
+        """
         try:
             yield
+        except CommitUnknown:  # perhaps they are the shard's now
+            raise
         except BaseException:
             for disk, root, marker in self._taken:
                 with suppress(ElasticScanError):
-                    if is_owner(disk, root, marker):
-                        disk.delete(MARKER)
+                    found = read_marker(disk, root)
+                    if found is not None and found.owner == marker.owner:
+                        for path in (*copied.get(marker.shard, ()), MARKER):
+                            disk.delete(path)
             raise
-
-
-def is_owner(disk: Disk, root: str, marker: Marker) -> bool:
-    """Return whether a root is that of a marker now."""
-    found = read_marker(disk, root)
-    return found is not None and found.owner == marker.owner
 
 
 @contextmanager

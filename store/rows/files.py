@@ -27,7 +27,7 @@ from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import BATCH_ROWS
 from elasticscan.base.redaction import shown
 from elasticscan.base.user_files import naming_file
-from elasticscan.store.roots.aliases import file_system_at
+from elasticscan.store.roots.location import file_system_at
 from elasticscan.store.rows.typed import map_leaves, table_type
 
 FORMATS = ("csv", "json", "parquet", "arrow", "orc")

@@ -26,8 +26,7 @@ from elasticscan.catalog import DroppedFile, retry_interrupted
 from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
-from elasticscan.store.roots.aliases import Place, place_of
-from elasticscan.store.roots.location import MARKER
+from elasticscan.store.roots.location import MARKER, Place, place_of
 from elasticscan.store.upkeep.garbage import (
     Action,
     Decision,
@@ -104,8 +103,6 @@ class _Collection:
 
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
         """Return a plan for each root that can be reached; nothing is changed yet."""
-        if not self._dry_run:
-            self._context.catalog.settle()  # a copy makes the roots its own
         looks = self._looks()
         doubt = _doubt([look.shelf for look in looks])
         manifests = []
@@ -309,8 +306,6 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         CatalogOutdated: too much would go at once.
     """
     context.catalog.check_whole()
-    if not dry_run:
-        context.catalog.settle()
     collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
     refusal = _refusal(plans)

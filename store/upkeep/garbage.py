@@ -17,7 +17,7 @@ torn, and says nothing, stays in the trash for its time first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,11 +27,6 @@ from elasticscan.storage import is_fragment_path
 
 TRASH = "trash"
 _IN_TRASH = re.compile(rf"{TRASH}/([0-9]{{1,12}})/(.+)")
-
-
-def trashed_places(files: Iterable[str]) -> dict[str, str]:
-    """Of the files in a root's trash: by their former paths, where they lie."""
-    return {match[2]: match[0] for match in map(_IN_TRASH.fullmatch, files) if match}
 
 
 class Action(StrEnum):

@@ -687,7 +687,7 @@ class Program:
 
     def _adopt(self, state: StoreState, log: Log) -> Append | None:
         beyond = self.draw.choice((None, state.number + self.draw.randrange(5)))
-        return Append(StoreAdopted(self.draw.randbytes(4).hex(), None), beyond=beyond)
+        return Append(StoreAdopted(self.draw.randbytes(4).hex()), beyond=beyond)
 
     def _enter_topology(self, state: StoreState, log: Log) -> tuple[Append, Topology]:
         newest, is_published = state.topology

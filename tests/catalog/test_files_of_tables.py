@@ -116,7 +116,6 @@ def test_a_fragment_comes_back_as_it_was_committed(store: Store) -> None:
     assert tx.fragments(table=99) == ()
     assert tx.fragment_counts(T) == {1: 1, 2: 1}
     assert found == one.entered(found.id, T, found.min_commit, found.min_commit)
-    assert tx.commits_of_files() == {"one": (2, 2), "other": (2, 2)}
 
 
 def test_fragments_of_before_stay_the_same_objects_however_many_commits_follow(store: Store) -> None:
@@ -151,7 +150,6 @@ def test_a_merge_takes_the_place_of_its_sources_for_what_they_serve(store: Store
     assert tx.dropped_files() == (DroppedFile(1, "whole", T, whole.id, START),)
     assert tx.dropped_bytes() == {T: 100}
     assert tx.versions()[1] == whole.min_commit, "it is no commit"
-    assert tx.commits_of_files().keys() == {"whole", "part", "merged"}
 
 
 def test_a_merge_of_a_fragment_that_is_gone_is_refused(store: Store) -> None:
@@ -398,7 +396,6 @@ def test_runs_go_with_their_index_and_come_back_with_no_file(store: Store) -> No
     assert tx.runs(T) == ()
     assert tx.dropped_files() == (DroppedFile(1, "one.run", T, one.id, START),)
     assert tx.dropped_before(T, 0, 10) == (), "its fragment is not dropped"
-    assert tx.commits_of_files().keys() == {"one"}
     (other,) = store.commit(staged("other", index=index.id))
     assert store.reading().runs() == (), "a run of an index that is gone is left out"
     with store.writing() as tx:

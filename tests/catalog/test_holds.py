@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from elasticscan.base.errors import (
     StoreDamaged,
     TableChanged,
     WriteConflict,
-    WrongRoot,
 )
 from elasticscan.base.limits import KEY_SECONDS, MAX_TAGS, SECRETS_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import KEYS, OFFSETS, Catalog, Report, Tag
@@ -304,35 +301,12 @@ def test_a_new_incarnation_has_one_secret_of_its_own_and_goes_on_beyond_what_was
 ) -> None:
     with catalog.writing() as tx:
         before, secrets = tx.identity(), tx.seal_keys()
-        tx.take_incarnation("f" * 32, None, (before.layout + 9, before.last_commit + 7))
+        tx.take_incarnation("f" * 32, (before.layout + 9, before.last_commit + 7))
         after = tx.identity()
-        assert (after.incarnation, after.home, after.store_id) == ("f" * 32, None, before.store_id)
+        assert (after.incarnation, after.store_id) == ("f" * 32, before.store_id)
         assert after.layout > before.layout + 9
         assert after.last_commit == before.last_commit + 7
         (number,) = tx.seal_keys()
         assert number not in secrets
         assert tx.seal_keys()[number] not in secrets.values()
         assert len(tx.offset_keys()) == 1
-
-
-def test_a_renamed_catalog_is_at_home_and_a_copied_one_is_not(tmp_path: Path, clock: ManualClock) -> None:
-    where = tmp_path / "catalog.db"
-    make(where, clock).close()
-    moved, copied = where.with_name("moved.db"), where.with_name("copied.db")
-    shutil.copy(where, copied)
-    with closing(Catalog(where, clock, "catalog")) as catalog, catalog.writing() as tx:
-        before = tx.identity()
-        tx.moves_to(moved)
-        after = tx.identity()
-        assert (after.incarnation, after.last_commit) == (before.incarnation, before.last_commit)
-        assert after.home is not None
-        assert after.home.path == str(moved)
-    where.rename(moved)
-    with closing(Catalog(moved, clock, "moved")) as catalog, catalog.writing() as tx:
-        tx.add_secrets(KEYS)
-    with (
-        closing(Catalog(copied, clock, "copied")) as catalog,
-        pytest.raises(WrongRoot),
-        catalog.writing(),
-    ):
-        pass

@@ -8,7 +8,6 @@ import pytest
 
 from elasticscan.catalog import (
     Catalog,
-    Home,
     checkpoints,
     commits,
     entries,
@@ -273,15 +272,6 @@ def lost_commits_are_forgotten(patch: Patch) -> None:
         return int(known.commit if isinstance(record, StoreAdopted) else honest(known, entry, record))
 
     patch.setattr(state, "_newest_commit", of_this_log)
-
-
-@fault(
-    "scenarios",
-    "a log in another place is a copy",
-    "test_a_renamed_catalog_is_at_home_and_a_copied_one_is_not",
-)
-def copies_are_taken_for_originals(patch: Patch) -> None:
-    patch.setattr(Home, "is_place_of", _always)
 
 
 @fault(

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from elasticscan.catalog import Home, Tx
+from elasticscan.catalog import Tx
 from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
 from elasticscan.storage import Disk
-from elasticscan.store import adoption
 from elasticscan.store.context import Context, marks
 from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.moves import mover
@@ -278,26 +277,24 @@ def any_share_may_go(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a copy of a store has secrets of its own once it is written to",
-    style="test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on",
+    "a copy of a store has secrets of its own once it is adopted",
+    style="test_a_copied_store_is_only_read_until_it_is_adopted",
 )
 def copies_keep_their_secrets(patch: Patch) -> None:
-    def with_the_same_secrets(
-        self: Tx, incarnation: str, home: Home | None, at_least: tuple[int, int]
-    ) -> None:
-        place = None if home is None else home.pack()
-        self.append(StoreAdopted(incarnation, place, at_least[1]), beyond=max(at_least))
+    def with_the_same_secrets(self: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
+        self.append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least))
 
     patch.setattr(Tx, "take_incarnation", with_the_same_secrets)
 
 
 @fault(
     "scenarios",
-    "a copy does not write to shards that it shares with the original",
+    "a copy does not write before it is adopted",
     style="test_a_copy_whose_shards_are_the_originals_is_only_read",
 )
-def copies_share_shards(patch: Patch) -> None:
-    patch.setattr("elasticscan.store.roots.location.Location.is_inside", lambda self, stored: True)
+def copies_are_taken_for_originals(patch: Patch) -> None:
+    for module in (marks, markers):
+        patch.setattr(module, "check_same_catalog", lambda *_: None)
 
 
 @fault(
@@ -315,46 +312,19 @@ def ages_by_the_machines_clock(patch: Patch) -> None:
     patch.setattr(collector._Collection, "_look", by_ours)
 
 
-@fault(
-    "scenarios",
-    "roots that a copy began to make its own, and was cut off, are its own",
-    style="test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_the_next_one[1-False]",
-)
-def what_a_copy_began_is_anothers(patch: Patch) -> None:
-    patch.setattr(adoption, "_check_copied", lambda context, shard, _: context.check_root(shard.id))
-
-
-@fault(
-    "scenarios",
-    "a copy does not go on with what another copy began",
-    style="test_what_a_copy_began_to_own_is_no_other_copys",
-)
-def copies_go_on_with_what_others_began(patch: Patch) -> None:
-    patch.setattr(adoption, "_check_copied", lambda *_: None)
-
-
-@fault(
-    "scenarios",
-    "a copy that has become a store of its own is not begun again by an older catalog",
-    style="test_the_originals_catalog_in_the_place_of_a_copys_is_refused[False]",
-)
-def what_a_copy_ended_is_begun_again(patch: Patch) -> None:
-    while_running(patch, (adoption, "_check_copied"), (adoption, "check_not_ahead"), lambda *_: None)
-
-
 ADOPTED = "test_a_catalog_of_before_the_last_adoption_is_an_older_one[{}]"
 
 
 @fault("scenarios", "readers notice a catalog of before an adoption", style=ADOPTED.format("within"))
 def marks_of_another_incarnation_say_nothing(patch: Patch) -> None:
-    patch.setattr(RootMarks, "_is_of_this_catalog", lambda self, shard, mark: False)
+    patch.setattr(marks, "is_same_catalog", lambda *_: False)
 
 
 @fault(
     "scenarios", "a root elsewhere knows where its owner's catalog lies", style=ADOPTED.format("elsewhere")
 )
 def marks_do_not_say_where_the_catalog_lies(patch: Patch) -> None:
-    patch.setattr(RootMarks, "_catalog_place", lambda self: "")
+    patch.setattr(marks, "place_of_catalog", lambda _: "")
 
 
 @fault(
@@ -363,4 +333,4 @@ def marks_do_not_say_where_the_catalog_lies(patch: Patch) -> None:
     style="test_an_original_whose_shards_a_copy_took_over_is_still_read",
 )
 def any_mark_is_of_this_catalog(patch: Patch) -> None:
-    patch.setattr(RootMarks, "_is_of_this_catalog", lambda self, shard, mark: True)
+    patch.setattr(marks, "is_same_catalog", lambda *_: True)

@@ -44,8 +44,10 @@ from elasticscan.storage import copying, fragment, ingest, open_disk
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, repair_store
 from elasticscan.store.writing import indexing
+from tests.base.manual_clock import ManualClock
 from tests.storage.faulty_disk import FaultyDisk
 from tests.store.conditions import always, order_of, some_condition
+from tests.store.copies_of_stores import copied_store
 from tests.store.damage_kinds import KINDS, Damage, Kind
 from tests.store.damage_model import (
     DOMAINS,
@@ -54,6 +56,7 @@ from tests.store.damage_model import (
     KEYS,
     NAMES,
     SCHEMAS,
+    START,
     Model,
     Row,
     Template,
@@ -128,7 +131,7 @@ class DamagePrograms:
         rng = random.Random(seed)
         template = self.template(rng.randrange(VARIANTS))
         place = self.directory / f"store{seed}"
-        shutil.copytree(template.place, place)
+        copied_store(template.place, place, ManualClock(START))
         kind = KINDS[style or rng.choice(sorted(KINDS))]
         program = DamageProgram(place, template.model.copy(), kind, rng)
         try:

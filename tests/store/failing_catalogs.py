@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from elasticscan.base.errors import CommitUnknown, ElasticScanError
 from elasticscan.store import Store
+from tests.store.copies_of_stores import copied_store
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 STEPS = 8
@@ -146,7 +147,7 @@ def main() -> None:
     rows = make(template)
     for seed in map(int, seeds):
         place = Path(directory) / str(seed)
-        shutil.copytree(template, place)
+        copied_store(template, place)
         program: Program | None = None
         try:
             program = Program(place, dict(rows), seed)

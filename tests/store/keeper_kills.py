@@ -6,7 +6,6 @@ python -m tests.store.keeper_kills TEMPLATE PLACE N ...    copies the store to P
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.policy import Policy
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
+from tests.store.copies_of_stores import copied_store
 
 START = 4_000_000_000.0
 HOURS = 3_600.0
@@ -87,7 +87,7 @@ def keep_until_killed(place: Path, point: int) -> None:
 def main(template: str, place: str, *points: str) -> None:
     for point in points:
         copy = Path(place) / point
-        shutil.copytree(template, copy)
+        copied_store(Path(template), copy, ManualClock(START))
         child = os.fork()
         if child == 0:
             keep_until_killed(copy, int(point))

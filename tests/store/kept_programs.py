@@ -88,7 +88,7 @@ class KeptProgram(Program):
         self.at_once = rng.choice([3, 5, 32])
         self.tagged: dict[str, dict[str, int]] = {name: {} for name in TABLES}
         self.tags_made, self.backups, self.backing_up = 0, 0, False
-        self.backed_up: list[BackedUp] = []  # those that are there
+        self.backed_up: list[tuple[BackedUp, Path]] = []
         self.overwrites: dict[str, list[int]] = {name: [] for name in TABLES}
         for writer in (store, other):
             if rng.random() < 0.5:
@@ -127,8 +127,8 @@ class KeptProgram(Program):
             try:
                 super().run()
             finally:
-                for name in ("backups", "copy"):
-                    shutil.rmtree(self._beside(name), ignore_errors=True)
+                for place in [self._beside("copy"), *map(self._backup_place, range(1, self.backups + 1))]:
+                    shutil.rmtree(place, ignore_errors=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -263,19 +263,18 @@ class KeptProgram(Program):
     def _back_up(self) -> None:
         """A backup while others are let in, and what a store that is made of it holds."""
         if self.backups >= 3 or self.backing_up:
-            return  # a place takes one backup at a time
+            return
         self.backups += 1
-        target, copy = self._beside("backups"), self._beside("copy")
+        target, copy = self._backup_place(self.backups), self._beside("copy")
         definitions = {table: max(those) for table, those in self.definitions.items()}
-        keep = self.random.choice([None, 1])
         self.backing_up = True
         try:
-            made = self.some_store.backup(target, keep=keep)
+            made = self.some_store.backup(target)
         finally:
             self.backing_up = False
-        self.backed_up = [made] if keep == 1 else [*self.backed_up, made]
-        one = self.random.choice(self.backed_up) if self.changes_columns else made
-        with self._alone(), Store.from_backup(target, copy, name=one.name, clock=self.clock) as other:
+        self.backed_up.append((made, target))
+        one, place = self.random.choice(self.backed_up) if self.changes_columns else (made, target)
+        with self._alone(), Store.from_backup(place, copy, clock=self.clock) as other:
             assert other.verify() == []
             for table in TABLES:
                 definition = other.table(table).definition.definition
@@ -311,6 +310,9 @@ class KeptProgram(Program):
         got = Counter(row for page in handle.scan() for row in rows_of(page))
         assert got == Counter(expected), f"a copy of {table} that was restored to {to}"
         assert copy.verify() == []
+
+    def _backup_place(self, number: int) -> Path:
+        return self._beside(f"backup{number}")
 
     def _beside(self, name: str) -> Path:
         place = self.store.context.location.directory

@@ -67,6 +67,7 @@ from elasticscan.topology import Move, SlotSet, Tablet
 from tests.base.connections import prepare_connections
 from tests.base.manual_clock import ManualClock
 from tests.store.conditions import Condition, always, literal, order_of, some_condition
+from tests.store.copies_of_stores import copied_store
 from tests.store.random_tables import (
     ADDED_KINDS,
     ALL_WEIGHTS,
@@ -209,7 +210,6 @@ class Programs:
         try:
             uri = self.make(place, retention)
             with pytest.MonkeyPatch.context() as patch, fast_store(uri, clock, self._point) as store:
-                store.context.catalog.settle()  # a copy has secrets of its own before any key is made
                 _make_small(patch, rng)
                 if style == CHECKING:
                     patch.setattr(preconditions, "SMALL_REST_ROWS", rng.choice([0, 10, 1_000]))
@@ -225,8 +225,7 @@ class Programs:
 
     def make(self, place: Path, retention: int) -> Path | str:
         """A new store whose files are at a place; returns its uri."""
-        shutil.copytree(self.directory / f"template{retention}", place)
-        return place
+        return copied_store(self.directory / f"template{retention}", place, ManualClock(START))
 
     def _point(self, _: str = "") -> None:
         """Let others in wherever another process could come between two steps."""

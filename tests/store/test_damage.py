@@ -10,7 +10,6 @@ import json
 import os
 import random
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import pytest
 from elasticscan.base.errors import ElasticScanError, FragmentDamaged, StoreDamaged
 from elasticscan.store import Store
 from tests.seeds import ranges_of_seeds
+from tests.store.copies_of_stores import copied_store
 from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of, some_rows
 from tests.store.damage_programs import DamagePrograms
 
@@ -82,7 +82,7 @@ def test_no_flipped_bit_gives_a_wrong_row(
 ) -> None:
     """One file, one bit at a time, read by a scan that needs every row or entry of it."""
     place = tmp_path / "store"
-    shutil.copytree(template.place, place)
+    copied_store(template.place, place)
     path = file_of(place, table, index, large)
     content = path.read_bytes()
     assert (len(content) > 128 << 10) == large
@@ -107,7 +107,7 @@ def test_no_flipped_bit_of_a_catalog_tells_anything_wrong(
 ) -> None:
     """One bit at a time of the database, or of its log while another process has the store open."""
     place = tmp_path / "store"
-    shutil.copytree(template.place, place)
+    copied_store(template.place, place)
     with nullcontext() if name == "catalog.db" else opened(place) as holding:
         if holding is not None:
             holding.table("small").upsert(some_rows(random.Random(1), "small", 20, added=False)[0])
@@ -130,7 +130,7 @@ def test_no_flipped_bit_of_a_catalog_tells_anything_wrong(
 
 
 def test_a_damaged_record_is_told_by_its_number(template: Template, tmp_path: Path) -> None:
-    shutil.copytree(template.place, tmp_path / "store")
+    copied_store(template.place, tmp_path / "store")
     path = tmp_path / "store" / "catalog.db"
     with opened(tmp_path / "store") as store:
         assert store.verify() == []

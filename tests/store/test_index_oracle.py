@@ -27,6 +27,7 @@ from elasticscan.store import Scan, Store
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.store.conditions import INFINITY, NAN, order_of
+from tests.store.copies_of_stores import copied_store
 from tests.store.random_programs import START, comparable, fast_store
 
 
@@ -278,10 +279,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def check_seed(template: Path, place: Path, seed: int) -> None:
     chance = random.Random(seed)
-    shutil.copytree(template, place)
+    copied_store(template, place, ManualClock(START))
     try:
         with pytest.MonkeyPatch.context() as patch, fast_store(place, ManualClock(START)) as store:
-            store.context.catalog.settle()  # the copy has secrets of its own before any key is made
             patch.setattr(fragment, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "BATCH_ROWS", chance.choice([3, 65_536]))
             patch.setattr(index_run, "RUN_ROWS", chance.choice([20, 1 << 22]))

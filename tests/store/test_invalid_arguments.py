@@ -172,7 +172,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
         {},
         {"grace_seconds": NO_SECONDS, "trash_seconds": NO_SECONDS, "share": NO_SECONDS | one_of(2)},
     ),
-    "Store.backup": ({"target": "backups"}, {"target": NO_PATH, "keep": NO_POSITIVE}),
+    "Store.backup": ({"target": "backups"}, {"target": NO_PATH}),
     "Table.upsert": ({"rows": ROWS}, {"rows": NO_ROWS, **WRITE, **SINCE}),
     "Table.insert": ({"rows": ROWS | {"id": [77, 78]}}, {"rows": NO_ROWS | one_of(ROWS), **WRITE}),
     "Table.overwrite": (

@@ -409,8 +409,7 @@ def older_catalog_put_back(place: Path, owned: Path, names: list[str] | dict[str
     if owned != place / "store":
         shutil.copytree(place / "store", owned)
     with Store.open(owned) as opened:
-        if owned == place / "store":
-            opened.adopt()
+        opened.adopt()
         opened.table("t").upsert(rows(NEWEST))
     as_another_file(older, owned / "catalog.db")
 
@@ -434,7 +433,7 @@ def test_a_catalog_of_before_the_last_adoption_is_an_older_one(tmp_path: Path, r
     check_it_is_reported(tmp_path / "store")
 
 
-def test_a_catalog_of_before_a_copys_first_write_is_an_older_one(tmp_path: Path) -> None:
+def test_a_catalog_of_before_a_copys_adoption_is_an_older_one(tmp_path: Path) -> None:
     older_catalog_put_back(tmp_path, tmp_path / "copy", ["a", "b"])
     check_it_is_reported(tmp_path / "copy")
     with Store.open(tmp_path / "store") as original:

@@ -8,7 +8,6 @@ of the snapshot, and what has an order keeps it.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 from elasticscan.store import Scan, Store
 from tests.base.manual_clock import ManualClock
+from tests.store.copies_of_stores import copied_store
 from tests.store.random_programs import START, fast_store
 from tests.store.test_scenarios import tablets_at, while_reading
 
@@ -65,9 +65,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def store(template: Path, tmp_path: Path) -> Iterator[Store]:
-    shutil.copytree(template, tmp_path / "store")
+    copied_store(template, tmp_path / "store", ManualClock(START))
     with fast_store(tmp_path / "store", ManualClock(START)) as opened:
-        opened.context.catalog.settle()  # the copy has secrets of its own before any key is made
         yield opened
 
 

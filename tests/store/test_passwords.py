@@ -20,8 +20,7 @@ from elasticscan.catalog import postgres
 from elasticscan.cli.maintenance import adopt
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.store import Store
-from elasticscan.store.roots.aliases import whole_uri
-from elasticscan.store.roots.location import Location
+from elasticscan.store.roots.location import Location, path_or_uri
 from tests.base.examples import examples
 from tests.storage.memory_disk import MemoryDisk
 
@@ -203,7 +202,7 @@ def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
     assert SECRET not in redact(f"there is nothing at {place}")
     assert SECRET not in redact(str({"uri": place}))
     if "://" not in place:
-        assert SECRET not in message(lambda: whole_uri(place))
+        assert SECRET not in message(lambda: path_or_uri(place))
 
 
 @pytest.mark.parametrize("root", [*ROOTS, *ODD])

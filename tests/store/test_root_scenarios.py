@@ -24,9 +24,9 @@ from elasticscan.base.errors import (
     WriteConflict,
     WrongRoot,
 )
-from elasticscan.catalog import Catalog, Tx
+from elasticscan.catalog import Catalog
 from elasticscan.storage import Disk, LocalDisk, open_disk, read_manifest
-from elasticscan.store import Action, Store, adoption, publish, repair_store, stage
+from elasticscan.store import Action, Store, publish, repair_store, stage
 from elasticscan.store.roots.location import MARKER
 from elasticscan.store.roots.markers import read_marker
 from tests.base.manual_clock import ManualClock
@@ -456,13 +456,18 @@ def test_what_the_newest_catalog_refers_to_comes_back_from_the_trash(tmp_path: P
         assert store.verify() == []
 
 
-def test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on(tmp_path: Path) -> None:
+def test_a_copied_store_is_only_read_until_it_is_adopted(tmp_path: Path) -> None:
     with made(tmp_path / "one") as one:
         key = next(iter(one.table("t").scan(page_rows=50))).key
         assert key is not None
         shutil.copytree(tmp_path / "one", tmp_path / "two")
         with Store.open(tmp_path / "two") as two, Store.open(tmp_path / "two") as long_open:
-            assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until it is written to"
+            assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until then"
+            alone = [lambda: two.collect_garbage(grace_seconds=0), *catalog_changes(two).values()]
+            for change in [*changes(two).values(), *alone]:
+                with pytest.raises(WrongRoot, match="adopt"):
+                    change()
+            two.adopt()
             two.table("t").upsert(rows(ROWS, value=1))
             for copy in (two, long_open):
                 with pytest.raises(ContinuationKeyError):
@@ -481,66 +486,6 @@ def test_a_copied_store_is_a_store_of_its_own_from_its_first_write_on(tmp_path: 
         assert one.verify() == []
 
 
-class CutOffError(Exception):
-    """The process ends here."""
-
-
-@pytest.mark.parametrize("by_gc", [False, True])
-@pytest.mark.parametrize("marked", [0, 1, 2])
-def test_a_copy_whose_first_write_was_cut_off_is_sound_and_becomes_a_store_at_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: int, by_gc: bool
-) -> None:
-    with made(tmp_path / "one") as one:
-        shutil.copytree(tmp_path / "one", tmp_path / "two")
-        done: list[Any] = []
-
-        def write_marker(disk: Disk, marker: Any) -> None:
-            if len(done) == marked:
-                raise CutOffError
-            done.append(marker)
-            honest(disk, marker)
-
-        def take_incarnation(*_: Any) -> None:
-            raise CutOffError
-
-        honest = adoption.write_marker
-        for _ in range(2):
-            done.clear()
-            with monkeypatch.context() as patch, Store.open(tmp_path / "two") as two:
-                patch.setattr(adoption, "write_marker", write_marker)
-                patch.setattr(Tx, "take_incarnation", take_incarnation)
-                with pytest.raises(CutOffError):
-                    two.table("t").upsert(rows(ROWS, value=1))
-                assert count(two) == ROWS
-        with Store.open(tmp_path / "two") as two:
-            if by_gc:
-                two.collect_garbage(grace_seconds=0)
-                assert two.verify() == []
-            two.table("t").upsert(rows(ROWS, value=1))
-            two.collect_garbage(grace_seconds=0)
-            assert (two.verify(), count(two)) == ([], 2 * ROWS)
-        one.table("t").upsert(rows(ROWS))
-        assert one.verify() == []
-
-
-def test_what_a_copy_began_to_own_is_no_other_copys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut_off(*_: Any) -> None:
-        raise CutOffError
-
-    with made(tmp_path / "one") as one:
-        shutil.copytree(tmp_path / "one", tmp_path / "two")
-        with monkeypatch.context() as patch, Store.open(tmp_path / "two") as two:
-            patch.setattr(Tx, "take_incarnation", cut_off)
-            with pytest.raises(CutOffError):
-                two.table("t").upsert(rows(ROWS))
-        shutil.copytree(tmp_path / "two", tmp_path / "three")
-        with Store.open(tmp_path / "three") as three:
-            assert [str(finding)[:15] for finding in three.verify()][:2] == ["[ES_WRONG_ROOT]"] * 2
-            with pytest.raises(WrongRoot):
-                three.table("t").upsert(rows(ROWS))
-        assert one.verify() == []
-
-
 @pytest.mark.parametrize("newer", [False, True])
 def test_the_originals_catalog_in_the_place_of_a_copys_is_refused(tmp_path: Path, newer: bool) -> None:
     """Be it the very one that the copy was made with: the copy has gone on since."""
@@ -548,6 +493,7 @@ def test_the_originals_catalog_in_the_place_of_a_copys_is_refused(tmp_path: Path
         pass
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     with Store.open(tmp_path / "two") as two:
+        two.adopt()
         two.table("t").upsert(rows(ROWS, value=1))
     if newer:
         with Store.open(tmp_path / "one") as one:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path) -> None:
                 "status": store.status,
                 "verify": store.verify,
                 "gc": lambda: store.collect_garbage(dry_run=True),
-                "backup": lambda: store.backup(tmp_path / "backups", keep=1),
+                "backup": partial(store.backup, tmp_path / f"backup{tables}"),
             }
             asked.append({name: count.of(work)[0] for name, work in works.items()})
         # Checkpoints, which come as the log grows, are read by some statements each.

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import subprocess
-import sys
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,8 @@ from elasticscan.catalog import Tx
 from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk
 from elasticscan.store import Store, adoption
-from elasticscan.store.roots.aliases import check_apart, place_of, with_home
-from elasticscan.store.roots.location import BACKUP_MARKER, MARKER
+from elasticscan.store.copies.backup import BACKUP_FILE
+from elasticscan.store.roots.location import MARKER, check_apart, path_or_uri, place_of
 from elasticscan.store.roots.markers import Marker
 from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
@@ -119,7 +116,7 @@ def test_stores_and_backups_by_a_file_uri_lie_where_it_says(
         with pytest.raises(InvalidOption, match="overlaps"):
             store.backup(f"{uri}/store/shards/a")
         store.backup(f"{uri}/backups")
-        assert (place / "backups" / BACKUP_MARKER).is_file()
+        assert (place / "backups" / BACKUP_FILE).is_file()
     with Store.from_backup(f"{uri}/backups", f"{uri}/new") as new:
         assert count(new) == len(rows())
     assert sorted(path.name for path in place.iterdir()) == ["backups", "new", "store"]
@@ -223,7 +220,7 @@ def test_a_home_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert (tmp_path / "disk" / MARKER).is_file()
     assert not (tmp_path / "~").exists()
     with pytest.raises(InvalidOption, match="not known here"):
-        with_home("~nobody_of_this_name/x")
+        path_or_uri("~nobody_of_this_name/x")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 40, b'{"version": 1} 00000000\n'])
@@ -294,33 +291,6 @@ def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
     with made(tmp_path / "deep" / "store") as store:
         assert count(store) == len(rows())
-
-
-def test_places_that_overlap_are_found_without_comparing_each_two() -> None:
-    chance = random.Random(7)
-    for _ in range(2_000):
-        texts = ["/" + "/".join(chance.choices("abc", k=chance.randint(0, 3))) for _ in range(4)]
-        roots = [
-            (name, chance.choice(["", "", "s3://b", "s3://c"]) + text)
-            for name, text in zip("wxyz", texts, strict=True)
-        ]
-        places = [place_of(root) for _, root in roots]
-        if any(one.overlaps(two) for one, two in combinations(places, 2)):
-            with pytest.raises(InvalidOption, match="overlaps"):
-                check_apart(roots)
-        else:
-            check_apart(roots)
-    calls = list[int]()
-    for many in (50, 200):
-        calls.append(0)
-
-        def count(*_: object) -> None:
-            calls[-1] += 1
-
-        sys.setprofile(count)
-        check_apart([(f"s{number}", f"/nowhere/s{number}") for number in range(many)])
-        sys.setprofile(None)
-    assert calls[1] < 5 * calls[0]
 
 
 def test_a_root_by_a_file_uri_is_a_directory_like_any_other(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sqlite3
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +23,6 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.store import Store, Table
-from elasticscan.store.copies import backup
-from tests.base.manual_clock import ManualClock
 from tests.store.test_scenarios import suspended_move, tablets_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -73,7 +67,8 @@ def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: S
     made = store.backup(tmp_path / "b")
     before = everything(store)
     store.table("t").overwrite(rows(range(3), "z"))
-    assert (made.copied, made.removed) == (made.files, 0)
+    paths = list((tmp_path / "b").rglob("*.arrow"))
+    assert (made.files, made.bytes) == (len(paths), sum(path.stat().st_size for path in paths))
     with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
         assert everything(other) == before
         assert other.verify() == []
@@ -88,42 +83,6 @@ def test_a_store_that_is_made_of_a_backup_is_the_one_that_was_backed_up(store: S
         assert other.verify() == []
     assert len(contents(store.table("t"))) == 3
     assert store.verify() == []
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_only_what_came_since_is_copied(store: Store, tmp_path: Path) -> None:
-    first = store.backup(tmp_path / "b")
-    before = everything(store)
-    again = store.backup(tmp_path / "b")
-    assert (again.copied, again.copied_bytes, again.files) == (0, 0, first.files)
-    store.table("t").upsert(rows(range(50), "b"))
-    after = everything(store)
-    third = store.backup(tmp_path / "b")
-    assert 0 < third.copied < third.files
-    for name, expected in ((first.name, before), (None, after)):
-        with Store.from_backup(tmp_path / "b", tmp_path / f"{name}.store", name=name) as other:
-            assert everything(other) == expected
-            assert other.verify() == []
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_older_backups_are_dropped_with_what_only_they_need(store: Store, tmp_path: Path) -> None:
-    store.backup(tmp_path / "b")
-    store.table("t").upsert(rows(range(50), "b"))
-    store.table("t").set_retention("0s")
-    store.table("t").drop_tag("first")
-    store.table("t").compact()
-    last = store.backup(tmp_path / "b", keep=1)
-    files = list((tmp_path / "b").rglob("*.arrow"))
-    assert (last.removed, len(files) > last.files) == (0, True), "young copies may be of another backup"
-    for path in files:
-        os.utime(path, (0, 0))
-    last = store.backup(tmp_path / "b", keep=1)
-    assert last.removed == len(files) - last.files
-    assert len(list((tmp_path / "b").glob("*.backup"))) == 1
-    with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
-        assert contents(other.table("t")) == contents(store.table("t"))
-        assert other.verify() == []
 
 
 @pytest.mark.usefixtures("rows_in_files")
@@ -148,81 +107,6 @@ def test_files_that_are_merged_away_meanwhile_do_no_harm(store: Store, tmp_path:
         assert other.verify() == []
 
 
-@pytest.mark.parametrize("when", ["before", "between"])
-@pytest.mark.usefixtures("rows_in_files")
-def test_two_backups_to_one_place_at_a_time_are_both_whole(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """One that drops older ones takes neither what the other found there nor what it copied."""
-    before, steps = everything(store), []
-    copy = backup._copy
-
-    def meanwhile(*_: object) -> None:
-        if not steps:
-            steps.append(when)
-            table = store.table("t")
-            table.set_retention("0s")
-            table.drop_tag("first")
-            table.upsert(rows(range(50), "b"))
-            table.compact()
-            store.backup(tmp_path / "b", keep=1)
-
-    def copy_and_wait(*args: Any) -> None:
-        copy(*args)
-        meanwhile()
-
-    if when == "before":
-        store.backup(tmp_path / "b")
-    else:
-        monkeypatch.setattr(backup, "_copy", copy_and_wait)
-    with Store.open(store.uri, checkpoint=meanwhile if when == "before" else lambda _: None) as other:
-        made = other.backup(tmp_path / "b")
-    assert steps == [when]
-    with Store.from_backup(tmp_path / "b", tmp_path / "new.store", name=made.name) as restored:
-        assert restored.verify() == []
-        if when == "between":
-            assert everything(restored) == before
-    with Store.from_backup(tmp_path / "b", tmp_path / "newest.store") as restored:
-        assert contents(restored.table("t")) == contents(store.table("t"))
-
-
-@pytest.mark.parametrize("damage", ["cut", "footer"])
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_copy_that_is_not_what_was_copied_is_made_again(store: Store, tmp_path: Path, damage: str) -> None:
-    store.backup(tmp_path / "b")
-    copy = next((tmp_path / "b").rglob("*.arrow"))
-    if damage == "cut":
-        copy.write_bytes(copy.read_bytes()[:-1])
-    else:
-        flip(copy, -20)
-    assert store.backup(tmp_path / "b").copied == 1
-    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_backup_that_was_interrupted_does_not_count_and_is_gone_on_with(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied = 0
-
-    def fail(*_: object) -> None:
-        nonlocal copied
-        copied += 1
-        if copied == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("elasticscan.store.copies.backup.verify_file", fail)
-        with pytest.raises(KeyboardInterrupt):
-            store.backup(tmp_path / "b")
-    with pytest.raises(StoreNotFound, match="there are none"):
-        Store.from_backup(tmp_path / "b", tmp_path / "new.store")
-    assert not (tmp_path / "new.store").exists()
-    made = store.backup(tmp_path / "b")
-    assert made.copied < made.files
-    Store.from_backup(tmp_path / "b", tmp_path / "new.store").close()
-
-
 def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
@@ -235,11 +119,14 @@ def test_a_damaged_store_gets_no_new_backup(store: Store, tmp_path: Path) -> Non
     flip(fragment, 100)
     with pytest.raises(FragmentDamaged):
         store.backup(tmp_path / "b")
-    assert not list((tmp_path / "b").glob("*.backup"))
     assert not list((tmp_path / "b").rglob(fragment.name))
+    with pytest.raises(StoreNotFound, match="no whole backup"):
+        Store.from_backup(tmp_path / "b", tmp_path / "new.store")
+    with pytest.raises(InvalidOption, match="not empty"):
+        store.backup(tmp_path / "b")
 
 
-@pytest.mark.parametrize("pattern", ["*.backup", "**/*.arrow"])
+@pytest.mark.parametrize("pattern", ["elasticscan-backup", "**/*.arrow"])
 @pytest.mark.usefixtures("rows_in_files")
 def test_a_damaged_backup_makes_no_store(store: Store, tmp_path: Path, pattern: str) -> None:
     store.backup(tmp_path / "b")
@@ -279,54 +166,24 @@ def test_shards_go_where_they_are_reported_and_never_where_the_original_lies(tmp
         assert not (tmp_path / "x.store").exists()
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_what_is_no_copy_in_a_place_of_backups_is_never_deleted(store: Store, tmp_path: Path) -> None:
-    place = tmp_path / "b"
-    first = store.backup(place).name
-    fragment = f"t1/{'0' * 32}.arrow"
-    kept = [place / "7" / fragment, place / "7" / "elasticscan-shard", place / "notes" / "a.txt"]
-    kept += [place / "x.store" / name for name in ("catalog.db", f"shards/s1/{fragment}")]
-    for path in kept:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"alive")
-        os.utime(path, (0, 0))
-    left = [place / "t1" / f"{'1' * 32}.arrow.unfinished", place / f"{first}.backup.unfinished"]
-    for keep in (None, 1):
-        for path in left:
-            path.write_bytes(b"of a backup that was killed")
-        store.backup(place, keep=keep)
-        assert all(path.exists() for path in left)  # they might be of one that is being made
-        for path in left:
-            os.utime(path, (0, 0))
-        assert store.backup(place, keep=keep).removed >= len(left)
-        assert not any(path.exists() for path in left)
-    assert [path.read_bytes() for path in kept] == [b"alive"] * len(kept)
-
-
-def test_no_store_and_no_shard_is_made_within_a_place_of_backups_a_store_or_a_shard(
-    store: Store, tmp_path: Path
-) -> None:
-    """They would go with it: backups once deleted whatever lay in their place."""
+def test_no_store_and_no_shard_is_made_within_a_store_or_a_shard(store: Store, tmp_path: Path) -> None:
+    """They would go with it."""
     with elasticscan.create(tmp_path / "o.store", {"s1": str(tmp_path / "o1")}):
         elasticscan.create(tmp_path / "p.store", ["s1"]).close()
         store.backup(tmp_path / "b")
-        inside = "b", "b/1", "b/deep/er", "o1/x", "p.store/x", "p.store/shards/s1/x"
-        for root in [str(tmp_path / place) for place in inside] + [f"file://{tmp_path}/b/1"]:
-            with pytest.raises(InvalidOption, match=r"lies within|holds backups"):
+        for root in [str(tmp_path / place) for place in ("o1/x", "p.store/x", "p.store/shards/s1/x")]:
+            with pytest.raises(InvalidOption, match="lies within"):
                 elasticscan.create(tmp_path / "n.store", {"s1": root})
-            with pytest.raises(InvalidOption, match=r"lies within|holds backups"):
+            with pytest.raises(InvalidOption, match="lies within"):
                 store.expand({"s9": root})
-            with pytest.raises(InvalidOption, match=r"lies within|overlaps|holds backups"):
+            with pytest.raises(InvalidOption, match=r"lies within|overlaps"):
                 Store.from_backup(tmp_path / "b", tmp_path / "n.store", {"s1": root})
-        for directory in ("b/n.store", "o1/n.store"):
-            with pytest.raises(InvalidOption, match="lies within"):
-                elasticscan.create(tmp_path / directory, ["s1"])
-            with pytest.raises(InvalidOption, match="lies within"):
-                Store.from_backup(tmp_path / "b", tmp_path / directory)
+        with pytest.raises(InvalidOption, match="lies within"):
+            elasticscan.create(tmp_path / "o1/n.store", ["s1"])
+        with pytest.raises(InvalidOption, match="lies within"):
+            Store.from_backup(tmp_path / "b", tmp_path / "o1/n.store")
         assert not (tmp_path / "n.store").exists()
-        assert not (tmp_path / "b" / "n.store").exists()
         store.expand(["s9"])  # in its own directory
-        assert store.backup(tmp_path / "b", keep=1).removed == 0
 
 
 @pytest.mark.parametrize("mounted", ["nothing", "another's"])
@@ -351,19 +208,9 @@ def test_a_place_that_is_something_else_is_refused(store: Store, tmp_path: Path)
     for place in ("of another store", "with files", shard, "a.store", "a.store/backups", f"{shard}/b"):
         with pytest.raises(InvalidOption):
             store.backup(tmp_path / place)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_an_unknown_backup_tells_which_there_are(store: Store, tmp_path: Path) -> None:
-    made = store.backup(tmp_path / "b")
-    with pytest.raises(StoreNotFound, match=made.name):
-        Store.from_backup(tmp_path / "b", tmp_path / "new.store", name="yesterday")
-    with pytest.raises(StoreNotFound):
+    with pytest.raises(ShardUnavailable):
         Store.from_backup(tmp_path / "nothing", tmp_path / "new.store")
-    assert not (tmp_path / "nothing").exists()
-    for keep in (0, -1, "2"):
-        with pytest.raises((InvalidOption, TypeError)):
-            store.backup(tmp_path / "b", keep=keep)  # type: ignore[arg-type]
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_store_that_can_only_be_read_is_backed_up(store: Store, tmp_path: Path) -> None:
@@ -402,71 +249,14 @@ def test_a_merge_that_was_under_way_is_nobodys_in_the_new_store(store: Store, tm
         assert other.status()["upkeep"]["running"] == []
 
 
-def test_an_older_catalog_makes_no_backup_and_drops_none(store: Store, tmp_path: Path) -> None:
-    old = tmp_path / "old"
+def test_an_older_catalog_makes_no_backup(store: Store, tmp_path: Path) -> None:
     store.close()
-    shutil.copytree(tmp_path / "a.store", old)
+    shutil.copy(tmp_path / "a.store" / "catalog.db", tmp_path / "older.db")
     with Store.open(tmp_path / "a.store") as newer:
         newer.table("t").upsert(rows(range(900, 910), "new"))
-        made = newer.backup(tmp_path / "place")
-    for part in ("catalog.db", "catalog.db-wal"):
-        (tmp_path / "a.store" / part).unlink(missing_ok=True)
-    shutil.copy(old / "catalog.db", tmp_path / "a.store" / "catalog.db")
+    (tmp_path / "a.store" / "catalog.db-wal").unlink(missing_ok=True)
+    shutil.copy(tmp_path / "older.db", tmp_path / "a.store" / "catalog.db")
     with Store.open(tmp_path / "a.store") as outdated, pytest.raises(CatalogOutdated):
-        outdated.backup(tmp_path / "place", keep=1)
-    assert [path.stem for path in (tmp_path / "place").glob("*.backup")] == [made.name]
-
-
-def test_the_newest_backup_is_the_one_that_was_made_last_whatever_a_clock_said(
-    store: Store, tmp_path: Path
-) -> None:
-    store.close()
-    with Store.open(tmp_path / "a.store", clock=ManualClock(time.time() + 10 * 86_400)) as ahead:
-        ahead.backup(tmp_path / "place")
-    with Store.open(tmp_path / "a.store") as later:
-        later.table("t").upsert(rows(range(900, 910), "new"))
-        newest = contents(later.table("t"))
-        made = later.backup(tmp_path / "place", keep=1)
-    assert [path.stem for path in (tmp_path / "place").glob("*.backup")] == [made.name]
-    with Store.from_backup(tmp_path / "place", tmp_path / "n") as restored:
-        assert contents(restored.table("t")) == newest
-
-
-def test_a_backup_is_restored_where_a_restore_was_killed_amid_its_catalog(
-    store: Store, tmp_path: Path
-) -> None:
-    """During its catalog: that has no tables yet, and the files are there without markers."""
-    place, before = tmp_path / "new.store", everything(store)
-    store.backup(tmp_path / "b")
-    for shard in ("s1", "s2"):
-        (place / "shards" / shard / "t1").mkdir(parents=True)
-        (place / "shards" / shard / "t1" / "half.arrow").write_bytes(b"half")
-    with closing(sqlite3.connect(place / "catalog.db")) as catalog:
-        catalog.execute("PRAGMA journal_mode=WAL")
-    place.chmod(0o700)
-    (place / "catalog.db").chmod(0o600)
+        outdated.backup(tmp_path / "place")
     with pytest.raises(StoreNotFound):
-        elasticscan.open(place)
-    with Store.from_backup(tmp_path / "b", place) as made:
-        assert everything(made) == before
-        made.table("t").upsert(rows(range(3), "z"))
-        assert made.verify() == []
-
-
-def test_a_torn_list_keeps_older_backups_and_is_reported_beside_the_new_one(
-    store: Store, tmp_path: Path
-) -> None:
-    """Nobody knows which files it needs."""
-    for _ in range(3):
-        store.table("t").upsert(rows(range(3), "z"))
-        torn = tmp_path / "b" / f"{store.backup(tmp_path / 'b').name}.backup"
-    torn.write_bytes(torn.read_bytes()[:-9])
-    with pytest.raises(StoreDamaged, match=f"was made.*{torn.name}.*remove that file") as message:
-        store.backup(tmp_path / "b", keep=2)
-    assert len(list((tmp_path / "b").glob("*.backup"))) == 4
-    with Store.from_backup(tmp_path / "b", tmp_path / "n") as restored:
-        assert everything(restored) == everything(store)
-    torn.unlink()
-    store.backup(tmp_path / "b", keep=2)
-    assert len(list((tmp_path / "b").glob("*.backup"))) == 2
-    assert message.value.fields["what"] == torn.name
+        Store.from_backup(tmp_path / "place", tmp_path / "new.store")

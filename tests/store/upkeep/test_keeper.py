@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from shutil import copytree
 
 import pyarrow as pa
 import pytest
@@ -22,6 +21,7 @@ from elasticscan.store.upkeep.keeper import Keeper, _Pace
 from elasticscan.store.upkeep.planning import depth_of, parts_of
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
+from tests.store.copies_of_stores import copied_store
 from tests.store.keeper_kills import POLICY, SCHEMA, START, keep, make, opened
 
 ROWS_IN_FILES = True
@@ -108,7 +108,7 @@ def test_a_rebalancing_undoes_nothing_that_a_keeper_did(
 
 
 def make_copy(template: Path, tmp_path: Path) -> Path:
-    return copytree(template, tmp_path / "copy")
+    return copied_store(template, tmp_path / "copy", ManualClock(START))
 
 
 @pytest.mark.long
@@ -310,7 +310,6 @@ def test_a_keeper_tells_which_shards_it_could_not_collect_at(
 ) -> None:
     place = make_copy(template[0], tmp_path)
     with opened(place, 2) as store:
-        store.context.catalog.settle()  # a copy wants all its roots
         (place / "shards" / "s2").rename(tmp_path / "away")
         kept = Kept()
         with owning() as owner:
