@@ -28,7 +28,14 @@ from elasticscan.cli.options import (
     names_of,
     pairs_of,
 )
-from elasticscan.cli.output import answer, counted, print_json_lines, say, show_rows
+from elasticscan.cli.output import (
+    answer,
+    counted,
+    print_json_line,
+    print_json_lines,
+    say,
+    show_rows,
+)
 
 # The rows that are shown when no option says how many.
 SHOWN_ROWS = 20
@@ -48,6 +55,13 @@ def scan(
     index: IndexChoice = None,
     order_by: OrderBy = None,
     limit: Annotated[int | None, typer.Option(help="Return so many rows and no more.")] = None,
+    page_rows: Annotated[int | None, typer.Option(help="The most rows of a page.")] = None,
+    pages: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many; the key of the rest goes to stderr.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Continue where a scan stopped; without a TABLE.")
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=TEXT", help="Of a Redis or Valkey cluster, as model=json."),
@@ -59,7 +73,7 @@ def scan(
 
     Of a Redis or Valkey cluster (redis://host:7000/person) each key that exists throughout. Rows go to the
     terminal as a table (the first 20 by default), or to stdout as one JSON object a line or as CSV; `export`
-    writes files.
+    writes files. A scan stops at any page and goes on elsewhere by its key, also after moves.
 
     Example: elasticscan scan trips.store trips --filter 'km > 9' --columns id,km --format csv
     """
@@ -70,12 +84,25 @@ def scan(
         "snapshot": snapshot,
         "index": index,
         "order_by": order_by,
-        "limit": SHOWN_ROWS + 1 if limit is None and form is None else limit,
+        "limit": limit,
+        "page_rows": page_rows,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    with _opened(uri, option) as store, store.table(table).scan(**given) as begun:
+    if key is not None and (table or given):
+        name = next(iter(given), "TABLE").replace("_", "-")
+        raise InvalidOption(f"a key has the table and {name} of its scan; leave {name} out", option=name)
+    is_preview = limit is None and pages is None and form is None
+    if is_preview and key is None:
+        given["limit"] = SHOWN_ROWS + 1
+    with _opened(uri, option) as store:
+        begun = store.table(table).scan(**given) if key is None else store.resume(key)
         of = "of a cluster" if is_cluster(uri) else f"of snapshot {begun.snapshot}"
-        print_rows(begun.schema, begun.batches(), form, of, SHOWN_ROWS if limit is None else None)
+        batches = (page.rows for page in islice(begun, pages))
+        print_rows(begun.schema, batches, form, of, SHOWN_ROWS if is_preview else None)
+        if pages is None or begun.key is None:
+            begun.close()
+        else:  # what was not read stays readable
+            print_json_line({"continuation_key": begun.key}, stderr=True)
 
 
 def changes(

@@ -30,6 +30,16 @@ def test_a_table_of_a_cluster_is_scanned_and_counted(shell: Shell, cluster: Serv
     assert "there are more" in shell.ok("scan", cluster.url, "person")
 
 
+def test_a_scan_of_a_cluster_stops_at_pages_and_continues_by_its_key(
+    shell: Shell, cluster: ServerCluster
+) -> None:
+    url = f"{cluster.url}/person"
+    _, first, err = shell.run("scan", url, "--page-rows", "100", "--pages", "2", "--json")
+    rest = shell.ok("scan", url, "--key", json.loads(err)["continuation_key"], "--json")
+    ages = [json.loads(line)["age"] for line in (*first.splitlines(), *rest.splitlines())]
+    assert sorted(ages) == list(range(500))
+
+
 def test_what_is_wrong_is_an_error_with_its_code(shell: Shell, cluster: ServerCluster) -> None:
     url = f"{cluster.url}/person"
     assert "scan(snapshot=) is not" in shell.fails("scan", url, "--snapshot", "1")[1]
@@ -44,3 +54,6 @@ def test_the_slot_map_is_listed_and_drawn(shell: Shell, cluster: ServerCluster, 
     assert len(found["shards"]) == 3
     assert "seen" in shell.ok("topologies", cluster.url)
     assert drawn.read_text(encoding="utf-8").startswith("<svg")
+    shown = shell.ok("topologies", cluster.url, "--watch", "--limit", 1)
+    assert all(f"{name} " in shown for name in found["shards"])
+    assert "--watch is for clusters" in shell.fails("topologies", tmp_path, "--watch")[1]

@@ -52,6 +52,17 @@ def test_control_characters_are_escaped_and_json_has_no_nan(shell: Shell, tmp_pa
     assert "\\x1b[31mred\\n[b]ß" in shown
 
 
+def test_a_scan_stops_after_some_pages_and_continues_by_its_key(shell: Shell, uri: str) -> None:
+    whole = by_id(lines(shell.ok("scan", uri, "t", "--json")))
+    _, first, err = shell.run("scan", uri, "t", "--page-rows", 1_000, "--pages", 2, "--json")
+    key = json.loads(err)["continuation_key"]
+    rest = shell.ok("scan", uri, "--key", key, "--json")
+    assert lines(first) and lines(rest)
+    assert by_id([*lines(first), *lines(rest)]) == whole
+    assert "[ES_INVALID_OPTION]" in shell.fails("scan", uri, "t", "--key", key)[1]
+    assert "leave columns out" in shell.fails("scan", uri, "--key", key, "--columns", "id")[1]
+
+
 def test_a_command_leaves_no_lease(shell: Shell, uri: str) -> None:
     for words in (
         ["scan"],

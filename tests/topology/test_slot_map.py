@@ -14,10 +14,10 @@ from elasticscan.topology import (
     Topology,
     initial_placement,
     join_tablets,
-    move_tablet,
     split_tablet,
 )
 from elasticscan.topology.slot_map import _LEFT, _WIDTH
+from tests.topology.moved import move_tablet
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ((1, "s1"), (2, "a<b&c"), (3, "s3"))
@@ -30,7 +30,7 @@ def changed(chance: random.Random, placement: Placement) -> Placement:
     choice = chance.random()
     if choice < 0.6:
         target = chance.choice([shard for shard in NAMES_BY_ID if shard != tablet.shard])
-        return move_tablet(placement, tablet.id, target, tablet.epoch)
+        return move_tablet(placement, tablet.id, target)
     if choice < 0.8 and tablet.end - tablet.start > 1:
         new = max(t.id for t in placement.tablets) + 1
         return split_tablet(
