@@ -17,7 +17,7 @@ def main() -> None:
         status = store.context.placement()
         tablet = chance.choice(status.tablets)
         with store.context.catalog.reading() as tx:
-            others = [shard.name for shard in tx.shards() if shard.id != tablet.shard]
+            others = [shard.name for shard in tx.state.shards.values() if shard.id != tablet.shard]
         how.move(tablet.id, chance.choice(others))
         moves += 1
         print(moves, flush=True)

@@ -35,12 +35,13 @@ from plots import Points, plotted
 from pyspark.serializers import CPickleSerializer
 
 from elasticscan.base.clock import SystemClock
-from elasticscan.catalog import NewStore
+from elasticscan.catalog import NewStore, topology
 from elasticscan.connector import ElasticScanSource
 from elasticscan.storage import open_disk
 from elasticscan.store import Store
 from elasticscan.store.copies.making import make_store
 from elasticscan.store.roots.location import Location
+from elasticscan.store.writing.entering import commit_of
 from elasticscan.topology import Placement, Tablet, Topology, initial_placement
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
@@ -240,7 +241,7 @@ def shards_part(work: Path, most: int) -> Iterator[Figures]:
 
 def topology_at(store: Store, number: int) -> Topology:
     with store.context.catalog.reading() as tx:
-        return tx.topology(number)
+        return topology(tx, number)
 
 
 def topologies_part(work: Path, most: int) -> Iterator[Figures]:
@@ -336,7 +337,7 @@ def _enter_without_rows(store: Store, clock: TurnedClock, commits: int) -> None:
     for first in range(0, commits, 100):
         with store.context.catalog.writing() as tx:
             for _ in range(min(100, commits - first)):
-                tx.add_commit(table, "write", [])
+                tx.append(commit_of(tx.state, table, "write", []))
         clock.sleep(100 * COMMIT_SECONDS)
 
 

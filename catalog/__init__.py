@@ -17,8 +17,6 @@ What it promises:
 - **It does not go back.** Who has seen (number, digest) never takes an older copy for the newest log.
 - **No clock is trusted alone.** Times of records never go back; what ends with time ends when the store
   believes that it is over, by a server's clock where there is one.
-- **State tables drive.** A move and an index's build change by the tables of `topology` and `metadata` alone;
-  `Tx.transition` and `Tx.transition_index` are their one writer.
 - **A lost answer is no lost commit**: whether it is there is found out by its id. Only a lasting absence of
   the server is an error, and of a commit that its fate is not known (`CommitUnknown`).
 
@@ -40,14 +38,11 @@ leases            what ends by itself with time
 checkpoints       the state in parts, so that opening need not fold everything
 appending         records on their way into the log
 log               follow, append, read; verifying: the check of all of it; copying: all of it as values
-place             the place of a log's file, by which a copy is told from the original
 opening           the home that a URL names
-retrying          attempts that are made again, after a connection or a transaction was lost
-transaction       what all parts of `Tx` build on
-fragments         files of tables; commits: tables and their commits; holds: leases, tags, reports
-moves             shards, tablets, moves; topology_history: placements that were
-upkeep            steps of maintenance; secrets: what seals continuation keys
-catalog           `Catalog`, which opens transactions, and `Tx`, which is one
+retrying          operations that begin again after their transaction was lost
+transaction       `Tx`: a state, and what is appended to it
+topology_history  placements that were; secrets: what seals continuation keys
+catalog           `Catalog`, which opens transactions
 
 The design is that of KDI's log: a commit is appended and acknowledged once it is durable, and state in memory
 is rebuilt by reading the log. It leaves out rows (they are in Arrow files, `elasticscan.storage`) and
@@ -55,20 +50,37 @@ decisions (which tablet goes where is planned in `elasticscan.topology`; `elasti
 """
 
 from elasticscan.catalog.appending import Append
-from elasticscan.catalog.catalog import Catalog, NewStore, Tx
-from elasticscan.catalog.commits import Commit, IdempotencyKey
+from elasticscan.catalog.catalog import Catalog, NewStore
 from elasticscan.catalog.copying import Dump
-from elasticscan.catalog.fragments import DroppedFile
-from elasticscan.catalog.holds import Report, Tag
 from elasticscan.catalog.home import Interrupted
-from elasticscan.catalog.moves import OwnedMove
+from elasticscan.catalog.leases import Lease
 from elasticscan.catalog.opening import holds_store
 from elasticscan.catalog.retrying import is_writing, retry_interrupted
-from elasticscan.catalog.secrets import KEYS, OFFSETS
-from elasticscan.catalog.table_state import InlineCommit
-from elasticscan.catalog.topology_history import enter_foreign_topology
-from elasticscan.catalog.transaction import Identity, StoreInfo
-from elasticscan.catalog.upkeep import OwnedStep, StepsDone
+from elasticscan.catalog.secrets import (
+    KEYS,
+    OFFSETS,
+    add_secrets,
+    forget_secrets,
+    key_seconds,
+    offset_keys,
+    seal_keys,
+    take_incarnation,
+)
+from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.table_state import InlineCommit, RemovedFile, Tag
+from elasticscan.catalog.topology_history import (
+    append_topology,
+    base_topology,
+    enter_foreign_topology,
+    forget_topologies,
+    newest_topology,
+    oldest_topology,
+    topologies,
+    topology,
+    topology_at,
+    topology_entries,
+)
+from elasticscan.catalog.transaction import Commit, IdempotencyKey, Identity, StoreInfo, Tx
 
 __all__ = [
     "KEYS",
@@ -76,22 +88,36 @@ __all__ = [
     "Append",
     "Catalog",
     "Commit",
-    "DroppedFile",
     "Dump",
     "IdempotencyKey",
     "Identity",
     "InlineCommit",
     "Interrupted",
+    "Lease",
     "NewStore",
-    "OwnedMove",
-    "OwnedStep",
-    "Report",
-    "StepsDone",
+    "RemovedFile",
     "StoreInfo",
+    "StoreState",
     "Tag",
     "Tx",
+    "add_secrets",
+    "append_topology",
+    "base_topology",
     "enter_foreign_topology",
+    "forget_secrets",
+    "forget_topologies",
     "holds_store",
     "is_writing",
+    "key_seconds",
+    "moves_to",
+    "newest_topology",
+    "offset_keys",
+    "oldest_topology",
     "retry_interrupted",
+    "seal_keys",
+    "take_incarnation",
+    "topologies",
+    "topology",
+    "topology_at",
+    "topology_entries",
 ]

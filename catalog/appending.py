@@ -26,27 +26,13 @@ from elasticscan.catalog.entries import (
     chained,
     row_of,
 )
-from elasticscan.catalog.home import LogHome, Transaction, micros
-from elasticscan.catalog.leases import LogLease, find_lease, put_lease
+from elasticscan.catalog.home import LogHome, Row, Transaction, micros
+from elasticscan.catalog.leases import lease_rows, put_row, remove_lease
 from elasticscan.catalog.state import StoreState, apply
 from elasticscan.metadata import STORE, MoveSwitched, Record, split_statistics, table_of
 
 _MOVE_BYTES = 4 << 10  # folding a move takes as long as folding so much else
 _MOST_BYTES = 64 << 10  # the rows of a larger commit are written to files
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """An append that went through.
-
-    Attributes:
-        number, time: of its entry, which is an older one where an application has made the commit before.
-        rows: that its entry counts.
-    """
-
-    number: int
-    time: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +107,7 @@ class LogTransaction:
         self._state, self._base = state, -1 if state is None else state.number
         self.execute = sql.execute
         self._first: bytes | None = None  # the id of the first record
-        self._leases: dict[str, LogLease | None] = {}
+        self._leases: dict[str, list[Row]] = {}  # their rows as it left them
         self.appended = self.appended_bytes = 0
 
     @property
@@ -129,11 +115,11 @@ class LogTransaction:
         assert self._state is not None, "the first record creates the store"
         return self._state
 
-    def append(self, what: Append) -> Appended:
-        """Append a record, or raise because the state does not allow it; see `checks`."""
+    def append(self, what: Append) -> int:
+        """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
         return self.append_draft(Draft.of(what))
 
-    def append_draft(self, draft: Draft) -> Appended:
+    def append_draft(self, draft: Draft) -> int:
         state, what = self._state, draft.what
         if state is not None:
             check(state, what.record)
@@ -154,37 +140,23 @@ class LogTransaction:
             self.execute(tables.PUT_TOPOLOGY, {"number": own, "record": number, "bytes": content})
         self._first = self._first or draft.id
         self.appended, self.appended_bytes = self.appended + 1, self.appended_bytes + draft.value_bytes
-        return Appended(number, at, row.rows)
+        return number
 
     def _next_number(self, what: Append) -> int:
         if what.beyond is not None:
             return max(what.beyond, self.state.number) + 1
         return 0 if self._state is None else self._state.number + 1
 
-    def earlier(self, what: Append) -> Appended | None:
-        """Return the commit that an application has made under the same version."""
-        if what.app is None:
-            return None
-        asked = {"table": table_of(what.record), "app_id": what.app[0], "app_version": what.app[1]}
-        found = self.execute(tables.BY_APP, asked)
-        if not found:
-            return None
-        ((number, at, rows),) = found
-        return Appended(number, at, rows)
-
     # Leases
 
-    def lease(self, id: str) -> LogLease | None:  # noqa: A002
-        return find_lease(self._sql, id)
-
-    def put_lease(self, lease: LogLease) -> None:
-        """Enter a lease, in the place of the one with its id."""
-        put_lease(self._sql, lease)
-        self._leases[lease.id] = lease
+    def put_lease(self, row: Row) -> None:
+        """Enter the row of a lease, in the place of the one with its id."""
+        put_row(self._sql, row)
+        self._leases[row[0]] = [row]
 
     def remove_lease(self, id: str) -> None:  # noqa: A002
-        self.execute(tables.DELETE_LEASE, {"id": id})
-        self._leases[id] = None
+        remove_lease(self._sql, id)
+        self._leases[id] = []
 
     # The end
 
@@ -199,7 +171,7 @@ class LogTransaction:
         """Return whether it was committed, as another transaction sees it."""
         if self._first is not None:
             return bool(sql.execute(tables.BY_ID, {"after": self._base, "id": self._first}))
-        return all(find_lease(sql, id) == lease for id, lease in self._leases.items())  # noqa: A001
+        return all(lease_rows(sql, id) == rows for id, rows in self._leases.items())  # noqa: A001
 
 
 def row_values(row: LogRow) -> dict[str, Any]:

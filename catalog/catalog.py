@@ -20,23 +20,16 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog.appending import Append, Draft
 from elasticscan.catalog.copying import Dump, dump
-from elasticscan.catalog.holds import HoldTx
 from elasticscan.catalog.home import LogHome, micros
 from elasticscan.catalog.log import Log
-from elasticscan.catalog.moves import MoveTx
 from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.retrying import is_writing, noting_that_it_writes
-from elasticscan.catalog.secrets import KEYS, OFFSETS, SecretTx, new_secret
+from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.state import StoreState
-from elasticscan.catalog.topology_history import TopologyTx, first_topology
-from elasticscan.catalog.transaction import Identity, identity_of
-from elasticscan.catalog.upkeep import UpkeepTx
+from elasticscan.catalog.topology_history import first_topology
+from elasticscan.catalog.transaction import Identity, Tx, identity_of
 from elasticscan.metadata import ShardDefined, StoreCreated
 from elasticscan.topology import Placement, Shard
-
-
-class Tx(HoldTx, MoveTx, TopologyTx, UpkeepTx, SecretTx):
-    """One catalog transaction: everything done through it becomes visible at once, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +119,7 @@ class Catalog:
         """
         with make_home(url, clock, where) as home, Log.filled(home, copied) as writing:
             tx = Tx(Log(home), writing.state, home.clock.now(), writing)
-            for shard in (*tx.state.shards.values(), *tx.state.removed_shards.values()):
+            for shard in tx.state.all_shards:
                 is_removed = shard.id in tx.state.removed_shards
                 tx.append(ShardDefined(replace(shard, root=roots[shard.id]), is_removed))
             prepare(tx)
@@ -216,9 +209,9 @@ class Catalog:
         appended = self._log.append_at_once(Draft.of(what), state)
         if appended is None:
             return None
-        self.after_writing(replace(identity, last_commit=appended.number), frozenset(), True)
+        self.after_writing(replace(identity, last_commit=appended), frozenset(), True)
         self._checkpoint_if_long()
-        return appended.number
+        return appended
 
     def _checkpoint_if_long(self) -> None:
         with suppress(ElasticScanError):  # what was committed stays so
@@ -271,8 +264,7 @@ class Catalog:
 
     def versions(self) -> tuple[int, int]:
         """(layout, last commit), the cheapest look at whether anything changed."""
-        state = self._state()
-        return state.layout, state.commit
+        return self._state().versions
 
     def check_whole(self) -> None:
         """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""

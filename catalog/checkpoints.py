@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
@@ -25,73 +25,19 @@ import pyarrow as pa
 
 from elasticscan.base.errors import StoreDamaged, StoreTooNew
 from elasticscan.catalog import tables
-from elasticscan.catalog.believed_time import Belief
 from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import ROWS, damaged_log, is_sealed
 from elasticscan.catalog.files import FRAGMENT_COLUMNS, RUN_COLUMNS, FileSet
 from elasticscan.catalog.home import LogHome, Row, Transaction
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import FOLD_VERSION, StoreState
-from elasticscan.catalog.table_state import (
-    DroppedTable,
-    InlineCommit,
-    NamedSnapshot,
-    RemovedFile,
-    TableState,
-)
-from elasticscan.metadata import Fragment, IndexInfo, IndexRun, Secret, TableInfo
-from elasticscan.topology import Placement, Shard, Tablet
+from elasticscan.catalog.table_state import TableState
+from elasticscan.metadata import Fragment, IndexRun
 
 KEPT = 2  # checkpoints
 _BYTES_AT_ONCE = 1 << 20  # that one transaction writes
 _DROPPED_AT_ONCE = 500
 _STATISTICS = pa.schema([pa.field("id", pa.int64(), False), pa.field("body", pa.binary(), False)])
-
-
-@dataclass(frozen=True, slots=True)
-class _TablePart:
-    info: TableInfo
-    newest: int
-    rows: int
-    bytes: int
-    indexes: tuple[IndexInfo, ...]
-    tags: tuple[NamedSnapshot, ...]
-    memory: tuple[InlineCommit, ...]
-    overwrites: tuple[int, ...]
-    overwritten: int
-    removed: tuple[RemovedFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _StorePart:
-    layout: int
-    commit: int
-    commit_time: int
-    time: int
-    belief: Belief
-    store_id: str
-    incarnation: str
-    hash: str
-    retention_seconds: float
-    created_at: float
-    tablets: tuple[Tablet, ...]
-    shards: tuple[Shard, ...]
-    removed_shards: tuple[Shard, ...]
-    secrets: tuple[Secret, ...]
-    touched: Mapping[int, int]
-    reserved: Mapping[int, TableInfo]
-    dropped: Mapping[int, DroppedTable]
-    condemned: tuple[tuple[int, str], ...]
-    topology: tuple[int, bool]
-    newest_ids: Mapping[str, int]
-    tables: tuple[_TablePart, ...]
-
-
-# The fields that a state and its part have in common.
-_AS_THEY_ARE = (
-    *("layout", "commit", "commit_time", "time", "belief", "store_id", "incarnation"),
-    *("hash", "retention_seconds", "created_at", "touched", "reserved", "dropped", "topology", "newest_ids"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,53 +64,25 @@ class CheckpointManifest:
 
 def parts_of(state: StoreState) -> dict[str, bytes]:
     """Return the parts of a state's checkpoint, without statistics."""
-    own = (
-        _TablePart(**{name: getattr(table, name) for name in _TablePart.__slots__})
-        for _, table in sorted(state.tables.items())
-    )
-    store = _StorePart(
-        **{name: getattr(state, name) for name in _AS_THEY_ARE},
-        tablets=state.placement.tablets,
-        shards=tuple(state.shards.values()),
-        removed_shards=tuple(state.removed_shards.values()),
-        secrets=tuple(state.secrets.values()),
-        condemned=tuple(sorted(state.condemned)),
-        tables=tuple(own),
-    )
-    parts = {"store": pack_value(store)}
+    parts = {"store": pack_value(state)}
     for id, table in state.tables.items():  # noqa: A001
         parts[f"fragments/{id}"] = _stream(table.fragments.merged())
         parts[f"runs/{id}"] = _stream(table.runs.merged())
     return parts
 
 
-def state_of(number: int, digest: bytes, part: Callable[[str], bytes]) -> StoreState:
+def state_of(part: Callable[[str], bytes]) -> StoreState:
     """Return the state whose parts are given by their names.
 
     Raises:
         ValueError: they hold none.
     """
-    store = unpack_value(_StorePart, part("store"))
-    return StoreState(
-        number=number,
-        digest=digest,
-        **{name: getattr(store, name) for name in _AS_THEY_ARE},
-        placement=Placement.of(store.tablets),
-        shards={shard.id: shard for shard in store.shards},
-        removed_shards={shard.id: shard for shard in store.removed_shards},
-        tables={own.info.id: _table_of(own, part) for own in store.tables},
-        condemned=frozenset(store.condemned),
-        secrets={secret.id: secret for secret in store.secrets},
-    )
-
-
-def _table_of(own: _TablePart, part: Callable[[str], bytes]) -> TableState:
-    return TableState(
-        **{name: getattr(own, name) for name in _TablePart.__slots__},
-        memory_bytes=sum(commit.bytes for commit in own.memory),
-        fragments=FileSet(Fragment, _table(part(f"fragments/{own.info.id}"), FRAGMENT_COLUMNS)),
-        runs=FileSet(IndexRun, _table(part(f"runs/{own.info.id}"), RUN_COLUMNS)),
-    )
+    state, whole = unpack_value(StoreState, part("store")), dict[int, TableState]()
+    for id, table in state.tables.items():  # noqa: A001
+        fragments = FileSet(Fragment, _table(part(f"fragments/{id}"), FRAGMENT_COLUMNS))
+        runs = FileSet(IndexRun, _table(part(f"runs/{id}"), RUN_COLUMNS))
+        whole[id] = replace(table, fragments=fragments, runs=runs)
+    return replace(state, tables=whole)
 
 
 def _stream(rows: pa.Table) -> bytes:
@@ -236,7 +154,7 @@ def read_state(home: LogHome | Transaction, manifest: CheckpointManifest) -> Sto
     if logged != [(manifest.digest,)]:
         raise damaged_log(f"checkpoint {manifest.number} is of another log")
     contents = _contents(home, manifest, statistics=False)
-    return state_of(manifest.number, manifest.digest, lambda name: read_part(contents, manifest.part(name)))
+    return state_of(lambda name: read_part(contents, manifest.part(name)))
 
 
 def write(

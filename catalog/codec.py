@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import msgpack
 import pyarrow as pa
 
+from elasticscan.catalog.files import FileSet
 from elasticscan.topology import SlotSet
 
 T = TypeVar("T")
@@ -55,12 +56,16 @@ def _plain(value: Any) -> Any:
         return value.value
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
+    if isinstance(value, FileSet):  # what has one keeps it in a part of its own
+        return None
     if isinstance(value, SlotSet):
         return list(chain.from_iterable(value.ranges))
     if is_dataclass(value):
         return [_plain(getattr(value, field.name)) for field in fields(value) if field.init]
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, frozenset):
+        return [_plain(item) for item in sorted(value)]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, pa.Schema):
@@ -82,6 +87,11 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         if arguments[-1] is ...:
             return lambda plain: tuple(map(readers[0], plain))
         return lambda plain: tuple(read(item) for read, item in zip(readers, plain, strict=True))
+    if origin is frozenset:
+        (read_member,) = map(_reader, arguments)
+        return lambda plain: frozenset(map(read_member, plain))
+    if origin is FileSet:
+        return lambda _: FileSet.empty(arguments[0])
     if origin is not None and issubclass(origin, Mapping):
         read_key, read_item = map(_reader, arguments)
         return lambda plain: {read_key(key): read_item(item) for key, item in plain.items()}

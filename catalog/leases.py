@@ -1,12 +1,8 @@
 """Leases: what ends by itself with time, or with its owner.
 
-    kind          keeps
-    scan          a snapshot of a table readable; so do streams, and writes that check keys
-    report        nothing: it is what a scan says of itself
-    move          a tablet on its way to one owner, until that is over (`moves`)
-    step          a step of maintenance to one owner, until that is over (`upkeep`)
-    done          what was done by such steps
-    checkpoint    the writing of a checkpoint to one process at a time
+A lease is a frozen value under an id, which is the name of its class and a name of its own. Scans, streams
+and writes that check keys hold a snapshot with one, scans report their progress, movers and keepers own a
+tablet or a step of maintenance, and one process at a time writes a checkpoint.
 
 A scan's lease is written first, and the horizon of its table read afterwards; a horizon is raised first, and
 the leases are read afterwards, before anything is removed. So one of both sees the other. Leases are no
@@ -16,15 +12,14 @@ A damaged one might keep anything, so while there is one nothing is removed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgpack
 
 from elasticscan.catalog import tables
-from elasticscan.catalog.codec import unpack_value
+from elasticscan.catalog.codec import pack_value, unpack_value
 from elasticscan.catalog.entries import damaged_log
 from elasticscan.catalog.home import LogHome, Row, Transaction
 from elasticscan.catalog.retrying import retry
@@ -35,94 +30,92 @@ ENDLESS: Final = 1 << 62  # the time of a lease that ends with its owner
 
 
 @dataclass(frozen=True, slots=True)
-class LogLease:
-    """A lease until a time in microseconds; what its payload means is up to its kind."""
+class Lease(Generic[T]):
+    """A value under a name, until a time in microseconds."""
 
-    id: str
-    kind: str
-    owner: str
-    payload: bytes
-    until: int
+    name: str
+    value: T
+    until: int = ENDLESS
 
     @property
-    def digest(self) -> bytes:
-        values = [self.id, self.kind, self.owner, self.payload, self.until]
-        return sha256(msgpack.packb(values)).digest()
+    def id(self) -> str:
+        return lease_id(type(self.value), self.name)
 
 
-def take_lease(home: LogHome, lease: LogLease, now: int) -> bool:
-    """Take or prolong a lease; False if another owner has it, and its time is not over.
+def lease_id(kind: type, name: str) -> str:
+    """Return the id of a lease: kinds share no names."""
+    return f"{kind.__name__}/{name}"
 
-    The payload replaces the one before.
+
+def row_of(lease: Lease[T]) -> Row:
+    return lease.id, type(lease.value).__name__, "", pack_value(lease.value), lease.until
+
+
+def put_row(transaction: Transaction, row: Row) -> None:
+    """Enter the row of a lease, in the place of the one with its id."""
+    names = ("id", "kind", "owner", "payload", "until", "digest")
+    transaction.execute(tables.PUT_LEASE, dict(zip(names, (*row, _digest(row)), strict=True)))
+
+
+def remove_lease(transaction: Transaction, id: str) -> None:  # noqa: A002
+    transaction.execute(tables.DELETE_LEASE, {"id": id})
+
+
+def lease_rows(transaction: Transaction, id: str | None = None) -> list[Row]:  # noqa: A002
+    """Return the rows of all leases, ended ones included, or of that with an id, without their digests.
+
+    Raises:
+        StoreDamaged: one is not what was written.
     """
+    rows = transaction.execute(tables.LEASES) if id is None else transaction.execute(tables.LEASE, {"id": id})
+    for *row, digest in rows:
+        if _digest(tuple(row)) != digest:
+            raise damaged_log(f"lease {row[0]} is not what was written")
+    return [tuple(row[:-1]) for row in rows]
+
+
+def leases(transaction: Transaction, kind: type[T]) -> list[Lease[T]]:
+    """Return the leases of a kind, ended ones included, by name; raises as `lease_rows`."""
+    return [_lease(kind, row) for row in sorted(lease_rows(transaction)) if row[1] == kind.__name__]
+
+
+def find_lease(transaction: Transaction, kind: type[T], name: str) -> Lease[T] | None:
+    """Return a lease, ended or not; raises as `lease_rows`."""
+    rows = lease_rows(transaction, lease_id(kind, name))
+    return _lease(kind, rows[0]) if rows else None
+
+
+def take_lease(home: LogHome, lease: Lease[T], now: int) -> bool:
+    """Take a lease; False if there is one with another value, and its time is not over."""
 
     def take() -> bool:
         with home.writing() as transaction:
-            before = find_lease(transaction, lease.id)
-            if before is not None and before.owner != lease.owner and before.until > now:
+            before = find_lease(transaction, type(lease.value), lease.name)
+            if before is not None and before.value != lease.value and before.until > now:
                 return False
-            put_lease(transaction, lease)
+            put_row(transaction, row_of(lease))
         return True
 
     return retry(home, take)
 
 
-def put_lease(transaction: Transaction, lease: LogLease) -> None:
-    """Enter a lease, in the place of the one with its id."""
-    values = {name: getattr(lease, name) for name in LogLease.__slots__}
-    transaction.execute(tables.PUT_LEASE, values | {"digest": lease.digest})
-
-
-def end_lease(home: LogHome, id: str, owner: str) -> None:  # noqa: A002
-    """End a lease, if this owner has it."""
+def end_lease(home: LogHome, lease: Lease[T]) -> None:
+    """End a lease, unless one with another value is in its place."""
 
     def end() -> None:
         with home.writing() as transaction:
-            lease = find_lease(transaction, id)
-            if lease is not None and lease.owner == owner:
-                transaction.execute(tables.DELETE_LEASE, {"id": id})
+            if find_lease(transaction, type(lease.value), lease.name) == lease:
+                remove_lease(transaction, lease.id)
 
     retry(home, end)
 
 
-def leases(transaction: Transaction) -> list[LogLease]:
-    """Return all leases, ended ones included.
-
-    Raises:
-        StoreDamaged: one is not what was written.
-    """
-    return [_lease(row) for row in transaction.execute(tables.LEASES)]
-
-
-def find_lease(transaction: Transaction, id: str) -> LogLease | None:  # noqa: A002
-    """Return a lease, ended or not. Raises `StoreDamaged` where it is not what was written."""
-    rows = transaction.execute(tables.LEASE, {"id": id})
-    return _lease(rows[0]) if rows else None
-
-
-def leases_of(transaction: Transaction, kind: str) -> list[LogLease]:
-    """Return the leases of a kind; else as `find_lease`."""
-    return [_lease(row) for row in transaction.execute(tables.LEASES_OF_KIND, {"kind": kind})]
-
-
-def find_leases(transaction: Transaction, ids: Sequence[str]) -> dict[str, LogLease]:
-    """Return the leases with some ids, as far as they are there, by these; else as `find_lease`."""
-    asked = {f"id{number}": id for number, id in enumerate(ids)}  # noqa: A001
-    rows = transaction.execute(tables.leases_named(len(asked)), asked) if asked else []
-    return {lease.id: lease for lease in map(_lease, rows)}
-
-
-def held_value(lease: LogLease, kind: type[T]) -> T:
-    """Return the frozen value that is the payload of a lease."""
+def _lease(kind: type[T], row: Row) -> Lease[T]:
     try:
-        return unpack_value(kind, lease.payload)
+        return Lease(row[0].partition("/")[2], unpack_value(kind, row[3]), row[4])
     except ValueError as error:
-        raise damaged_log(f"lease {lease.id} cannot be decoded ({error})") from error
+        raise damaged_log(f"lease {row[0]} cannot be decoded ({error})") from error
 
 
-def _lease(row: Row) -> LogLease:
-    *values, digest = row
-    lease = LogLease(*values)
-    if lease.digest != digest:
-        raise damaged_log(f"lease {lease.id} is not what was written")
-    return lease
+def _digest(row: Row) -> bytes:
+    return sha256(msgpack.packb(row)).digest()

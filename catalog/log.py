@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 from threading import RLock
@@ -35,7 +36,7 @@ from elasticscan.base.errors import (
     StoreNotFound,
 )
 from elasticscan.catalog import checkpoints, tables, verifying
-from elasticscan.catalog.appending import Append, Appended, Draft, LogTransaction, row_values
+from elasticscan.catalog.appending import Append, Draft, LogTransaction, row_values
 from elasticscan.catalog.checks import check
 from elasticscan.catalog.copying import Dump, fill
 from elasticscan.catalog.entries import (
@@ -52,7 +53,7 @@ from elasticscan.catalog.entries import (
     record_of,
 )
 from elasticscan.catalog.home import Interrupted, LogHome, Row, Transaction, head_in, micros
-from elasticscan.catalog.leases import LogLease, end_lease, take_lease
+from elasticscan.catalog.leases import Lease, end_lease, take_lease
 from elasticscan.catalog.retrying import retry
 from elasticscan.catalog.state import StoreState, apply
 from elasticscan.catalog.table_state import InlineCommit, TableState
@@ -65,6 +66,13 @@ from elasticscan.metadata import (
 _MOST_APPLICATIONS = 10_000  # are remembered
 TAIL_BYTES, TAIL_RECORDS = 32 << 10, 100  # a longer tail is folded into a checkpoint
 _CHECKPOINT_MICROSECONDS = 600 * 1_000_000  # after so long its writer is presumed dead
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWriter:
+    """The process that writes a checkpoint, in a lease."""
+
+    id: str
 
 
 class Log:
@@ -89,13 +97,6 @@ class Log:
         ) as first:
             first.append(Append(record, topology=topology))
             yield first
-
-    @classmethod
-    def create(cls, home: LogHome, record: StoreCreated) -> Log:
-        """Begin a log with its first record."""
-        with cls.beginning(home, record):
-            pass
-        return cls(home)
 
     @staticmethod
     @contextmanager
@@ -189,13 +190,6 @@ class Log:
             return self._fold_rest(transaction, self._state)[0]
         except _Trimmed:
             return self._fold_rest(transaction, checkpoints.newest_state(transaction))[0]
-
-    def layout(self) -> int:
-        """Return the newest number that changed the layout: the placement check of a page."""
-        rows = self.home.execute(tables.LAYOUT)
-        if len(rows) != 1 or not isinstance(rows[0][0], int):
-            raise damaged_log("its head is not what was written")
-        return int(rows[0][0])
 
     def _locked(self) -> RLock:
         if self._process != os.getpid():  # the lock may be one that another thread of the parent held
@@ -301,33 +295,18 @@ class Log:
         with self.home.writing() as sql:
             return transaction.is_there(sql)
 
-    def append(self, what: Append) -> Appended:
-        """Append a record, once the state as of the head allows it.
-
-        Raises:
-            CommitUnknown: the answer was lost, and the log cannot be asked.
-            TableChanged, WriteConflict, …: it was refused; see `checks`.
-        """
-        draft = Draft.of(what)
-        inline = None if self._state is None else self.append_at_once(draft, self._state)
-        if inline is not None:
-            return inline
-
-        def attempt() -> Appended:
-            with self.writing() as transaction:
-                return transaction.earlier(what) or transaction.append_draft(draft)
-
-        return retry(self.home, attempt)
-
-    def append_at_once(self, draft: Draft, state: StoreState) -> Appended | None:
-        """As `append`, by one statement, if the layout is that of a state.
+    def append_at_once(self, draft: Draft, state: StoreState) -> int | None:
+        """Append a small commit that has read nothing by one statement, if the layout is that of a state.
 
         Otherwise, or where the database has no such statement, it returns None, and nothing is done: not
         later, either, by an attempt whose answer was lost, since layouts only grow.
+
+        Raises:
+            CommitUnknown: the answer was lost, and the log cannot be asked.
         """
         lost: CommitUnknown | None = None
 
-        def attempt() -> Appended | None:
+        def attempt() -> int | None:
             nonlocal lost
             found = None if lost is None else self._found(draft, state.number)
             if found is not None:
@@ -345,7 +324,7 @@ class Log:
                 raise lost from None
             raise
 
-    def _append_inline(self, draft: Draft, state: StoreState) -> Appended | None:
+    def _append_inline(self, draft: Draft, state: StoreState) -> int | None:
         """Append a small commit that has read nothing, by one statement; None if that cannot be done."""
         what = draft.what
         record = what.record
@@ -367,26 +346,21 @@ class Log:
         entry = LogEntry(number, at, row, digest)
         if number == state.number + 1 and entry.follows(state.digest):
             self._advance(apply(state, entry, record), draft.value_bytes, 1)  # else who reads follows
-        return Appended(number, at, row.rows)
+        return int(number)
 
     def _advance(self, state: StoreState, value_bytes: int, records: int) -> None:
         """Go on from a state that was committed, unless a newer one is known."""
         with self._locked():
             if self._state is None or state.number > self._state.number:
                 self._state = state
-            self._tail_bytes, self._tail_records = (
-                self._tail_bytes + value_bytes,
-                self._tail_records + records,
-            )
+            self._tail_bytes += value_bytes
+            self._tail_records += records
 
-    def _found(self, draft: Draft, base: int) -> Appended | None:
+    def _found(self, draft: Draft, base: int) -> int | None:
         """Return the append whose answer was lost, if it is in the log; the lock waits for one under way."""
         with self.home.writing() as transaction:
             found = transaction.execute(tables.BY_ID, {"after": base, "id": draft.id})
-        if not found:
-            return None
-        (entry,) = self.entries(found[0][0], found[0][0])
-        return Appended(entry.number, entry.time, entry.row.rows)
+        return int(found[0][0]) if found else None
 
     # Read
 
@@ -394,11 +368,6 @@ class Log:
         """Return entries by their numbers, ascending, both ends included."""
         rows = self.home.execute(tables.ENTRIES, {"first": first, "last": last})
         return [linked_entry(row) for row in rows]
-
-    def history(self, table: int, first: int, last: int, most: int) -> list[LogEntry]:
-        """Return the newest entries about a table, the newest first."""
-        asked = {"table": table, "first": first, "last": last, "most": most}
-        return [linked_entry(row) for row in self.home.execute(tables.ENTRIES_OF_TABLE, asked)]
 
     def rows_of(
         self,
@@ -480,8 +449,8 @@ class Log:
 
         The log goes on meanwhile.
         """
-        owner, now = token_hex(16), micros(self.home.clock.now())
-        lease = LogLease("checkpoint", "checkpoint", owner, b"", now + _CHECKPOINT_MICROSECONDS)
+        now = micros(self.home.clock.now())
+        lease = Lease("", CheckpointWriter(token_hex(16)), now + _CHECKPOINT_MICROSECONDS)
         if not take_lease(self.home, lease, now):
             return False
         try:
@@ -494,7 +463,7 @@ class Log:
             checkpoints.write(self.home, state, of_tables)
             self._checkpointed = state.number
         finally:
-            end_lease(self.home, lease.id, owner)
+            end_lease(self.home, lease)
         return True
 
     def drop_payloads(self, older_than: int) -> int:

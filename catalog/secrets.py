@@ -1,4 +1,4 @@
-"""Catalog transactions: the secrets that seal continuation keys and sign streams' offsets.
+"""The secrets that seal continuation keys and sign streams' offsets.
 
 A new copy of a store gets new ones, so that what was sealed by the others is refused.
 """
@@ -10,8 +10,10 @@ from typing import Final
 
 from elasticscan.base.errors import InvalidOption
 from elasticscan.base.limits import KEY_SECONDS, SECRETS_SECONDS
+from elasticscan.catalog.appending import Append
 from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.transaction import StateTx
+from elasticscan.catalog.state import StoreState
+from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import Secret, SecretChanged, StoreAdopted
 
 SECRET_BYTES: Final = 32
@@ -26,73 +28,74 @@ def new_secret(id: int, purpose: str, now: float) -> Secret:  # noqa: A002
     return Secret(id, purpose, token_bytes(SECRET_BYTES), now)
 
 
-class SecretTx(StateTx):
-    """Reads and replaces the store's secrets."""
+def key_seconds(state: StoreState) -> float:
+    """Return how long a continuation key can be used: never shorter than what it reads is kept."""
+    own = (table.info.retention_seconds for table in state.tables.values())
+    retentions = (seconds for seconds in own if seconds is not None)
+    return max(float(KEY_SECONDS), state.retention_seconds, *retentions)
 
-    def key_seconds(self) -> float:
-        """Return how long a continuation key can be used: never shorter than what it reads is kept."""
-        own = (table.info.retention_seconds for table in self.state.tables.values())
-        retentions = (seconds for seconds in own if seconds is not None)
-        return max(float(KEY_SECONDS), self.state.retention_seconds, *retentions)
 
-    def seal_keys(self) -> dict[int, bytes]:
-        """Return the secrets that open keys, by their number; the highest seals."""
-        # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
-        return {number: secret.secret for number, secret in self._live(self.now).items()}
+def seal_keys(state: StoreState, now: float) -> dict[int, bytes]:
+    """Return the secrets that open keys at a time, by their number; the highest seals."""
+    by_number = _secrets(state, KEYS)
+    newest, times = max(by_number), {number: own.made_at for number, own in by_number.items()}
+    limit = now - key_seconds(state) - 2 * SECRETS_SECONDS  # other processes notice a new secret later
+    live = [n for n in by_number if n == newest or min(times[m] for m in by_number if m > n) > limit]
+    return {number: by_number[number].secret for number in live}
 
-    def offset_keys(self) -> dict[int, bytes]:
-        """Return the secrets of streams' offsets, by their number; the highest signs."""
-        return {number: secret.secret for number, secret in self._secrets(OFFSETS).items()}
 
-    def add_secrets(self, *purposes: str) -> int:
-        """Make a secret for each purpose; returns the last one's number."""
-        for purpose in purposes:
-            number = max(self.state.secrets, default=0) + 1
-            if number > MAX_SECRET:
-                raise InvalidOption(
-                    f"the store has had {MAX_SECRET:,} secrets, which is as many as there can be; it goes on "
-                    "with the newest",
-                    option="secret",
-                )
-            # A clock that is behind must not end keys early.
-            made = max(self.times.stamp, *(secret.made_at for secret in self.state.secrets.values()))
-            self.append(SecretChanged(number, new_secret(number, purpose, made)))
-        return max(self.state.secrets)
+def offset_keys(state: StoreState) -> dict[int, bytes]:
+    """Return the secrets of streams' offsets, by their number; the highest signs."""
+    return {number: secret.secret for number, secret in _secrets(state, OFFSETS).items()}
 
-    def forget_secrets(self, revoke: bool = False) -> int:
-        """Delete secrets that no key in use can have, or (`revoke`) all but the newest of each purpose."""
-        if revoke:
-            retained = {max(self._secrets(purpose)) for purpose in (KEYS, OFFSETS)}
-        else:
-            # By the store's time, not this machine's clock: a deleted secret is gone for all.
-            retained = self._live(self.times.expiry).keys() | self._secrets(OFFSETS).keys()
-        going = self.state.secrets.keys() - retained
-        for number in sorted(going):
-            self.append(SecretChanged(number, None))
-        return len(going)
 
-    def _live(self, now: float) -> dict[int, Secret]:
-        by_number = self._secrets(KEYS)
-        newest, times = max(by_number), {number: own.made_at for number, own in by_number.items()}
-        limit = now - self.key_seconds() - 2 * SECRETS_SECONDS  # other processes notice a new secret later
-        live = [n for n in by_number if n == newest or min(times[m] for m in by_number if m > n) > limit]
-        return {number: by_number[number] for number in live}
+def add_secrets(tx: Tx, *purposes: str) -> int:
+    """Make a secret for each purpose; returns the last one's number."""
+    for purpose in purposes:
+        secrets = tx.state.secrets
+        number = max(secrets, default=0) + 1
+        if number > MAX_SECRET:
+            raise InvalidOption(
+                f"the store has had {MAX_SECRET:,} secrets, which is as many as there can be; it goes on "
+                "with the newest",
+                option="secret",
+            )
+        # A clock that is behind must not end keys early.
+        made = max(tx.times.stamp, *(secret.made_at for secret in secrets.values()))
+        tx.append(SecretChanged(number, new_secret(number, purpose, made)))
+    return max(tx.state.secrets)
 
-    def _secrets(self, purpose: str) -> dict[int, Secret]:
-        found = {own.id: own for own in self.state.secrets.values() if own.purpose == purpose}
-        if not found:
-            raise damaged_log(f"it holds no secret for {purpose}")
-        return found
 
-    # Copies
+def forget_secrets(tx: Tx, revoke: bool = False) -> int:
+    """Delete secrets that no key in use can have, or (`revoke`) all but the newest of each purpose."""
+    if revoke:
+        retained = {max(_secrets(tx.state, purpose)) for purpose in (KEYS, OFFSETS)}
+    else:
+        # By the store's time, not this machine's clock: a deleted secret is gone for all.
+        retained = {*seal_keys(tx.state, tx.times.expiry), *offset_keys(tx.state)}
+    going = tx.state.secrets.keys() - retained
+    for number in sorted(going):
+        tx.append(SecretChanged(number, None))
+    return len(going)
 
-    def take_incarnation(self, incarnation: str, at_least: tuple[int, int]) -> None:
-        """Become another copy of the store than all others; new secrets make what they sealed be refused.
 
-        Numbers go on beyond `at_least`, a layout and a commit, so that none means two things.
-        """
-        old = sorted(self.state.secrets)
-        self.append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least))
-        self.add_secrets(OFFSETS, KEYS)  # numbered on, so that the numbers of old ones name nothing
-        for number in old:
-            self.append(SecretChanged(number, None))
+def _secrets(state: StoreState, purpose: str) -> dict[int, Secret]:
+    found = {own.id: own for own in state.secrets.values() if own.purpose == purpose}
+    if not found:
+        raise damaged_log(f"it holds no secret for {purpose}")
+    return found
+
+
+# Copies
+
+
+def take_incarnation(tx: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
+    """Become another copy of the store than all others; new secrets make what they sealed be refused.
+
+    Numbers go on beyond `at_least`, a layout and a commit, so that none means two things.
+    """
+    old = sorted(tx.state.secrets)
+    tx.append(Append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least)))
+    add_secrets(tx, OFFSETS, KEYS)  # numbered on, so that the numbers of old ones name nothing
+    for number in old:
+        tx.append(SecretChanged(number, None))

@@ -14,18 +14,23 @@ digest does not show: `StoreDamaged`. What a record requires is checked before i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final
 
+from elasticscan.base.errors import NotFound, SnapshotExpired
+from elasticscan.base.suggestions import suggest
 from elasticscan.catalog.believed_time import Belief, observe
-from elasticscan.catalog.entries import ROWS, LogEntry, part_hashes
+from elasticscan.catalog.entries import ROWS, LogEntry, damaged_log, part_hashes
 from elasticscan.catalog.table_state import (
     DroppedTable,
     InlineCommit,
-    NamedSnapshot,
+    RemovedFile,
     Since,
     TableState,
+    Tag,
     misfit,
     not_forgotten,
     struck,
@@ -37,9 +42,12 @@ from elasticscan.metadata import (
     LAYOUT,
     FileChanges,
     FilesCondemned,
+    Fragment,
     FragmentsReplaced,
     HorizonRaised,
     IndexDefined,
+    IndexInfo,
+    IndexRun,
     MoveSwitched,
     Record,
     RowsCommitted,
@@ -58,7 +66,7 @@ from elasticscan.metadata import (
     file_count,
     moved_tablet,
 )
-from elasticscan.topology import Placement, Shard, SlotSet
+from elasticscan.topology import Placement, Shard, SlotSet, Tablet
 
 FOLD_VERSION: Final = 1  # grows whenever the same records give another state
 
@@ -78,6 +86,7 @@ class StoreState:
         reserved: tables that are not seen yet.
         dropped: tables that are gone.
         condemned: files, by shard and path, to which no record may refer.
+        shards, removed_shards: by id, ascending.
         topology: the newest number in the topology history, and whether it is published.
         newest_ids: of tables, indexes, shards and tablets: ids are never used twice.
         touched: for each tablet the newest number that brought files with rows of it, or replaced some.
@@ -107,11 +116,142 @@ class StoreState:
     secrets: Mapping[int, Secret] = field(default_factory=dict)
     touched: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def versions(self) -> tuple[int, int]:
+        """(layout, newest commit): whatever was made of an equal pair is still true."""
+        return self.layout, self.commit
+
+    # Tables
+
     def table(self, id: int) -> TableState:  # noqa: A002
         """Return a table that a record names."""
         if id not in self.tables:
             raise misfit(f"there is no table {id}")
         return self.tables[id]
+
+    def info(self, id: int) -> TableInfo | None:  # noqa: A002
+        """Return a table that is not dropped, else None."""
+        return self.tables[id].info if id in self.tables else None
+
+    def infos(self, of: Collection[int] | None = None) -> tuple[TableInfo, ...]:
+        """Return the tables that are not dropped, by name; `of` some ids alone."""
+        every = (table.info for number, table in self.tables.items() if of is None or number in of)
+        return tuple(sorted(every, key=attrgetter("name")))
+
+    def table_named(self, name: str) -> TableInfo:
+        """Return a table. Raises `NotFound`, with a suggestion."""
+        named = {info.name: info for info in self.infos()}
+        if name not in named:
+            hint = suggest(name, named) or "; Store.tables() lists them"
+            raise NotFound(f"the store has no table {name!r}{hint}", table=name, kind="table")
+        return named[name]
+
+    def indexes(self, table: int | None = None) -> tuple[IndexInfo, ...]:
+        """Return the indexes of a table, or of all, that were not dropped."""
+        every = chain.from_iterable(own.indexes for own in self._tables(table))
+        return tuple(sorted(every, key=attrgetter("id")))
+
+    def index_named(self, table: int, name: str) -> IndexInfo:
+        """Return an index of a table. Raises `NotFound`, with a suggestion."""
+        named = {index.name: index for index in self.indexes(table)}
+        if name not in named:
+            hint = suggest(name, named) or "; Table.indexes() lists them"
+            raise NotFound(f"the table has no index {name!r}{hint}", index=name, kind="index")
+        return named[name]
+
+    def memory(self, table: int) -> tuple[InlineCommit, ...]:
+        """Return the commits of which rows of at least one slot lie in the log alone; oldest first."""
+        return self.tables[table].memory if table in self.tables else ()
+
+    def overwrites(self, table: int) -> tuple[int, ...]:
+        """Return the commits that replaced all rows of a table, up to its horizon the newest alone."""
+        return self.tables[table].overwrites if table in self.tables else ()
+
+    def check_snapshot(self, table: TableInfo, snapshot: int) -> None:
+        """Raise unless the snapshot exists and is still kept."""
+        if not table.created_commit <= snapshot <= self.commit:
+            raise NotFound(
+                f"table {table.name!r} has snapshots {table.created_commit} to {self.commit}, not {snapshot}",
+                table=table.name,
+                snapshot=snapshot,
+                kind="snapshot",
+            )
+        if snapshot < table.oldest_snapshot:
+            raise SnapshotExpired(
+                f"snapshot {snapshot} of table {table.name!r} is no longer kept, the oldest is "
+                f"{table.oldest_snapshot}; read a newer snapshot, or load the DataFrame again",
+                table=table.name,
+                snapshot=snapshot,
+                oldest=table.oldest_snapshot,
+            )
+
+    # Files
+
+    def fragments(self, table: int | None = None, shard: int | None = None) -> tuple[Fragment, ...]:
+        """Return the fragments that serve slots now, oldest first."""
+        every = chain.from_iterable(own.fragments.by_id().values() for own in self._tables(table))
+        found = (fragment for fragment in every if shard is None or fragment.shard == shard)
+        return tuple(found if table is not None else sorted(found, key=attrgetter("id")))
+
+    def runs(self, table: int | None = None) -> tuple[IndexRun, ...]:
+        """Return the runs of a table's fragments that serve slots now, or of all."""
+        every = chain.from_iterable(own.runs.by_id().values() for own in self._tables(table))
+        return tuple(every if table is not None else sorted(every, key=attrgetter("id")))
+
+    def removed_files(self, table: int | None = None) -> list[RemovedFile]:
+        """Return the files of a table, or of all, that serve no slot, and may still be on their disks."""
+        removed = {number: own.removed for number, own in self.tables.items()}
+        removed |= {number: gone.files for number, gone in self.dropped.items()}
+        return list(chain.from_iterable(removed.values() if table is None else [removed.get(table, ())]))
+
+    def known_paths(self) -> frozenset[tuple[int, str]]:
+        """(shard, path) of every file that the log refers to, removed ones included.
+
+        A shard that was added again where a removed one had been shares its files: they are known under both.
+        """
+        roots = {shard.id: shard.root for shard in self.all_shards}
+        shards_at: dict[str, list[int]] = {}
+        for shard, root in roots.items():
+            shards_at.setdefault(root, []).append(shard)
+        fragments = {fragment.id: fragment for fragment in self.fragments()}
+        files = [(fragment.shard, fragment.path) for fragment in fragments.values()]
+        files += [(fragments[run.fragment].shard, run.path) for run in self.runs()]
+        files += [(file.shard, file.path) for file in self.removed_files()]
+        for shard, path in files:
+            if shard not in roots:
+                raise damaged_log(f"file {path} is at shard {shard}, which there never was")
+        return frozenset((same, path) for shard, path in files for same in shards_at[roots[shard]])
+
+    def _tables(self, table: int | None) -> Iterable[TableState]:
+        if table is None:
+            return self.tables.values()
+        return [self.tables[table]] if table in self.tables else []
+
+    # Shards
+
+    @property
+    def all_shards(self) -> tuple[Shard, ...]:
+        """All shards that there ever were, by id: files of removed ones may be in use."""
+        return tuple(sorted((*self.shards.values(), *self.removed_shards.values()), key=attrgetter("id")))
+
+    def shard_named(self, name: str) -> Shard:
+        """Return a shard. Raises `NotFound`, with a suggestion."""
+        named = {shard.name: shard for shard in self.shards.values()}
+        if name not in named:
+            hint = suggest(name, named) or f"; it has {', '.join(named)}"
+            raise NotFound(f"the store has no shard {name!r}{hint}", shard=name, kind="shard")
+        return named[name]
+
+    def tablet(self, id: int) -> Tablet:  # noqa: A002
+        """Return a tablet as it is now. Raises `NotFound`."""
+        tablet = self.placement.tablet(id)
+        if tablet is None:
+            raise NotFound(
+                f"the store has no tablet {id}; `elasticscan status --tablets` lists them",
+                tablet=id,
+                kind="tablet",
+            )
+        return tablet
 
 
 def first_state(entry: LogEntry, record: StoreCreated) -> StoreState:
@@ -200,7 +340,7 @@ def _shard(state: StoreState, entry: LogEntry, record: ShardDefined) -> Changes:
     shard, others = record.shard, {s.id: s for s in state.shards.values() if s.id != record.shard.id}
     if not record.removed:
         newest = _newest(state.newest_ids, "shard", [shard])
-        return {"shards": {**others, shard.id: shard}, "newest_ids": newest}
+        return {"shards": dict(sorted({**others, shard.id: shard}.items())), "newest_ids": newest}
     if state.placement.at(shard.id):
         raise misfit(f"shard {shard.id} is removed, and serves slots")
     return {"shards": others, "removed_shards": {**state.removed_shards, shard.id: shard}}
@@ -316,7 +456,8 @@ def _tag(state: StoreState, entry: LogEntry, record: TagChanged) -> Changes:
     table = state.table(record.table)
     tags = tuple(tag for tag in table.tags if tag.name != record.name)
     if record.snapshot is not None:
-        tags = (*tags, NamedSnapshot(record.name, record.snapshot, entry.time))
+        tags = (*tags, Tag(record.name, record.snapshot, entry.time / 1e6))
+        tags = tuple(sorted(tags, key=attrgetter("snapshot", "name")))
     return _with_table(state, record.table, replace(table, tags=tags))
 
 

@@ -44,6 +44,7 @@ class RemovedFile:
 
     Attributes:
         id: its own.
+        table: whose it was.
         fragment: the id of its fragment, which it is itself unless it is a run of an index.
         number: of the record since which it serves none.
         time: of that, no earlier than the store believed it to be, in microseconds.
@@ -52,6 +53,7 @@ class RemovedFile:
     """
 
     id: int
+    table: int
     fragment: int
     shard: int
     path: str
@@ -65,6 +67,11 @@ class RemovedFile:
     def is_run(self) -> bool:
         return self.id != self.fragment
 
+    @property
+    def dropped_at(self) -> float:
+        """`time` in seconds."""
+        return self.time / 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
@@ -75,12 +82,12 @@ class DroppedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedSnapshot:
-    """A tag of a table."""
+class Tag:
+    """A name for a snapshot of a table, which keeps it."""
 
     name: str
     snapshot: int
-    made_at: int
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,7 @@ class TableState:
     Attributes:
         newest: the number of its newest commit.
         rows, bytes: that its commits wrote, tombstones included.
+        tags: the oldest snapshot first.
         memory: its commits that lie in the log, ascending; memory_bytes: the size of their rows.
         overwrites: numbers of commits that replaced all rows, of those up to the horizon the newest alone.
         overwritten: rows that the commits before the newest of these wrote.
@@ -101,7 +109,7 @@ class TableState:
     rows: int = 0
     bytes: int = 0
     indexes: tuple[IndexInfo, ...] = ()
-    tags: tuple[NamedSnapshot, ...] = ()
+    tags: tuple[Tag, ...] = ()
     memory: tuple[InlineCommit, ...] = ()
     memory_bytes: int = 0
     overwrites: tuple[int, ...] = ()
@@ -183,8 +191,8 @@ def without(table: TableState, ids: Collection[int], since: Since) -> TableState
 
 def _removed(file: Fragment | IndexRun, fragment: Fragment, since: Since) -> RemovedFile:
     """Return a file, which is a fragment's own or one of its runs, as it goes."""
-    commits = fragment.min_commit, fragment.max_commit
-    return RemovedFile(file.id, fragment.id, fragment.shard, file.path, *since, file.bytes, *commits)
+    of, commits = (fragment.table, fragment.id, fragment.shard), (fragment.min_commit, fragment.max_commit)
+    return RemovedFile(file.id, *of, file.path, *since, file.bytes, *commits)
 
 
 def without_runs(table: TableState, runs: Sequence[IndexRun], since: Since) -> TableState:

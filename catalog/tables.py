@@ -46,7 +46,6 @@ _ENTRY = """l.number, l.time, l.digest, l.id, l.kind, l.format, l.operation, l.c
     l.rows, l.size, l.app_id, l.app_version, l.metadata, l.hashes"""
 
 HEAD: Final = "SELECT number, digest, time, layout FROM head"
-LAYOUT: Final = "SELECT layout FROM head"
 TAIL: Final = f"""SELECT h.number, h.digest, h.time, h.layout, {_ENTRY}, p.bytes
     FROM head h LEFT JOIN log l ON l.number >= :known LEFT JOIN payload p
     ON p.number = l.number AND p.table_id = l.table_id AND p.part = 'value' ORDER BY l.number"""
@@ -54,16 +53,13 @@ _LINKED: Final = f"""{_ENTRY}, b.digest FROM log l LEFT JOIN log b
     ON b.number = (SELECT max(number) FROM log WHERE number < l.number)"""
 ENTRIES: Final = f"""SELECT {_LINKED}
     WHERE l.number >= :first AND l.number <= :last ORDER BY l.number"""
-ENTRIES_OF_TABLE: Final = f"""SELECT {_LINKED}
-    WHERE l.table_id = :table AND l.number >= :first AND l.number <= :last
-    ORDER BY l.number DESC LIMIT :most"""
 # Commits are a part of a table's history, and each begins a snapshot.
 _IS_COMMIT: Final = "l.kind IN ('RowsCommitted', 'TableDefined') AND l.operation IS NOT NULL"
-_COMMITS: Final = f"SELECT {_LINKED} WHERE {_IS_COMMIT} AND l.number > :after AND l.number <= :upto"
-NEWEST_COMMIT: Final = f"{_COMMITS} ORDER BY l.number DESC LIMIT 1"
-OLDEST_COMMIT: Final = f"{_COMMITS} ORDER BY l.number LIMIT 1"
-COMMITS_OF_TABLE: Final = f"{_COMMITS} AND l.table_id = :table ORDER BY l.number LIMIT :most"
-NEWEST_OF_TABLE: Final = f"{_COMMITS} AND l.table_id = :table ORDER BY l.number DESC LIMIT :most"
+# Of one table, or of all for 0.
+_COMMITS: Final = f"""SELECT {_LINKED} WHERE {_IS_COMMIT} AND l.number > :after AND l.number <= :upto
+    AND (l.table_id = :table OR :table = 0)"""
+OLDEST_COMMITS: Final = f"{_COMMITS} ORDER BY l.number LIMIT :most"
+NEWEST_COMMITS: Final = f"{_COMMITS} ORDER BY l.number DESC LIMIT :most"
 WRITTEN_BETWEEN: Final = f"""SELECT count(*), sum(l.rows) FROM log l
     WHERE {_IS_COMMIT} AND l.table_id = :table AND l.number > :after AND l.number <= :upto"""
 # Without an index, which damage may have taken an entry from: what is not found is not there.
@@ -110,20 +106,16 @@ TOPOLOGIES: Final = f"""SELECT {_ENTRY}, t.bytes, b.digest FROM topology_history
     LEFT JOIN log b ON b.number = (SELECT max(number) FROM log WHERE number < l.number)
     WHERE t.number >= :first AND t.number <= :last ORDER BY t.number"""
 OLDEST_TOPOLOGY: Final = "SELECT min(number) FROM topology_history"
+TOPOLOGY_AT: Final = """SELECT max(t.number) FROM topology_history t JOIN log l ON l.number = t.record
+    WHERE l.time <= :time"""
 FORGET_TOPOLOGIES: Final = "DELETE FROM topology_history WHERE number < :before"
 
 LEASES: Final = "SELECT id, kind, owner, payload, until, digest FROM lease"
 LEASE: Final = f"{LEASES} WHERE id = :id"
-LEASES_OF_KIND: Final = f"{LEASES} WHERE kind = :kind"
 PUT_LEASE: Final = """INSERT INTO lease VALUES (:id, :kind, :owner, :payload, :until, :digest)
     ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, owner = excluded.owner, payload = excluded.payload,
     until = excluded.until, digest = excluded.digest"""
 DELETE_LEASE: Final = "DELETE FROM lease WHERE id = :id"
-
-
-def leases_named(count: int) -> str:
-    """Return the statement for some leases by their ids, `id0` to the last."""
-    return f"{LEASES} WHERE id IN ({', '.join(f':id{number}' for number in range(count))})"
 
 
 # Whole tables, for copies.

@@ -1,25 +1,48 @@
 """A transaction of the catalog: one state of the log, and the records that are appended to it.
 
-A reading transaction is a state, and asks the database only for what states do not hold: entries of the log,
-statistics, leases. A writing one holds the log's lock; each record that it appends changes its state, and all
-become visible together at its end, or none does.
+A reading transaction is a state, and asks the database only for what states do not hold: commits of before,
+statistics, rows, leases. A writing one holds the log's lock; each record that it appends changes its state,
+and all become visible together at its end, or none does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
+from elasticscan.base.errors import ContinuationKeyError, NotFound
 from elasticscan.base.hashing import HASH
-from elasticscan.base.limits import CLAIM_SECONDS, MAX_SLOTS
-from elasticscan.catalog.appending import Append, Appended, LogTransaction
+from elasticscan.base.limits import (
+    CLAIM_SECONDS,
+    CLOCK_SLACK_SECONDS,
+    MAX_SLOTS,
+    STREAM_LEASE_SECONDS,
+    TRUSTED_JUMP_SECONDS,
+)
+from elasticscan.base.showing import utc
+from elasticscan.catalog import leases, tables
+from elasticscan.catalog.appending import Append, LogTransaction
 from elasticscan.catalog.believed_time import Times, observe
-from elasticscan.catalog.entries import damaged_log
-from elasticscan.catalog.home import NOTHING, Row
+from elasticscan.catalog.entries import LogEntry, damaged_log, linked_entry
+from elasticscan.catalog.home import NOTHING, Interrupted, Row, micros
+from elasticscan.catalog.leases import ENDLESS, Lease
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.state import StoreState
-from elasticscan.metadata import Record, TimeObserved
+from elasticscan.catalog.table_state import InlineCommit
+from elasticscan.metadata import (
+    FragmentsReplaced,
+    MoveSwitched,
+    Record,
+    RowsCommitted,
+    TableInfo,
+    TimeObserved,
+)
+
+T = TypeVar("T")
+
+_ALL = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +62,7 @@ class Identity:
 
     Attributes:
         incarnation: 32 hexadecimal digits; another one since a copy was written to, or adopted.
-        layout, last_commit: as of `versions`.
+        layout, last_commit: as of `StoreState.versions`.
     """
 
     store_id: str
@@ -48,8 +71,41 @@ class Identity:
     last_commit: int
 
 
-class StateTx:
-    """A transaction's look at the store, and its way of changing it.
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit, made at a whole microsecond.
+
+    Attributes:
+        kind: create, write, delete, merge (it upserts some rows and deletes others) or overwrite.
+        rows, bytes: what it wrote, deletions included.
+        created_at: when, in seconds since 1970.
+        user_metadata: what its writer said of it.
+    """
+
+    number: int
+    table: int
+    kind: str
+    rows: int
+    bytes: int
+    created_at: float
+    user_metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+class IdempotencyKey(NamedTuple):
+    """The name of a write, of which the store carries out the first attempt alone.
+
+    Attributes:
+        application, version: the pair that a table takes once.
+        content: what the version stands for, if that is known; it must be the same when it is repeated.
+    """
+
+    application: str
+    version: int
+    content: str | None = None
+
+
+class Tx:
+    """One catalog transaction: everything done through it becomes visible at once, or nothing.
 
     Args:
         log: of the store.
@@ -57,6 +113,9 @@ class StateTx:
         now: what this process's clock says. What things are stamped with, and what decides that the time
             of something is over, is in `times`.
         writing: the log's own transaction; None for one that reads.
+
+    Attributes:
+        files_at: the shards at which it has entered files of a table.
     """
 
     def __init__(
@@ -64,7 +123,7 @@ class StateTx:
     ) -> None:
         self.log, self.now = log, now
         self.begun, self._writing = state, writing
-        self.files_at = frozenset[int]()  # the shards at which it has entered files of a table
+        self.files_at = frozenset[int]()
 
     @property
     def state(self) -> StoreState:
@@ -76,17 +135,11 @@ class StateTx:
         assert self._writing is not None, "a transaction that only reads changes nothing"
         return self._writing
 
-    def append(
-        self,
-        record: Record,
-        app: tuple[str, int] | None = None,
-        metadata: str | None = None,
-        topology: tuple[int, bytes] | None = None,
-        beyond: int | None = None,
-        rows: bytes | None = None,
-    ) -> Appended:
-        """Append a record; see `Append`."""
-        return self.writing.append(Append(record, rows, app, metadata, topology, beyond))
+    def append(self, what: Record | Append) -> int:
+        """Append a record, and return its number; raises where the state does not allow it, see `checks`."""
+        append = what if isinstance(what, Append) else Append(what)
+        self.files_at |= _shards_of(append.record)
+        return self.writing.append(append)
 
     def execute(self, statement: str, values: Mapping[str, Any] = NOTHING) -> list[Row]:
         """Return all rows of a statement, as this transaction sees them."""
@@ -103,10 +156,6 @@ class StateTx:
     def identity(self) -> Identity:
         return identity_of(self.state)
 
-    def versions(self) -> tuple[int, int]:
-        """(layout, last commit): whatever was cached under an equal pair is still true."""
-        return self.state.layout, self.state.commit
-
     # Time
 
     @property
@@ -122,6 +171,225 @@ class StateTx:
         if is_later or after.claimed_at != before.claimed_at:
             self.append(TimeObserved())
 
+    # Commits, which are entries of the log: the state knows the newest alone, and sums
+
+    def commits(
+        self,
+        table: int | None = None,
+        after: int = -1,
+        upto: int = _ALL,
+        most: int = _ALL,
+        newest: bool = False,
+    ) -> tuple[Commit, ...]:
+        """Return commits of a table, or of all, with numbers in (after, upto], oldest first.
+
+        Of more than `most` the oldest are returned, or the `newest`.
+        """
+        statement = tables.NEWEST_COMMITS if newest else tables.OLDEST_COMMITS
+        asked = {"table": table or 0, "after": after, "upto": min(upto, self.state.number), "most": most}
+        entries = sorted(self._entries(statement, **asked), key=lambda entry: entry.number)
+        found = tuple(map(_commit, entries))
+        known = self.state.tables.get(table or 0)
+        if known is None or not after < known.newest <= upto or (len(found) == most and not newest):
+            return found
+        if most and (not found or found[-1].number != known.newest):
+            raise damaged_log(f"the newest commit of table {table} is not there")
+        sums = sum(commit.rows for commit in found), sum(commit.bytes for commit in found)
+        if after < 0 and len(found) < most and sums != (known.rows, known.bytes):
+            raise damaged_log(f"the commits of table {table} have a gap")
+        return found
+
+    def newest_upto(self, table: int, upto: int) -> Commit:
+        """Return the newest commit of a table up to a snapshot of it."""
+        found = self.commits(table, upto=upto, most=1, newest=True)
+        if not found:
+            raise damaged_log(f"table {table} has no commits up to {upto}")
+        return found[0]
+
+    def behind(self, table: int, after: int) -> tuple[int, int, float | None]:
+        """Return (commits, rows, time of the oldest) of a table beyond a commit: a stream's lag."""
+        if after >= self.state.table(table).newest:
+            return 0, 0, None
+        asked = {"table": table, "after": after, "upto": self.state.number}
+        ((count, rows),) = self.execute(tables.WRITTEN_BETWEEN, asked)
+        (oldest,) = self.commits(table, after, most=1)
+        return int(count), int(rows), oldest.created_at
+
+    def commit_of_txn(self, table: int, txn: IdempotencyKey) -> int | None:
+        """Return the commit that was made under an idempotency key, if there is one.
+
+        Raises:
+            ContinuationKeyError: there is, but it stood for other rows.
+        """
+        asked = {"table": table, "app_id": txn.application, "app_version": txn.version}
+        rows = self.execute(tables.BY_APP, asked)
+        if not rows:
+            self._check_absent(table, txn)
+            return None
+        number = int(rows[0][0])
+        (entry,) = self._entries(tables.ENTRIES, first=number, last=number)
+        content = _said(entry).get("content")
+        if None not in (content, txn.content) and content != txn.content:
+            raise ContinuationKeyError(
+                f"micro-batch {txn.version} was committed before by commit {number}, with another "
+                "end: its checkpoint is old; start with a new checkpoint",
+                table=table,
+                batch=txn.version,
+                commit=number,
+            )
+        return number
+
+    def _check_absent(self, table: int, txn: IdempotencyKey) -> None:
+        """Raise if a commit is there that the database's index does not name: it would be made twice.
+
+        An application's versions grow, as a rule: then only entries that came since the last look are read.
+        """
+        key, upto = (table, txn.application), self.begun.number
+        seen, newest = self.log.applications.get(key, (-1, -1))
+        after = seen if txn.version > newest else -1
+        versions = [version for _, version in self._of_app(table, txn.application, after, upto)]
+        if txn.version in versions:
+            raise damaged_log(f"an index does not name the commit {txn.application!r}, {txn.version}")
+        self.log.remember_application(key, max(seen, upto), max([newest, *versions]))
+
+    def _of_app(self, table: int, application: str, after: int, upto: int) -> list[Row]:
+        """Return number and version of an application's commits, read without an index."""
+        asked = {"table": table, "app_id": application, "after": after, "upto": upto}
+        return self.execute(tables.OF_APP, asked)
+
+    def has_forerunner(self, table: TableInfo, application: str) -> bool:
+        """Return whether an application wrote to a table of this name before this one was made."""
+        dropped = self.state.dropped.items()
+        same_name = [number for number, other in dropped if other.name == table.name]
+        return any(self._of_app(number, application, -1, self.begun.number) for number in same_name)
+
+    def commit_before(self, timestamp: float) -> int:
+        """Return the newest commit made at or before a time; 0 when there is none."""
+        time = micros(timestamp)
+        time -= time / 1e6 > timestamp  # rounded down: the next float before a commit's time is before it
+        rows = self.execute(tables.BEFORE_TIME, {"time": time})
+        found = self.commits(upto=int(rows[0][0]), most=1, newest=True) if rows else ()
+        number = found[0].number if found else 0
+        beyond = self.commits(after=number, most=1)
+        if any(micros(commit.created_at) > time for commit in found) or any(
+            micros(commit.created_at) <= time for commit in beyond
+        ):
+            raise damaged_log(f"commit {number} is not found by its time")
+        return number
+
+    def commit_at(self, timestamp: float) -> int:
+        """As `commit_before`, of a time that a user gave for a snapshot.
+
+        Raises:
+            NotFound: the time is still to come, and what will be the newest then is not known.
+        """
+        # Where a clock was ahead, the newest commit's time may be, too, and stands for that commit.
+        now = max(self.times.stamp, self.state.commit_time / 1e6)
+        if timestamp > now + CLOCK_SLACK_SECONDS:
+            raise NotFound(
+                f"the time {utc(timestamp)} is still to come (now it is {utc(now)}); give a past time with "
+                "its zone, or leave it out for the newest snapshot",
+                time=timestamp,
+                now=now,
+                kind="snapshot",
+            )
+        return self.commit_before(timestamp)
+
+    def made_at(self, snapshot: int) -> float | None:
+        """Return the time of the newest commit of a snapshot; None where there is none."""
+        found = self.commits(upto=snapshot, most=1, newest=True)
+        return found[0].created_at if found else None
+
+    def _entries(self, statement: str, **asked: int) -> list[LogEntry]:
+        """Return entries, each of which proves that it was appended."""
+        return [linked_entry(row) for row in self.execute(statement, asked)]
+
+    # Rows and statistics
+
+    def rows_of(self, table: int, commits: Collection[InlineCommit]) -> dict[int, bytes]:
+        """Return the rows of commits that lie in the log, by number.
+
+        Raises:
+            Interrupted: a flush has moved some to files, and the log has dropped them.
+            StoreDamaged: some are not there, or are not what was written.
+        """
+        found = self.log.rows_of(table, commits, self.execute)
+        missing = {commit.number for commit in commits} - found.keys()
+        if not missing:
+            return found
+        if missing.isdisjoint(commit.number for commit in self.log.follow().memory(table)):
+            raise Interrupted("rows were moved from the log to files while they were read; try again")
+        raise damaged_log(f"the rows of record {min(missing)} are missing")
+
+    def statistics(self, table: int, of: Collection[int]) -> dict[int, bytes]:
+        """Return what is known of some files of a table, by their ids.
+
+        Damaged statistics are missing: they save work, and no row depends on them.
+        """
+        return self.log.statistics_of(table, of) if of else {}
+
+    # Leases
+
+    def leases(self, kind: type[T]) -> list[Lease[T]]:
+        """Return the leases of a kind, ended ones included. Raises `StoreDamaged` where any is damaged."""
+        return leases.leases(self, kind)
+
+    def lease(self, kind: type[T], name: str) -> Lease[T] | None:
+        """Return a lease, ended or not."""
+        return leases.find_lease(self, kind, name)
+
+    def put_lease(self, name: str, value: object, seconds: float | None = None) -> None:
+        """Enter a lease for a time, or one that ends with its owner, in the place of that with its name."""
+        until = ENDLESS if seconds is None else micros(self.times.stamp + seconds)
+        self.writing.put_lease(leases.row_of(Lease(name, value, until)))
+
+    def remove_lease(self, kind: type, name: str) -> None:
+        self.writing.remove_lease(leases.lease_id(kind, name))
+
+    def lasts(self, lease: Lease[Any]) -> bool:
+        """Return whether the time of a lease is not over."""
+        return lease.until >= micros(self.times.expiry)
+
+    def end_expired_leases(self) -> int:
+        """Forget leases whose time is over; returns how many.
+
+        One of a process whose clock was far ahead is cut to what it may have meant, as soon as the time
+        here is beyond doubt: it must not hold a snapshot for years.
+        """
+        over = micros(self.times.expiry)
+        most = micros(self.now + STREAM_LEASE_SECONDS + TRUSTED_JUMP_SECONDS)
+        rows = leases.lease_rows(self)
+        ended = [id for id, *_, until in rows if until < over]  # noqa: A001
+        for id in ended:  # noqa: A001
+            self.writing.remove_lease(id)
+        for row in rows:
+            if self.times.agreed and most < row[-1] < ENDLESS:
+                self.writing.put_lease((*row[:-1], most))
+        return len(ended)
+
 
 def identity_of(state: StoreState) -> Identity:
     return Identity(state.store_id, state.incarnation, state.layout, state.commit)
+
+
+def _shards_of(record: Record) -> frozenset[int]:
+    """Return the shards at which a record enters fragments."""
+    changes: Sequence[Any] = ()
+    if isinstance(record, (RowsCommitted, FragmentsReplaced)):
+        changes = [record.files]
+    elif isinstance(record, MoveSwitched):
+        changes = list(record.tables.values())
+    return frozenset(added.file.shard for files in changes for added in files.added)
+
+
+def _said(entry: LogEntry) -> dict[str, Any]:
+    """Return what a commit's writer said with it: `user` metadata, and the `content` of its `txn`."""
+    said: dict[str, Any] = json.loads(entry.row.metadata or "{}")
+    return said
+
+
+def _commit(entry: LogEntry) -> Commit:
+    row, said = entry.row, _said(entry)
+    assert row.operation is not None, "a commit has one"
+    made = entry.time / 1e6
+    return Commit(entry.number, row.table, row.operation, row.rows, row.size, made, said.get("user", {}))

@@ -418,5 +418,5 @@ def with_location(options: Options) -> Options:
 def _absolute(uri: str) -> str:
     if uri.startswith(FROM_ENVIRONMENT):
         return uri
-    location = Location.of_files(uri)  # which knows file:/a and ~/a, as in Python
+    location = Location.of(uri)  # which knows file:/a and ~/a, as in Python
     return location.uri if location.directory is None else str(location.directory)

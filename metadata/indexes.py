@@ -19,7 +19,7 @@ the missing runs alone say what remains to be done. `refused` means that some ro
 builders, one may still meet such rows when the other has completed the index without them: it stays ready.
 
 The table drives, as that of moves does: every change of an index goes through `IndexInfo.after`, and the one
-writer of what is kept of indexes (`Tx.transition_index` of the catalog) calls that.
+writer of what is kept of indexes (`transition_index` in `store/writing/indexing.py`) calls that.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ def _read_slices(
     return None
 
 
-class _Part(NamedTuple):
+class _Slice(NamedTuple):
     """Some rows of a batch, their slots, and their numbers in it."""
 
     rows: pa.RecordBatch
@@ -441,7 +441,7 @@ def _parts_within(
     limit: int,
     within: NDArray[np.uint16] | None,
     room: int,
-) -> Iterator[_Part]:
+) -> Iterator[_Slice]:
     """Yield the rows `[row, limit)` of a batch that are within some edges of slots; long spans uncopied."""
     of = slots[row:limit]
     spans = [(row, limit)]
@@ -452,10 +452,10 @@ def _parts_within(
         if len(spans) > 1 and count < _SPAN_ROWS * len(spans):
             # No more are copied than show that the page is full.
             chosen = np.concatenate([np.arange(*span) for span in spans])[: room + 1]
-            yield _Part(batch.take(pa.array(chosen)), slots[chosen], chosen)
+            yield _Slice(batch.take(pa.array(chosen)), slots[chosen], chosen)
             return
     for start, end in spans:
-        yield _Part(batch.slice(start, end - start), slots[start:end], range(start, end))
+        yield _Slice(batch.slice(start, end - start), slots[start:end], range(start, end))
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

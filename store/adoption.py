@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from elasticscan.base.errors import ElasticScanError, ShardUnavailable
+from elasticscan.catalog import take_incarnation
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Mark
@@ -49,9 +50,9 @@ def adopt(context: Context) -> Adopted:
     context.take_any_catalog()
     context.catalog.check_whole()
     with context.catalog.leasing() as tx:
-        identity, active, every = tx.identity(), tx.shards(), tx.shards(removed=True)
-        referred = tx.known_paths()
-        gone = {(file.shard, file.path) for file in tx.dropped_files()}
+        identity, active, every = tx.identity(), tx.state.shards.values(), tx.state.all_shards
+        referred = tx.state.known_paths()
+        gone = {(file.shard, file.path) for file in tx.state.removed_files()}
         (layout, commit), missing = context.seen, []  # also beyond what this process has seen
         for shard in active:
             live = {path for at, path in referred - gone if at == shard.id}
@@ -60,7 +61,7 @@ def adopt(context: Context) -> Adopted:
             layout, commit = max(layout, reached[0]), max(commit, reached[1])
         incarnation = secrets.token_hex(16)
         _take_over(context, every, {shard.id for shard in active}, Mark(incarnation, layout, commit))
-        tx.take_incarnation(incarnation, (layout, commit))
+        take_incarnation(tx, incarnation, (layout, commit))
     context.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing))
 

@@ -183,7 +183,8 @@ class EmbeddedBackend:
 
     def tables(self) -> tuple[tuple[TableInfo, ...], int]:
         """Return all tables, and the newest commit, from one look at the catalog."""
-        return self._context.tables()
+        state = self._context.state()
+        return state.infos(), state.commit
 
     def status(self, table: str) -> dict[str, Any]:
         """Return what `Store.status` says of a table."""
@@ -234,7 +235,7 @@ class Writes:
         """
         find = partial(self.context.look, table_id)
         current = find()
-        if current.state.table.definition != definition:
+        if current.table.definition != definition:
             raise OutdatedLookError
         clauses = merging.Clauses(columns=given)
         yield from merging.rows_merged(self.context, find, current, since, rows, clauses)

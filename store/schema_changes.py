@@ -26,7 +26,15 @@ from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded,
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
 from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import IndexInfo, TableColumn, TableInfo, is_widening, new_column, no_such_column
+from elasticscan.metadata import (
+    IndexInfo,
+    TableColumn,
+    TableDefined,
+    TableInfo,
+    is_widening,
+    new_column,
+    no_such_column,
+)
 from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
@@ -61,7 +69,7 @@ def drop_columns(context: Context, find: Find, names: Sequence[str]) -> TableInf
         table, indexes = find(tx)
         for name in columns_of(table, list(names), "names"):
             _check_free(table, indexes, name, "dropped")
-        last, until = tx.versions()[1], table.definition + 1
+        last, until = tx.state.commit, table.definition + 1
 
         def dropped(column: TableColumn) -> TableColumn:
             return replace(column, until=until, last_commit=last)
@@ -121,7 +129,9 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
             limit="columns",
             most=MAX_COLUMNS,
         )
-    return tx.redefine(table.redefined(columns))
+    changed = table.redefined(columns)
+    tx.append(TableDefined(changed, table.definition))
+    return changed
 
 
 def _check_definition(table: TableInfo, fields: Sequence[pa.Field]) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 from elasticscan.base.errors import CatalogOutdated
 from elasticscan.base.limits import BEAT_SECONDS, GC_GRACE_SECONDS, SILENT_SECONDS
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import InlineCommit, OwnedMove, Tx, retry_interrupted
+from elasticscan.catalog import InlineCommit, Tx, newest_topology, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
+from elasticscan.store.context.leases import leases_in
 from elasticscan.store.moves.balancing import tablet_bytes, tablet_depths
-from elasticscan.store.moves.owners import owner_is_gone
+from elasticscan.store.moves.owners import OwnedMove, owner_is_gone
+from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
 from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
@@ -81,10 +83,10 @@ def _shards(
 
 def _removed(tx: Tx) -> list[dict[str, Any]]:
     """Describe the removed shards of which files are known still: such as scans under way may read."""
-    active = {shard.id for shard in tx.shards()}
-    gone = {shard.id: shard for shard in tx.shards(removed=True) if shard.id not in active}
+    active = {shard.id for shard in tx.state.shards.values()}
+    gone = {shard.id: shard for shard in tx.state.all_shards if shard.id not in active}
     until: dict[int, list[float]] = {}
-    for file in tx.dropped_files() if gone else ():
+    for file in tx.state.removed_files() if gone else ():
         if file.shard in gone:
             until.setdefault(file.shard, []).append(file.dropped_at + GC_GRACE_SECONDS)
     return [
@@ -139,24 +141,24 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
     With `only`, describe this table alone.
     """
     with context.catalog.reading() as tx:
-        placement, shards, tables = tx.placement(), tx.shards(), tx.tables()
-        fragments, moves, leases = tx.fragments(), tx.moves(), tx.leases()
-        tags, runs, floors, wrote = tx.tags_by_table(), tx.runs(), tx.floors(), tx.written()
-        indexes, streams, scans = _indexes(tx.indexes(), runs), streams_in(tx), scans_in(tx)
+        placement, shards, tables = tx.state.placement, [*tx.state.shards.values()], tx.state.infos()
+        fragments, moves, leases = tx.state.fragments(), moves_in(tx), leases_in(tx)
+        states, indexes = tx.state.tables, _indexes(tx.state.indexes(), tx.state.runs())
+        streams, scans = streams_in(tx), scans_in(tx)
         removed = _removed(tx)
-        topology, snapshot, now = tx.newest_topology().number, tx.versions()[1], tx.times.expiry
+        topology, snapshot, now = newest_topology(tx).number, tx.state.commit, tx.times.expiry
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
         message = [table for table in tables if only in (None, table.name)]
         sized = dict[int, dict[str, Any]]()
         for table in message:
-            floor, before = floors.get(table.id, (0, 0))
-            since = wrote.get(table.id, (0, 0))[0] - before
-            sized[table.id] = _size(own.get(table.id, []), tx.memory(table.id), snapshot, floor, since)
-        made = tx.commit_times(lease["snapshot"] for lease in leases)
+            state = states[table.id]
+            floor, since = max(state.overwrites, default=0), state.rows - state.overwritten
+            sized[table.id] = _size(own.get(table.id, []), state.memory, snapshot, floor, since)
+        made = {snapshot: tx.made_at(snapshot) for snapshot in {lease["snapshot"] for lease in leases}}
         names = {shard.id: shard.name for shard in shards}
-        newest = [f for f in fragments if f.max_commit >= floors.get(f.table, (0, 0))[0]]
+        newest = [f for f in fragments if f.max_commit >= max(states[f.table].overwrites, default=0)]
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, newest)
         upkeep = upkeep_of(tx, message, Policy())
         steps = steps_of(tx, tables, names)
@@ -166,7 +168,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             **sized[table.id],
             "retention_seconds": context.retention_of(table),
             "indexes": indexes.get(table.id, []),
-            "tags": [asdict(tag) for tag in tags.get(table.id, ())],
+            "tags": [asdict(tag) for tag in states[table.id].tags],
             "primary_key": list(table.primary_key),
             "compression": table.compression,
             "upkeep": upkeep[table.name],
@@ -197,7 +199,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         "tables": described,
         "moves": [_move(move, names, now) for move in moves],
         "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
-        "leases": [lease | {"snapshot_at": made.get(lease["snapshot"])} for lease in leases],
+        "leases": [lease | {"snapshot_at": made[lease["snapshot"]]} for lease in leases],
         "streams": streams,
         "scans": scans,
     }

@@ -24,7 +24,17 @@ from elasticscan.base.limits import (
     TRASH_SECONDS,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import KEYS, OFFSETS, NewStore, retry_interrupted
+from elasticscan.catalog import (
+    KEYS,
+    OFFSETS,
+    NewStore,
+    add_secrets,
+    forget_secrets,
+    newest_topology,
+    retry_interrupted,
+    topologies,
+    topology_entries,
+)
 from elasticscan.protocol import ContinuationKey
 from elasticscan.storage import Disk, open_disk
 from elasticscan.store import arguments, verifying
@@ -236,7 +246,7 @@ class Store:
     def tables(self) -> tuple[Table, ...]:
         """List all tables by name. Raises `CatalogOutdated` if the shards know newer ones."""
         self._context.check_newest()
-        return tuple(Table(self._context, info) for info in self._context.tables()[0])
+        return tuple(Table(self._context, info) for info in self._context.state().infos())
 
     def load(
         self,
@@ -338,8 +348,8 @@ class Store:
                 and checkpoints of streams with `ContinuationKeyError`.
         """
         with self._context.catalog.writing() as tx:
-            number = tx.add_secrets(OFFSETS, KEYS)
-            tx.forget_secrets(revoke)
+            number = add_secrets(tx, OFFSETS, KEYS)
+            forget_secrets(tx, revoke)
         self._context.sealer.forget()
         return number
 
@@ -398,7 +408,7 @@ class Store:
     def topology(self) -> Topology:
         """Return the newest published topology, the base of scans that begin now."""
         with self._context.catalog.reading() as tx:
-            return tx.newest_topology()
+            return newest_topology(tx)
 
     @retry_interrupted
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
@@ -411,7 +421,7 @@ class Store:
         """
         most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
         with self._context.catalog.reading() as tx:
-            return tx.topology_history(most)
+            return topology_entries(tx, most)
 
     @retry_interrupted
     def slot_map(self, limit: int = 100) -> SlotMap:
@@ -424,7 +434,9 @@ class Store:
         """
         most = arguments.whole_number("limit", limit, 1, 1_000)
         with self._context.catalog.reading() as tx:
-            return SlotMap(tx.newest_topologies(most), tuple((s.id, s.name) for s in tx.shards()))
+            return SlotMap(
+                tuple(topologies(tx, most)), tuple((s.id, s.name) for s in tx.state.shards.values())
+            )
 
     def _repr_html_(self) -> str:
         """Return the picture that notebooks show."""
@@ -486,7 +498,7 @@ class Store:
         collected = collect_garbage(self._context, rules, dry_run)
         if not collected.dry_run:
             with self._context.catalog.writing() as tx:
-                tx.forget_secrets()
+                forget_secrets(tx)
         return collected
 
     def backup(self, target: str | Path) -> BackedUp:

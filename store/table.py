@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, Unpack
@@ -15,11 +16,11 @@ from elasticscan.base.errors import InvalidOption, TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS, MAX_NUMBER
 from elasticscan.base.redaction import shown
 from elasticscan.catalog import Commit, Tag, Tx, retry_interrupted
-from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableInfo
+from elasticscan.metadata import AUTO, SORTED, IndexEvent, IndexInfo, TableDefined, TableDropped, TableInfo
 from elasticscan.store import arguments, schema_changes
 from elasticscan.store.arguments import Names, Parameters, Reading, Said, Since, Snapshot, Txn
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import CurrentTable
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import add_tag, drop_tag
 from elasticscan.store.reading.aggregating import aggregate_rows
 from elasticscan.store.reading.beginning import begin_changes, begin_scan
@@ -32,7 +33,7 @@ from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import merging
 from elasticscan.store.writing.by_condition import delete_rows, update_rows
-from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index
+from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index, transition_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
 from elasticscan.store.writing.replacing import replace_rows
@@ -131,7 +132,7 @@ class Table:
             )
         return info
 
-    def _look(self) -> CurrentTable:
+    def _look(self) -> KnownTable:
         """Return the table as it is now, with the places of its slots."""
         try:
             return self._context.look(self._id)
@@ -484,7 +485,7 @@ class Table:
         """Remove an index. Scans that read it end with `TableChanged`."""
         name = arguments.text("index", index)
         with self._context.catalog.writing() as tx:
-            tx.transition_index(tx.index(self._find(tx)[0].id, name), IndexEvent.DROPPED)
+            transition_index(tx, tx.state.index_named(self._find(tx)[0].id, name), IndexEvent.DROPPED)
 
     @retry_interrupted
     def indexes(self) -> tuple[IndexInfo, ...]:
@@ -535,7 +536,7 @@ class Table:
         self._context.check_newest()
         with self._context.catalog.reading() as tx:
             table = self._find(tx)[0].id
-            return tx.commits(table) if most is None else tx.newest_commits(table, most)
+            return tx.commits(table) if most is None else tx.commits(table, most=most, newest=True)
 
     def tag(self, name: str, snapshot: Snapshot = None) -> Tag:
         """Name a snapshot, and keep it and all later ones readable until the tag is dropped.
@@ -551,7 +552,7 @@ class Table:
         """List the tags, the oldest snapshot first. Raises `CatalogOutdated`."""
         self._context.check_newest()
         with self._context.catalog.reading() as tx:
-            return tx.tags(self._find(tx)[0].id)
+            return tx.state.table(self._find(tx)[0].id).tags
 
     def drop_tag(self, name: str) -> None:
         """Drop a tag; retention and leases still keep its snapshot. Raises `NotFound`."""
@@ -565,14 +566,16 @@ class Table:
         """
         retention = arguments.or_none(arguments.period, "period", period)
         with self._context.catalog.writing() as tx:
-            tx.set_retention(self._find(tx)[0].id, retention)
+            table = self._find(tx)[0]
+            tx.append(TableDefined(replace(table, retention_seconds=retention), table.definition))
 
     @retry_interrupted
     def set_compression(self, compression: str | None) -> None:
         """Set how new files are written: None, "lz4" or "zstd"; `compact` rewrites the old ones."""
         form = arguments.file_form("compression", compression)
         with self._context.catalog.writing() as tx:
-            tx.set_compression(self._find(tx)[0].id, form)
+            table = self._find(tx)[0]
+            tx.append(TableDefined(replace(table, compression=form), table.definition))
 
     def compact(self) -> int:
         """Merge fragments; return how many were removed."""
@@ -584,4 +587,4 @@ class Table:
     def drop(self) -> None:
         """Drop the table; a later `Store.collect_garbage` removes its files."""
         with self._context.catalog.writing() as tx:
-            tx.drop_table(self._find(tx)[0].name)
+            tx.append(TableDropped(self._find(tx)[0].id))

@@ -61,11 +61,11 @@ def verify(context: Context) -> Iterator[Finding]:
     try:
         context.catalog.check_whole()
         with context.catalog.reading() as tx:
-            shards = tx.shards()
-            names = {table.id: table.name for table in tx.tables()}
-            fragments = {fragment.id: fragment for fragment in tx.fragments()}
-            runs = tx.runs()
-            indexes = {index.id: index.name for index in tx.indexes()}
+            shards = tx.state.shards.values()
+            names = {table.id: table.name for table in tx.state.infos()}
+            fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
+            runs = tx.state.runs()
+            indexes = {index.id: index.name for index in tx.state.indexes()}
     except OperatorNeeded as error:
         yield Finding(str(error))
         return

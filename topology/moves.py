@@ -21,8 +21,8 @@ move gets a new move. The only step that changes who serves is `switched`, one t
 the catalog; there is no phase "in between" for a crash to leave behind.
 
 The table drives: a move begins in `planned`, each change of it goes through `Move.after`, and the one
-writer of what is kept of moves (`Tx.transition` of the catalog) calls that. Of a move that is over
-nothing is kept.
+writer of what is kept of moves (`transition` in `store/moves/under_way.py`) calls that. Of a move that is
+over nothing is kept.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from elasticscan.base.errors import DiskFull, OperatorNeeded, TableChanged, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
-from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.catalog import Lease, Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store.context.lookups import KnownTable, check_kept
@@ -35,9 +36,75 @@ Seen = TypeVar("Seen")
 _SCAN, _CHANGES, _STREAM = "scan", "changes", "stream:"
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A snapshot of a table that a lease keeps readable."""
+
+    table: int
+    snapshot: int
+    purpose: str
+
+
+def holds_in(tx: Tx) -> list[tuple[Lease[Hold], Hold]]:
+    """Return the leases that last. Raises `StoreDamaged` where any lease is damaged."""
+    return [(lease, lease.value) for lease in tx.leases(Hold) if tx.lasts(lease)]
+
+
+def leases_in(tx: Tx) -> list[dict[str, Any]]:
+    """Return the leases that last, as plain values."""
+    names = names_in(tx)
+    return [
+        {
+            "id": lease.name,
+            "table": names[hold.table],
+            "snapshot": hold.snapshot,
+            "purpose": hold.purpose,
+            "expires_at": lease.until / 1e6,
+        }
+        for lease, hold in holds_in(tx)
+        if hold.table in names  # it is newer than what this transaction sees
+    ]
+
+
+def names_in(tx: Tx) -> dict[int, str]:
+    """Return the names of all tables there ever were."""
+    dropped = {number: table.name for number, table in tx.state.dropped.items()}
+    return dropped | {table.id: table.name for table in tx.state.infos()}
+
+
+def take_lease(tx: Tx, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
+    """Promise that a snapshot stays readable until `now + seconds`; takes one that ended again."""
+    current = tx.state.info(table.id)  # the caller's may be from before a compaction
+    if current is None:
+        raise TableChanged(f"table {table.name!r} was dropped; start a new scan", table=table.name)
+    tx.state.check_snapshot(current, snapshot)
+    tx.put_lease(lease, Hold(table.id, snapshot, purpose), seconds)
+
+
+def renew_lease(tx: Tx, lease: str, seconds: float) -> bool:
+    """Prolong a lease; false when it is gone, or ended: then its snapshot may be gone too."""
+    held = tx.lease(Hold, lease)
+    if held is None or held.until / 1e6 < tx.times.stamp:
+        return False
+    tx.put_lease(lease, held.value, seconds)
+    return True
+
+
+def lease_end(tx: Tx, lease: str) -> float:
+    """Return the time at which a lease ends or ended; 0 when there is none."""
+    held = tx.lease(Hold, lease)
+    return 0.0 if held is None else held.until / 1e6
+
+
+def kept_seconds(tx: Tx, snapshot: int, retention_seconds: float) -> float:
+    """For how much longer the retention period alone keeps a snapshot readable."""
+    found = tx.commits(after=snapshot, most=1) if snapshot < tx.state.commit else ()
+    return retention_seconds - sum(tx.times.stamp - overtaken.created_at for overtaken in found)
+
+
 def is_kept(context: Context, tx: Tx, table: TableInfo, snapshot: int) -> bool:
     """Return whether retention keeps a snapshot for twice the time until its reader checks again."""
-    return tx.kept_seconds(snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
+    return kept_seconds(tx, snapshot, context.retention_of(table)) >= 2 * LEASE_SECONDS
 
 
 # Scans
@@ -50,10 +117,10 @@ def hold_snapshot(
 
     None when the retention period alone does not keep it for long enough: then it needs a lease.
     """
-    at = tx.versions()[1] if snapshot is None else snapshot
+    at = tx.state.commit if snapshot is None else snapshot
     if not is_kept(context, tx, table, at):
         return None
-    tx.check_snapshot(table, at)
+    tx.state.check_snapshot(table, at)
     return at, look(tx)
 
 
@@ -69,13 +136,13 @@ def lease_snapshot(
     """
     if context.catalog.read_only is not None:
         with context.catalog.reading() as tx:
-            at = tx.versions()[1] if snapshot is None else snapshot
-            tx.check_snapshot(table, at)
+            at = tx.state.commit if snapshot is None else snapshot
+            tx.state.check_snapshot(table, at)
             return at, look(tx)
     try:
         with context.catalog.leasing() as tx:
-            at = tx.versions()[1] if snapshot is None else snapshot
-            tx.take_lease(lease, table, at, _SCAN, LEASE_SECONDS)
+            at = tx.state.commit if snapshot is None else snapshot
+            take_lease(tx, lease, table, at, _SCAN, LEASE_SECONDS)
             return at, look(tx)
     except DiskFull as error:
         raise DiskFull(
@@ -113,13 +180,13 @@ def _keep_lease(context: Context, key: ContinuationKey, state: KnownTable) -> Ta
             state.note_kept(commit, now, now + LEASE_SECONDS / 4)
             return table
         # A task that begins soon after it was planned has nothing to write.
-        if tx.lease_end(key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS:
+        if lease_end(tx, key.lease) - tx.times.stamp > FRESH_LEASE * LEASE_SECONDS:
             return table
     with context.catalog.leasing() as tx:
         table = _readable_table(tx, key)
-        if not tx.renew_lease(key.lease, LEASE_SECONDS):
+        if not renew_lease(tx, key.lease, LEASE_SECONDS):
             purpose = _SCAN if key.segments is None else _CHANGES
-            tx.take_lease(key.lease, table, commit, purpose, LEASE_SECONDS)
+            take_lease(tx, key.lease, table, commit, purpose, LEASE_SECONDS)
     return table
 
 
@@ -138,14 +205,14 @@ def _end_lease(context: Context, lease: str) -> None:
     if context.catalog.read_only is not None or not lease:
         return
     with context.catalog.reading() as tx:
-        if not tx.lease_end(lease):
+        if not lease_end(tx, lease):
             return
     with context.catalog.leasing() as tx:
-        tx.end_lease(lease)
+        tx.remove_lease(Hold, lease)
 
 
 def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
-    table = tx.table_by_id(key.table)
+    table = tx.state.info(key.table)
     if table is None:
         raise TableChanged(
             "the table was dropped, or dropped and made again, since this scan began; start a new scan",
@@ -153,7 +220,7 @@ def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
         )
     # A lease may still stand in the catalog although its time was up when a compaction looked.
     if key.segments is None:
-        tx.check_snapshot(table, key.snapshot)
+        tx.state.check_snapshot(table, key.snapshot)
     elif key.segments:
         check_kept(table, key.segments[0].after)
     return table
@@ -173,11 +240,11 @@ def hold_for_stream(context: Context, table_id: int, name: str, commit: int) -> 
     named = f"{context.info.store_id}/{table_id}/{name}"
     lease = hashlib.sha256(named.encode()).hexdigest()[:32]
     with context.catalog.leasing() as tx:
-        table = tx.table_by_id(table_id)
+        table = tx.state.info(table_id)
         if table is not None:
             # Beyond what is kept there is nothing to hold: the reader raises the error.
-            at = min(max(commit, table.oldest_snapshot), tx.versions()[1])
-            tx.take_lease(lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
+            at = min(max(commit, table.oldest_snapshot), tx.state.commit)
+            take_lease(tx, lease, table, at, f"{_STREAM}{name}", STREAM_LEASE_SECONDS)
 
 
 def stream_of(purpose: str) -> str | None:

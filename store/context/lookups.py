@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, SnapshotExpired, TableChanged
-from elasticscan.catalog import Tx
+from elasticscan.catalog import StoreState, Tx
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -21,6 +21,8 @@ from elasticscan.metadata import (
     SlotInterval,
     TableInfo,
     floor_at,
+    unpack_histogram,
+    unpack_statistics,
 )
 from elasticscan.storage import MemoryFragment, View
 from elasticscan.store.context.memory import TableMemory
@@ -98,10 +100,10 @@ class SlotPlaces:
     shard_names: Mapping[int, str]
 
 
-def slot_places(tx: Tx, placement: Placement, base: Topology) -> SlotPlaces:
-    """Return where slots are by a placement that a transaction sees, and where they were in a topology."""
-    names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.shards()}
-    return SlotPlaces(placement, base, names)
+def slot_places(state: StoreState, base: Topology) -> SlotPlaces:
+    """Return where slots are, and where they were in a topology."""
+    names = dict(base.shard_names) | {shard.id: shard.name for shard in state.shards.values()}
+    return SlotPlaces(state.placement, base, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +128,21 @@ def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
 
 
 class KnownTable:
-    """A table's fragments at one layout."""
+    """A table as a state has it, with its rows in the log: its fragments by shard, and the runs of each."""
 
-    def __init__(
-        self,
-        layout: int,
-        last_commit: int,
-        table: TableInfo,
-        fragments: tuple[Fragment, ...],
-        overwrites: tuple[int, ...],
-        indexes: tuple[IndexInfo, ...],
-        runs: tuple[IndexRun, ...],
-        memory: TableMemory,
-        placement: Placement,
-    ) -> None:
-        self.layout, self.last_commit, self.table = layout, last_commit, table
-        self.memory = memory
+    def __init__(self, state: StoreState, table: int, memory: TableMemory) -> None:
+        known, self.placement, self.memory = state.tables[table], state.placement, memory
+        (self.layout, self.last_commit), self.table = state.versions, known.info
+        fragments = tuple(known.fragments.by_id().values())
         self.fragments = (*fragments, *memory.fragments)
-        self._overwrites = overwrites
-        self._indexes = {index.id: index for index in indexes}
+        self._overwrites = known.overwrites
+        self._indexes = {index.id: index for index in known.indexes}
         self._runs: dict[tuple[int, int], list[IndexRun]] = {}
-        for run in runs:
+        for run in known.runs.by_id().values():
             self._runs.setdefault((run.fragment, run.index), []).append(run)
         here = by_shard(fragments)
         for fragment in memory.fragments:  # each shard serves what it has of the rows in the log
-            for shard, slots in placement.split_by_shard(fragment.slots).items():
+            for shard, slots in state.placement.split_by_shard(fragment.slots).items():
                 here.setdefault(shard, []).append(replace(fragment, slots=slots))
         self._views = {shard: View(at_shard) for shard, at_shard in here.items()}
         self._nothing = View(())
@@ -234,29 +226,14 @@ def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableSt
     bodies = {of: kept.bodies[of] for of in fragments & kept.bodies.keys()}
     histograms = {of: kept.runs[of] for of in runs & kept.runs.keys()}
     bodies |= state.memory.statistics()
-    bodies |= tx.statistics(state.table.id, fragments - bodies.keys())
-    histograms |= tx.histograms(state.table.id, runs - histograms.keys())
+    packed = tx.statistics(state.table.id, (fragments - bodies.keys()) | (runs - histograms.keys()))
+    bodies |= {of: unpack_statistics(packed[of]) for of in packed.keys() & fragments}
+    histograms |= {of: unpack_histogram(packed[of]) for of in packed.keys() & runs}
     named = bodies
     if state.table.columns:
         names = {column.mark: name for name, column in state.table.by_name().items()}
         named = {of: body.renamed(names) for of, body in bodies.items()}
     return TableStatistics(state.table.definition, named, bodies, histograms)
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentTable:
-    """A table as it is now, by one look at the catalog.
-
-    Attributes:
-        layout, newest: of the catalog: its layout, and the number of the newest commit.
-        state: of a table.
-        placement: where slots are.
-    """
-
-    layout: int
-    newest: int
-    state: KnownTable
-    placement: Placement
 
 
 def check_reached(last_commit: int, upto: int) -> None:

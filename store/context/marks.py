@@ -87,7 +87,7 @@ class RootMarks:
         if opened is None:
             if shard not in self._shards:  # one look tells of all, however many they are
                 with self._catalog.reading() as tx:
-                    self._shards = {info.id: info for info in tx.shards(removed=True)}
+                    self._shards = {info.id: info for info in tx.state.all_shards}
             info = self._shards.get(shard)
             if info is None:
                 raise NotFound(f"the store has no shard with id {shard}", shard=shard, kind="shard")
@@ -193,13 +193,7 @@ class RootMarks:
             return
         order = witnesses_first(local)
         told = [shard for shard in order[WITNESSES:] if shard in written][:WITNESSES]
-        reached = self.note({*order[:WITNESSES], *told, *set(written).difference(local)}, mark)
-        witnesses = reached.intersection(order[:WITNESSES])
-        for shard in order[WITNESSES:]:  # in the place of one that is away
-            if len(witnesses) >= WITNESSES:
-                break
-            if shard in reached or self.note([shard], mark):
-                witnesses.add(shard)
+        self.note({*order[:WITNESSES], *told, *set(written).difference(local)}, mark)
 
     def look(self, shards: Collection[int], at_all: bool, writing: bool) -> Callable[[Identity], None]:
         """Read what the shards that can be reached know; what is returned compares a later catalog with it.

@@ -99,7 +99,7 @@ class Memories:
             Interrupted: a flush has moved them to files meanwhile; look again.
             StoreDamaged: they are not what was written.
         """
-        commits = tx.memory(table.id)
+        commits = tx.state.memory(table.id)
         known = self._tables.get(table.id)
         if known is not None and known.commits == commits and known.table.definition == table.definition:
             return known

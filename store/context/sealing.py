@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.limits import SECRETS_SECONDS
-from elasticscan.catalog import Catalog, retry_interrupted
+from elasticscan.catalog import Catalog, key_seconds, offset_keys, retry_interrupted, seal_keys
 from elasticscan.protocol import ContinuationKey, Macs, Sealer
 
 
@@ -68,5 +68,8 @@ class StoreSealer:
     @retry_interrupted
     def _look(self) -> _Secrets:
         with self._catalog.reading() as tx:
-            offsets = Macs(tx.offset_keys(), "stream offset")
-            return _Secrets(Sealer(self._store_id, tx.seal_keys()), tx.key_seconds(), offsets, tx.now)
+            state = tx.state
+            offsets = Macs(offset_keys(state), "stream offset")
+            # By this machine's clock: one that is ahead refuses keys too early only until it is set right.
+            sealer = Sealer(self._store_id, seal_keys(state, tx.now))
+            return _Secrets(sealer, key_seconds(state), offsets, tx.now)

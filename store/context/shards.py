@@ -91,8 +91,8 @@ class CatalogPlacements:
 
 def note_look(context: Context, tx: Tx) -> None:
     """Use the state of a transaction that has just begun as a placement check."""
-    context.note_seen(tx.versions())
-    context.looked = tx.placement(), context.clock.now()
+    context.note_seen(tx.state.versions)
+    context.looked = tx.state.placement, context.clock.now()
 
 
 def local_cluster(context: Context) -> Cluster:

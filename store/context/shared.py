@@ -22,7 +22,9 @@ from elasticscan.catalog import (
     Catalog,
     Identity,
     StoreInfo,
+    StoreState,
     Tx,
+    base_topology,
     retry_interrupted,
 )
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
@@ -31,7 +33,6 @@ from elasticscan.storage import Disk
 from elasticscan.store.context.following import NoUpkeep, Upkeep
 from elasticscan.store.context.lookups import (
     NO_STATISTICS,
-    CurrentTable,
     KnownTable,
     LruCache,
     TableStatistics,
@@ -86,6 +87,7 @@ class Context:
         # The versions at the last check: enough for what a later transaction compares with its own.
         self.seen = now.layout, now.last_commit
         self._known_newest = False
+        self._known_owner = False  # it is no copy, which may be read
         self.looked: tuple[Placement, float] | None = None  # last look, by any thread, and when it began
         self._tables: dict[int, KnownTable] = {}
         self.memories = Memories()
@@ -95,7 +97,6 @@ class Context:
         self.derived: LruCache[Hashable, Any] = LruCache()
         self.upkeep: Upkeep = NoUpkeep()
         self._statistics: dict[int, tuple[KnownTable | None, TableStatistics]] = {}
-        self._topology: Topology | None = None
 
     def disk_of(self, shard: int) -> Disk:
         """Return the disk of a shard for reading, also of one that was removed; see `writable_disk`."""
@@ -122,10 +123,9 @@ class Context:
         """Raise `LimitExceeded`."""
         return self.per_process.get().sealer.seal(key)
 
-    @retry_interrupted
     def incarnation(self) -> str:
         """Return the id of this copy of the store; costs one small query unless something moved."""
-        now = self._look().state.incarnation
+        now = self.state().incarnation
         if now != self._incarnation:
             self._incarnation = now
             self._sealer.forget()
@@ -134,7 +134,7 @@ class Context:
     def _look(self, layout: int | None = None) -> Tx:
         """Return a transaction that reads, and note what it sees; `layout` as for `Catalog.at`."""
         tx = self.catalog.at(layout)
-        self.note_seen(tx.versions())
+        self.note_seen(tx.state.versions)
         return tx
 
     def writable_disk(self, shard: int) -> Disk:
@@ -146,7 +146,9 @@ class Context:
             ShardUnavailable: the shard's disk is not mounted.
             WrongRoot: another shard's is, or the catalog is a copy.
             CatalogOutdated: the catalog is an older copy.
+            ReadOnlyStore: it cannot be written.
         """
+        self.catalog.check_writable()
         return self.check_root(shard)
 
     def staging_disk(self, shard: int) -> Disk:
@@ -155,6 +157,7 @@ class Context:
         The catalog is asked only where the root does not fit what was seen of it last; `check_not_collected`
         asks again. A bucket's prefix is not looked at: nothing else can be mounted in its place.
         """
+        self.catalog.check_writable()
         disk = self.disk_of(shard)
         if disk.is_far or shard == MEMORY:
             return disk
@@ -228,7 +231,7 @@ class Context:
 
     def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
         """As `look_at_marks`; before small commits once in a while."""
-        is_due = not (is_small and self._known_newest) or self._roots.looking.allows()
+        is_due = not (is_small and self._known_owner) or self._roots.looking.allows()
         return self.look_at_marks(writing=True) if is_due else lambda _: None
 
     def look_at_marks(self, at_all: bool = False, writing: bool = False) -> Callable[[Identity], None]:
@@ -241,6 +244,7 @@ class Context:
         def check_and_know(catalog: Identity) -> None:
             check(catalog)
             self._known_newest = True
+            self._known_owner |= writing
 
         return check_and_know
 
@@ -268,7 +272,7 @@ class Context:
 
     def take_any_catalog(self) -> None:
         """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
-        self._known_newest = False
+        self._known_newest = self._known_owner = False
         self.catalog.forget_progress()
 
     def versions(self) -> tuple[int, int]:
@@ -288,63 +292,46 @@ class Context:
 
     @retry_interrupted
     def commit_at(self, timestamp: float) -> int:
-        """As `commit_before`, of a time that must not be still to come."""
+        """As `Tx.commit_at`."""
         with self.catalog.reading() as tx:
             return tx.commit_at(timestamp)
 
     @retry_interrupted
-    def tables(self) -> tuple[tuple[TableInfo, ...], int]:
-        """All tables, and the newest commit, from one look at the catalog."""
-        with self.catalog.reading() as tx:
-            return tx.tables(), tx.versions()[1]
+    def state(self, layout: int | None = None) -> StoreState:
+        """Return the store as it is now; `layout` as for `Catalog.at`."""
+        return self._look(layout).state
 
-    @retry_interrupted
     def shard_names(self) -> dict[int, str]:
-        with self.catalog.reading() as tx:
-            return {shard.id: shard.name for shard in tx.shards()}
+        return {shard.id: shard.name for shard in self.state().shards.values()}
 
-    @retry_interrupted
     def placement(self, layout: int | None = None) -> Placement:
         """Return where tablets are now; `layout` as for `Catalog.at`."""
-        return self._look(layout).placement()
+        return self.state(layout).placement
 
     def layout_of(self, placement: Placement) -> int | None:
         """Return the newest known layout, if a placement is still that of it."""
         known = self.catalog.known
         return None if known is None or known.placement is not placement else known.layout
 
-    def note_topology(self, topology: Topology) -> None:
-        """Remember the newest topology, once its transaction is committed."""
-        self._topology = topology
-
     def table(self, tx: Tx, name: str) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
         """Return a table and its indexes, as a transaction sees them; raises `NotFound`."""
-        table = tx.table(name)
-        return table, tx.indexes(table.id)
+        table = tx.state.table_named(name)
+        return table, tx.state.indexes(table.id)
 
     @retry_interrupted
     def table_now(self, name: str) -> TableInfo:
         """Return a table as it is now; raises `NotFound`."""
         with self.catalog.reading() as tx:
-            self.note_seen(tx.versions())
-            return tx.table(name)
+            self.note_seen(tx.state.versions)
+            return tx.state.table_named(name)
 
     def fragments_in(self, tx: Tx, table: TableInfo) -> tuple[Fragment, ...]:
         """Return the fragments of a table as a transaction sees them, those in memory, too."""
-        return (*tx.fragments(table=table.id), *self.memories.of(tx, table).fragments)
+        return (*tx.state.fragments(table=table.id), *self.memories.of(tx, table).fragments)
 
     def retention_of(self, table: TableInfo) -> float:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
-
-    def newest_topology(self, tx: Tx) -> Topology:
-        """Return the newest published topology as a transaction sees it, read from the history each time.
-
-        Raises:
-            StoreDamaged: the history is empty or damaged.
-        """
-        self._topology = tx.newest_topology(self._topology)
-        return self._topology
 
     @retry_interrupted
     def base_topology(self, number: int) -> Topology:
@@ -352,19 +339,18 @@ class Context:
 
         def read() -> Topology:
             with self.catalog.reading() as tx:
-                return tx.base_topology(number)
+                return base_topology(tx, number)
 
         return self._bases.get(number, read)
 
     @retry_interrupted
-    def look(self, table_id: int) -> CurrentTable:
-        """One look at the catalog: a table and where slots are. Raises `TableChanged`."""
+    def look(self, table_id: int) -> KnownTable:
+        """One look at the catalog: a table as it is now, and where slots are. Raises `TableChanged`."""
         tx = self._look()
-        layout, newest = tx.versions()
         state = self._tables.get(table_id)
-        if state is None or state.layout != layout or not state.serves(newest):
-            state = self._table_state_in(tx, table_id, newest)
-        return CurrentTable(layout, newest, state, tx.placement())
+        if state is None or state.layout != tx.state.layout or not state.serves(tx.state.commit):
+            state = self._table_state_in(tx, table_id, tx.state.commit)
+        return state
 
     @retry_interrupted
     def table_state(
@@ -392,49 +378,25 @@ class Context:
     def follow(self, tx: Tx, table_id: int, snapshot: int, with_statistics: bool) -> None:
         """Look a table up in the transaction that begins a scan, if it was before and commits came since."""
         cached = self._tables.get(table_id)
-        if cached is not None and cached.layout == tx.versions()[0] and not cached.serves(snapshot):
+        if cached is not None and cached.layout == tx.state.layout and not cached.serves(snapshot):
             state = self._table_state_in(tx, table_id, snapshot)
             if with_statistics:
                 self.statistics_in(tx, state)
 
     def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
-        layout, last_commit = tx.versions()
-        table = tx.table_by_id(table_id)
+        table = tx.state.info(table_id)
         if table is None:
             raise TableChanged(
                 "the table was dropped, or dropped and made again, since this scan began; start a new scan",
                 table=table_id,
             )
         if after is None:
-            tx.check_snapshot(table, snapshot)
+            tx.state.check_snapshot(table, snapshot)
         else:
             check_kept(table, after)
-            check_reached(last_commit, snapshot)
-        indexes = tx.indexes(table_id)
-        state = KnownTable(
-            layout,
-            last_commit,
-            table,
-            tx.fragments(table=table_id),
-            tx.overwrites(table_id),
-            indexes,
-            tx.runs(table_id) if indexes else (),
-            self.memories.of(tx, table),
-            tx.placement(),
-        )
-        self._tables[table_id] = state
+            check_reached(tx.state.commit, snapshot)
+        state = self._tables[table_id] = KnownTable(tx.state, table_id, self.memories.of(tx, table))
         return state
-
-    @retry_interrupted
-    def newest_definition(self, table_id: int, layout: int | None = None) -> TableInfo | None:
-        """Return a table as it is now, also one that is reserved; None when it was dropped."""
-        tx = self._look(layout)
-        return tx.table_by_id(table_id) or tx.reserved_table(table_id)
-
-    @retry_interrupted
-    def indexes(self, table_id: int, layout: int | None = None) -> tuple[IndexInfo, ...]:
-        """Return a table's indexes as they are now, also those that are still being built."""
-        return self._look(layout).indexes(table_id)
 
     @retry_interrupted
     def statistics(self, state: KnownTable) -> TableStatistics:
@@ -498,7 +460,7 @@ class Context:
         except FragmentMissing as error:
             path = str(error.fields["path"])
             with self.catalog.reading() as tx:
-                shard = next((file.shard for file in tx.fragments() if path.endswith(file.path)), None)
+                shard = next((file.shard for file in tx.state.fragments() if path.endswith(file.path)), None)
             if shard is not None:
                 self.check_root(shard)  # a disk that is not mounted is no damage
                 raise

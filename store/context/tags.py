@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from elasticscan.base.errors import InvalidOption, NotFound
-from elasticscan.base.limits import check_name
+from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, NotFound
+from elasticscan.base.limits import MAX_TAGS, check_name
+from elasticscan.base.suggestions import suggest
 from elasticscan.catalog import Tag, Tx, retry_interrupted
-from elasticscan.metadata import TableInfo
+from elasticscan.metadata import TableInfo, TagChanged
 from elasticscan.store.context.shared import Context, Find
 
 _TAKEN = frozenset({"earliest", "latest", "newest"})
@@ -40,7 +41,7 @@ def snapshot_of(tx: Tx, table: TableInfo, asked: int | str | datetime | None) ->
         NotFound: the table was made later, or the time is still to come.
     """
     if isinstance(asked, str):
-        return tx.tag(table, asked).snapshot
+        return _tag(tx, table, asked).snapshot
     if not isinstance(asked, datetime):
         return asked
     assert asked.utcoffset() is not None, "it was refused before"
@@ -70,10 +71,27 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
     with context.catalog.writing() as tx:
         table = find(tx)[0]
         at = snapshot_of(tx, table, snapshot)
-        at = tx.versions()[1] if at is None else at
+        at = tx.state.commit if at is None else at
         # In one transaction with the entry: a merge that lets go of a snapshot looks for tags in its own.
-        tx.check_snapshot(table, at)
-        return tx.add_tag(table, name, at)
+        tx.state.check_snapshot(table, at)
+        there = {tag.name: tag for tag in tx.state.table(table.id).tags}
+        if name in there and (before := there[name].snapshot) != at:
+            raise AlreadyExists(
+                f"table {table.name!r} already has a tag {name!r}, of snapshot {before}; drop it first, or "
+                f"choose another name for snapshot {at}",
+                table=table.name,
+                tag=name,
+                snapshot=before,
+            )
+        if name not in there:
+            if len(there) >= MAX_TAGS:
+                raise LimitExceeded(
+                    f"table {table.name!r} has {len(there):,} tags, and more are not kept; drop some",
+                    table=table.name,
+                    most=MAX_TAGS,
+                )
+            tx.append(TagChanged(table.id, name, at))
+        return _tag(tx, table, name)
 
 
 @retry_interrupted
@@ -84,4 +102,16 @@ def drop_tag(context: Context, find: Find, name: str) -> None:
         NotFound: there is none of this name.
     """
     with context.catalog.writing() as tx:
-        tx.drop_tag(find(tx)[0], name)
+        table = find(tx)[0]
+        tx.append(TagChanged(table.id, _tag(tx, table, name).name, None))
+
+
+def _tag(tx: Tx, table: TableInfo, name: str) -> Tag:
+    """Return a tag by its name. Raises `NotFound`, with a suggestion."""
+    tags = {tag.name: tag for tag in tx.state.table(table.id).tags}
+    if name not in tags:
+        hint = suggest(name, tags) or "; Table.tags() lists them"
+        raise NotFound(
+            f"table {table.name!r} has no tag {name!r}{hint}", table=table.name, tag=name, kind="tag"
+        )
+    return tags[name]

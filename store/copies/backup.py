@@ -28,7 +28,7 @@ from elasticscan.base.errors import (
     StoreTooNew,
 )
 from elasticscan.base.redaction import shown
-from elasticscan.catalog import Catalog, Dump, Tx, retry_interrupted
+from elasticscan.catalog import Catalog, Dump, Tx, retry_interrupted, take_incarnation
 from elasticscan.metadata import Seal
 from elasticscan.storage import Disk, keep_from_group, verify_file
 from elasticscan.store.context import Context
@@ -91,10 +91,10 @@ def back_up(context: Context, target: str, disks: Disks) -> BackedUp:
         FragmentMissing: files went again and again before they were copied; try again.
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
-    place = Location.of_files(target)
+    place = Location.of(target)
     disk = disks(place.text)
     with context.catalog.reading() as tx:
-        roots = [(shard.name, context.root_of(shard.id)) for shard in tx.shards()]
+        roots = [(shard.name, context.root_of(shard.id)) for shard in tx.state.shards.values()]
     check_apart([*roots, ("of the backup", place.text)])
     check_outside(place.text)
     place.make()
@@ -130,12 +130,12 @@ def _look(context: Context) -> _Backup:
     """Return what is to be in a backup of now, from one look at the catalog."""
     context.catalog.check_whole()
     dump, tx = context.catalog.dump()
-    fragments = {fragment.id: fragment for fragment in tx.fragments()}
-    names = {shard.id: shard.name for shard in tx.shards()}
-    removed = tuple(shard.id for shard in tx.shards(removed=True) if shard.id not in names)
+    fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
+    names = {shard.id: shard.name for shard in tx.state.shards.values()}
+    removed = tuple(shard.id for shard in tx.state.all_shards if shard.id not in names)
     files = [File(fragment.shard, fragment.path, fragment.seal) for fragment in fragments.values()]
-    files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.runs()]
-    return _Backup(context.info.store_id, tx.versions()[1], names, removed, files, dump)
+    files += [File(fragments[run.fragment].shard, run.path, run.seal) for run in tx.state.runs()]
+    return _Backup(context.info.store_id, tx.state.commit, names, removed, files, dump)
 
 
 def _copy_from(context: Context, disk: Disk, file: File) -> None:
@@ -178,7 +178,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
         AlreadyExists, InvalidOption: the new place is taken, or within a store.
         FragmentDamaged, StoreDamaged: the backup is not as it was written.
     """
-    place = disks(Location.of_files(source).text)
+    place = disks(Location.of(source).text)
     backup = _unpack(place, source)
     location = Location.of(uri)
     unknown = roots.keys() - set(backup.shards.values())
@@ -193,7 +193,7 @@ def restore_backup(source: str, uri: str, roots: Mapping[str, str], clock: Clock
 
     def take_over(tx: Tx) -> None:
         claims.check_held()
-        tx.take_incarnation(incarnation, (0, 0))
+        take_incarnation(tx, incarnation, (0, 0))
 
     named = [(name, stored[shard]) for shard, name in backup.shards.items()]
     copied = dict[int, list[str]]()

@@ -33,7 +33,7 @@ def make_store(location: Location, disks: Disks, clock: Clock, new: NewStore) ->
     claims = Claims()
 
     def claim_all(tx: Tx) -> None:
-        me, shards = tx.identity(), tx.shards()
+        me, shards = tx.identity(), tx.state.shards.values()
         for shard in shards:
             root = location.root(shard.root)
             marker = Marker(me.store_id, me.incarnation, shard.id, shard.name)
@@ -78,7 +78,7 @@ def new_roots(
     """
     location = context.location
     with context.catalog.reading() as tx:
-        kept = {shard.name: shard.root for shard in tx.shards()}
+        kept = {shard.name: shard.root for shard in tx.state.shards.values()}
     shards = [
         (
             name,

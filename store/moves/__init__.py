@@ -18,6 +18,7 @@ operation of one process; *undoing* a move leaves its tablet at the source.
 
 balancing   splits, joins and moves by bytes, planned as pure functions
 owners      operations that own moves and steps of upkeep, and the signs that they live
+under_way   moves as leases, each with an owner, and their phases
 mover       one move: copy, catch up, switch
 elasticity  plans carried out: expand, contract, move, split, join, resume
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 
 from elasticscan.base.concurrency import completed
-from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, NotReady, TryAgain
+from elasticscan.base.errors import (
+    AlreadyExists,
+    ElasticScanError,
+    InvalidTopologyChange,
+    NotReady,
+    TryAgain,
+)
 from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
-from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.catalog import Tx, append_topology, newest_topology, retry_interrupted
+from elasticscan.metadata import ShardDefined, TabletsChanged
 from elasticscan.store.context import Context
 from elasticscan.store.moves.balancing import Balance, plan_even, tablet_bytes
 from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
+from elasticscan.store.moves.under_way import enter_moves, give_up_moves, move_of, moves_in, transition
 from elasticscan.store.roots import Claims
 from elasticscan.topology import (
     Change,
     Event,
     Move,
     Placement,
+    Shard,
     Topology,
     change_tablets,
     halves,
@@ -88,20 +97,20 @@ class Elasticity:
                 # A tablet that another process was moving is planned again, but not for ever.
                 self._carry_out(plans, owner, tolerate=True)
         with self._context.catalog.reading() as tx:
-            if not changes and tx.is_topology_published():
-                return tx.newest_topology()
+            if not changes and tx.state.topology[1]:
+                return newest_topology(tx)
         return self._publish(reason)
 
     @retry_interrupted
     def contract(self, name: str) -> Topology:
         """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
         with self._context.catalog.writing() as tx:
-            shard = tx.shard_named(name)
-            if not any(s.id != shard.id and not s.draining for s in tx.shards()):
+            shard = tx.state.shard_named(name)
+            if not any(s.id != shard.id and not s.draining for s in tx.state.shards.values()):
                 raise InvalidTopologyChange(
                     f"{name!r} is the last shard that takes tablets; expand the store first", shard=name
                 )
-            tx.set_draining(shard.id, True)
+            _set_draining(tx, shard.id, True)
         self._drain(shard.id)
         return self._publish(f"contracted by {name}")
 
@@ -110,8 +119,8 @@ class Elasticity:
         """Move one tablet."""
         with owning() as owner:
             with self._context.catalog.writing() as tx:
-                tablet = tx.tablet(tablet_id)
-                target = tx.shard_named(target_name)
+                tablet = tx.state.tablet(tablet_id)
+                target = tx.state.shard_named(target_name)
                 if target.draining:
                     raise InvalidTopologyChange(
                         f"shard {target_name!r} is being emptied and takes no tablets; choose another",
@@ -123,7 +132,7 @@ class Elasticity:
                     )
                 self._forget_dead(tx, tablet_id)
                 move = Move(tablet_id, tablet.shard, target.id)
-                tx.plan_move(move, owner)
+                enter_moves(tx, [move], owner)
             with beating(self._context.catalog, owner):
                 Mover(self._context, owner, self._bytes_per_second).carry_out(move)
         return self._publish(f"tablet {tablet_id} moved to {target_name}")
@@ -133,11 +142,10 @@ class Elasticity:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
-            before = tx.placement()
-            left, right = tx.new_tablet_ids(2)
+            before = tx.state.placement
+            left, right = _new_tablet_ids(tx, 2)
             after = split_tablet(before, tablet_id, at, (left, right))
-            placed = self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
-        return self._noted(placed)
+            return self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
 
     @retry_interrupted
     def join(self, left: int, right: int) -> Topology:
@@ -145,11 +153,10 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
-            before = tx.placement()
-            (joined,) = tx.new_tablet_ids(1)
+            before = tx.state.placement
+            (joined,) = _new_tablet_ids(tx, 1)
             after = join_tablets(before, left, right, joined)
-            placed = self._replace(tx, before, after, f"tablets {left} and {right} joined into {joined}")
-        return self._noted(placed)
+            return self._replace(tx, before, after, f"tablets {left} and {right} joined into {joined}")
 
     @retry_interrupted
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -158,12 +165,12 @@ class Elasticity:
         Changes that became impossible meanwhile are skipped. Returns how many were cut, and joined.
         """
         with self._context.catalog.writing() as tx:
-            for move in tx.moves():
+            for move in moves_in(tx):
                 self._forget_dead(tx, move.tablet)
-            moving = {move.tablet for move in tx.moves()}
-            before = tx.placement()
+            moving = {move.tablet for move in moves_in(tx)}
+            before = tx.state.placement
             there = {tablet.id: tablet for tablet in before.tablets if tablet.id not in moving}
-            ids, changes = count(tx.new_tablet_ids(2 * len(splits) + len(joins))[0]), list[Change]()
+            ids, changes = count(_new_tablet_ids(tx, 1)[0]), list[Change]()
             for tablet in splits:
                 with suppress(InvalidTopologyChange, KeyError):
                     changes.append(halves(there[tablet], None, (next(ids), next(ids))))
@@ -174,8 +181,7 @@ class Elasticity:
             if not changes:
                 return 0, 0
             reason = f"{cut} tablets split, {len(changes) - cut} pairs of neighbours joined"
-            placed = self._replace(tx, before, change_tablets(before, changes), reason)
-        self._noted(placed)
+            self._replace(tx, before, change_tablets(before, changes), reason)
         return cut, len(changes) - cut
 
     @retry_interrupted
@@ -190,8 +196,8 @@ class Elasticity:
         with owning() as owner:
             with self._context.catalog.writing() as tx:
                 plans = self._adopt_dead(tx, owner)
-                draining = [shard.id for shard in tx.shards() if shard.draining]
-                holding = tx.placement().shards
+                draining = [shard.id for shard in tx.state.shards.values() if shard.draining]
+                holding = tx.state.placement.shards
             with _keeping(errors):
                 self._carry_out(plans, owner)
         moved = len(plans)
@@ -202,7 +208,7 @@ class Elasticity:
                 moved += self._drain(shard)
                 emptied += 1
         with self._context.catalog.reading() as tx:
-            published = tx.is_topology_published()
+            published = tx.state.topology[1]
         if emptied or not published:
             self._publish("interrupted moves resumed")
         if errors:
@@ -211,12 +217,12 @@ class Elasticity:
 
     def _add_or_take_back(self, tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
         """Return how many shards were not there already."""
-        there = {shard.name: shard for shard in tx.shards()}
+        there = {shard.name: shard for shard in tx.state.shards.values()}
         known = {(shard.name, shard.root): shard for shard in there.values()}
         back = {known[shard].id for shard in new if shard in known and known[shard].draining}
         for draining in back:
-            tx.set_draining(draining, False)
-        added = tx.add_shards(shard for shard in dict.fromkeys(new) if shard not in known)
+            _set_draining(tx, draining, False)
+        added = _add_shards(tx, [shard for shard in dict.fromkeys(new) if shard not in known])
         taken = [shard.id for shard in there.values()]
         for shard in added:
             self._context.claim(claims, shard, taken)
@@ -251,7 +257,7 @@ class Elasticity:
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
         """Return moves that empty a shard; [] while others move its tablets, None when it was removed."""
         with self._context.catalog.writing() as tx:
-            info = next((s for s in tx.shards() if s.id == shard), None)
+            info = next((s for s in tx.state.shards.values() if s.id == shard), None)
             if info is None:
                 return None  # another process removed it
             if not info.draining:
@@ -260,21 +266,22 @@ class Elasticity:
                     "stays, and nothing is lost",
                     shard=info.name,
                 )
-            coming = [m for m in tx.moves() if shard in (m.source, m.target)]
-            if not tx.placement().at(shard) and not coming:
-                tx.remove_shard(shard)
+            coming = [m for m in moves_in(tx) if shard in (m.source, m.target)]
+            if not tx.state.placement.at(shard) and not coming:
+                tx.append(ShardDefined(info, removed=True))
                 return None
             return self._plan(tx, owner, only_from=shard)
 
     def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[Move]:
         """Plan on the placement as it will be after the moves under way; enter our part."""
         adopted = self._adopt_dead(tx, owner)
-        moving = {move.tablet: move.target for move in tx.moves()}
-        after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in tx.placement().tablets))
-        active = [shard.id for shard in tx.shards() if not shard.draining]
-        even = plan_even(after, tablet_bytes(after, tx.fragments()), active, Balance())
+        moving = {move.tablet: move.target for move in moves_in(tx)}
+        now = tx.state.placement.tablets
+        after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in now))
+        active = [shard.id for shard in tx.state.shards.values() if not shard.draining]
+        even = plan_even(after, tablet_bytes(after, tx.state.fragments()), active, Balance())
         plans = [p for p in even if p.tablet not in moving and only_from in (None, p.source)]
-        tx.plan_moves(plans, owner)
+        enter_moves(tx, plans, owner)
         return adopted + plans
 
     def _carry_out(self, plans: Sequence[Move], owner: str, tolerate: bool = False) -> None:
@@ -300,56 +307,81 @@ class Elasticity:
                     self._on_progress(done, len(plans))
         finally:
             # Those that did not begin end, too. If the catalog stays away, they are left to the next process.
-            when_possible(self._context, lambda tx: tx.give_up_moves(owner, plans))
+            when_possible(self._context, lambda tx: give_up_moves(tx, owner, plans))
         if errors:
             raise errors[0]
 
     @retry_interrupted
     def _publish(self, reason: str) -> Topology:
         with self._context.catalog.writing() as tx:
-            last, placement = self._context.newest_topology(tx), tx.placement()
-            topology = tx.append_topology(reason, True, placement, last)
+            topology = append_topology(tx, reason)
         self._context.upkeep.after_moves()
-        return self._noted(topology)
+        return topology
 
     def _replace(self, tx: Tx, before: Placement, after: Placement, reason: str) -> Topology:
         """Replace the placement, and return its topology."""
-        last = self._context.newest_topology(tx)
-        tx.replace_placement(before, after)
-        return tx.append_topology(reason, True, after, last)
-
-    def _noted(self, topology: Topology) -> Topology:
-        """Return the committed topology and cache it."""
-        self._context.note_topology(topology)
-        return topology
+        gone, came = after.difference(before)
+        epochs = {tablet.id: tablet.epoch for tablet in gone}
+        assert all(t.epoch > epochs.get(t.id, -1) for t in came), "an epoch must grow with every change"
+        tx.append(TabletsChanged(gone, came))
+        return append_topology(tx, reason)
 
     def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:
         """Make the moves of processes that died ours, where they still make sense."""
-        active = {shard.id for shard in tx.shards() if not shard.draining}
+        active = {shard.id for shard in tx.state.shards.values() if not shard.draining}
         adopted = []
-        for move in tx.moves():
+        for move in moves_in(tx):
             if owner_is_gone(move, tx.times.expiry):
-                tx.transition(move, move.owner, Event.OWNER_DIED)  # the source goes on serving
-                if tx.tablet(move.tablet).shard == move.source and move.target in active:
+                transition(tx, move, move.owner, Event.OWNER_DIED)  # the source goes on serving
+                if tx.state.tablet(move.tablet).shard == move.source and move.target in active:
                     adopted.append(Move(move.tablet, move.source, move.target))
-                    tx.plan_move(adopted[-1], owner)
+                    enter_moves(tx, [adopted[-1]], owner)
         return adopted
 
     def _forget_dead(self, tx: Tx, tablet_id: int) -> None:
         """End the move of a tablet whose mover died, because something else is to happen to it."""
-        move = tx.move(tablet_id)
+        move = move_of(tx, tablet_id)
         if move is not None and owner_is_gone(move, tx.times.expiry):
-            tx.transition(move, move.owner, Event.OWNER_DIED)
+            transition(tx, move, move.owner, Event.OWNER_DIED)
 
     def _check_not_moving(self, tx: Tx, tablet_id: int) -> None:
         """Raise unless a tablet is there, and stays where it is."""
         self._forget_dead(tx, tablet_id)
-        if tx.move(tx.tablet(tablet_id).id) is not None:
+        if move_of(tx, tx.state.tablet(tablet_id).id) is not None:
             raise NotReady(
                 f"tablet {tablet_id} is being moved; try again when it has arrived",
                 tablet=tablet_id,
                 kind="tablet",
             )
+
+
+def _add_shards(tx: Tx, new: Iterable[tuple[str, str]]) -> tuple[Shard, ...]:
+    """Enter shards, each a name and a root.
+
+    Raises:
+        AlreadyExists: there is a shard of a name.
+    """
+    first = tx.state.newest_ids["shard"] + 1
+    for number, (name, root) in enumerate(new, first):
+        if any(shard.name == name for shard in tx.state.shards.values()):
+            raise AlreadyExists(
+                f"the store already has a shard {name!r}, with another root; choose another name",
+                shard=name,
+            )
+        tx.append(ShardDefined(Shard(number, name, root)))
+    return tuple(shard for shard in tx.state.shards.values() if shard.id >= first)
+
+
+def _set_draining(tx: Tx, shard: int, draining: bool) -> None:
+    before = tx.state.shards[shard]
+    if before.draining != draining:
+        tx.append(ShardDefined(replace(before, draining=draining)))
+
+
+def _new_tablet_ids(tx: Tx, count: int) -> range:
+    """Return ids that no tablet has had; they are taken once a placement with them is appended."""
+    first = tx.state.newest_ids["tablet"] + 1
+    return range(first, first + count)
 
 
 @contextmanager

@@ -19,10 +19,12 @@ from elasticscan.base.errors import (
     OperatorNeeded,
     TryAgain,
 )
-from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import Bounds, Fragment, StagedFragment
+from elasticscan.catalog import Tx, append_topology, retry_interrupted
+from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched, StagedFragment
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
+from elasticscan.store.moves.under_way import move_of, transition
+from elasticscan.store.writing.entering import added
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Event, Move, SlotSet, Tablet
 
@@ -111,7 +113,7 @@ class Mover:
     def _look_up(self, move: Move) -> Tablet:
         try:
             with self._context.catalog.reading() as tx:
-                return tx.tablet(move.tablet)
+                return tx.state.tablet(move.tablet)
         except BaseException:
             self._end(move, lambda _: False)  # nothing was begun
             raise
@@ -132,7 +134,7 @@ class Mover:
     @retry_interrupted
     def _advance(self, progress: _Progress, event: Event) -> None:
         with self._context.catalog.writing() as tx:
-            after = tx.transition(progress.move, self.owner, event)
+            after = transition(tx, progress.move, self.owner, event)
             if after is None:
                 raise InvalidTopologyChange(
                     f"the move of tablet {progress.move.tablet} was taken over by another process",
@@ -154,7 +156,7 @@ class Mover:
     @retry_interrupted
     def _due(self, progress: _Progress) -> tuple[list[_TabletRows], int]:
         with self._context.catalog.reading() as tx:
-            upto = tx.versions()[1]
+            upto = tx.state.commit
             return _sources(self._context, tx, progress, upto), upto
 
     def _destination(self, progress: _Progress) -> Destination:
@@ -171,7 +173,7 @@ class Mover:
             first = len(progress.copies)
             # From here on they are removed if their runs cannot be built.
             progress.copies += [(source.table.id, copied) for copied in copies]
-            indexes = self._context.indexes(source.table.id)
+            indexes = self._context.state().indexes(source.table.id)
             for number, copied in enumerate(copies, first):
                 (staged,) = with_runs(self._context, source.table, indexes, [copied.staged])
                 progress.copies[number] = (source.table.id, replace(copied, staged=staged))
@@ -183,9 +185,9 @@ class Mover:
     def _rest_rows(self, progress: _Progress) -> int:
         """Count how many rows were committed near the tablet since the last round, at most."""
         with self._context.catalog.reading() as tx:
-            if tx.versions()[1] <= progress.copied_to:
+            if tx.state.commit <= progress.copied_to:
                 return 0
-            fragments = tx.fragments(shard=progress.move.source)
+            fragments = tx.state.fragments(shard=progress.move.source)
         slots = progress.tablet.slots
         return sum(f.rows for f in fragments if f.max_commit > progress.copied_to and f.slots & slots)
 
@@ -201,17 +203,19 @@ class Mover:
         to = self._destination(progress)  # before the transaction: it may have to ask the catalog
         with self._context.catalog.writing() as tx:
             self._check_still_right(tx, progress)
-            upto = tx.versions()[1]
+            upto = tx.state.commit
             if upto > progress.copied_to:
                 self._copy(progress, _sources(self._context, tx, progress, upto), upto, to)
             self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
             self._checkpoint("switching")
-            last = self._context.newest_topology(tx)
-            tx.switch_tablet(progress.tablet, move.target, self._indexed(tx, progress))
-            placement = tx.placement()
+            files = {
+                table: FileChanges(added(tx.state, copies))
+                for table, copies in self._indexed(tx, progress).items()
+            }
+            tx.append(MoveSwitched(progress.tablet, move.target, tx.state.number, files))
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
-            tx.append_topology(reason, False, placement, last)
-            after = tx.transition(move, self.owner, Event.SWITCHED)
+            append_topology(tx, reason, published=False)
+            after = transition(tx, move, self.owner, Event.SWITCHED)
             assert after is not None
         progress.move = after
         self._context.note_newest((move.source,))
@@ -220,20 +224,20 @@ class Mover:
     def _indexed(self, tx: Tx, progress: _Progress) -> dict[int, list[tuple[StagedFragment, int, int]]]:
         """Return the copies of tables that are still there, with runs of indexes that were made since."""
         files: dict[int, list[tuple[StagedFragment, int, int]]] = {}
-        tables = {table.id: table for table in tx.tables({of for of, _ in progress.copies})}
+        tables = {table.id: table for table in tx.state.infos({of for of, _ in progress.copies})}
         for of, copied in progress.copies:
             if of in tables:
-                (staged,) = with_runs(self._context, tables[of], tx.indexes(of), [copied.staged])
+                (staged,) = with_runs(self._context, tables[of], tx.state.indexes(of), [copied.staged])
                 files.setdefault(of, []).append((staged, copied.min_commit, copied.max_commit))
         return files
 
     def _check_still_right(self, tx: Tx, progress: _Progress) -> None:
-        row = tx.move(progress.move.tablet)
-        active = {shard.id for shard in tx.shards() if not shard.draining}
+        row = move_of(tx, progress.move.tablet)
+        active = {shard.id for shard in tx.state.shards.values() if not shard.draining}
         if (
             row is None
             or row.owner != self.owner
-            or tx.tablet(progress.move.tablet) != progress.tablet
+            or tx.state.tablet(progress.move.tablet) != progress.tablet
             or progress.move.target not in active
         ):
             raise InvalidTopologyChange(
@@ -258,7 +262,7 @@ class Mover:
         """End a move that failed. Returns whether it went through all the same; None when unknown."""
 
         def end(tx: Tx) -> bool:
-            return tx.transition(move, self.owner, Event.FAILED) is None and has_switched(tx)
+            return transition(tx, move, self.owner, Event.FAILED) is None and has_switched(tx)
 
         return when_possible(self._context, end)
 
@@ -280,10 +284,10 @@ def when_possible(context: Context, work: Callable[[Tx], T]) -> T | None:
 def _has_switched(tx: Tx, progress: _Progress) -> bool:
     """Return whether the answer to a switch was lost, but not the switch: nothing else grows an epoch so."""
     try:
-        now = tx.tablet(progress.move.tablet)
+        now = tx.state.tablet(progress.move.tablet)
     except NotFound:  # it was split or joined since, after a switch or after an adoption
         files = {(progress.move.target, copied.staged.path) for _, copied in progress.copies}
-        return bool(files & tx.known_paths())
+        return bool(files & tx.state.known_paths())
     return (now.shard, now.epoch) == (progress.move.target, progress.tablet.epoch + 1)
 
 
@@ -291,19 +295,18 @@ def _sources(context: Context, tx: Tx, progress: _Progress, upto: int) -> list[_
     """Return the source's rows of the tablet, table by table, of commits not copied yet, up to the newest."""
     slots: SlotSet = progress.tablet.slots
     sources, here = list[_TabletRows](), dict[int, list[Fragment]]()
-    for fragment in tx.fragments(shard=progress.move.source):
+    for fragment in tx.state.fragments(shard=progress.move.source):
         here.setdefault(fragment.table, []).append(fragment)
     here = {table: found for table, found in here.items() if any(f.slots & slots for f in found)}
-    floors = tx.floors() if here else {}
-    for table in tx.tables(here):
+    for table in tx.state.infos(here):
         bounds = Bounds(progress.copied_to + 1, upto, since=table.oldest_snapshot)
         fragments = [f for f in here[table.id] if bounds.touch(f) and f.slots & slots]
         if fragments:
-            floor = floors.get(table.id, (0, 0))[0]
+            floor = max(tx.state.overwrites(table.id), default=0)
             whole = table.with_dropped(table.oldest_snapshot)
             source = PageSource(
                 whole, View(fragments), context.readers.opener(whole), floor, expect=context.readers.expect
             )
-            in_files = all(commit.slots.isdisjoint(slots) for commit in tx.memory(table.id))
+            in_files = all(commit.slots.isdisjoint(slots) for commit in tx.state.memory(table.id))
             sources.append(_TabletRows(source, table.oldest_snapshot, in_files))
     return sources

@@ -22,14 +22,39 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
-from elasticscan.catalog import Catalog, OwnedMove, OwnedStep
+from elasticscan.catalog import Catalog, Lease, Tx
+from elasticscan.topology import Move
 
 _RUNNING: set[str] = set()
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedMove(Move):
+    """A move under way, as every process sees it; the times are in seconds since 1970."""
+
+    owner: str = ""
+    started_at: float = 0.0
+    heartbeat_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedStep:
+    """A step of upkeep under way, as every process sees it.
+
+    Attributes:
+        target: what it works at: `merge/<table>/<shard>`, `balance` or `garbage`.
+    """
+
+    target: str
+    owner: str
+    started_at: float
+    heartbeat_at: float
 
 
 def new_owner() -> str:
@@ -60,18 +85,25 @@ def beating(catalog: Catalog, owner: str) -> Iterator[None]:
     """Let other machines know that an owner is at work."""
     ended = threading.Event()
 
-    def beat() -> None:
+    def go_on() -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(ElasticScanError), catalog.writing() as tx:  # the next one may come through
-                tx.heartbeat(owner)
-                tx.beat_steps(owner)
+                beat(tx, owner)
 
     with suppress(RuntimeError):  # no more threads: on its own machine it is known to live anyway
-        threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+        threading.Thread(target=go_on, name="heartbeat", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
+
+
+def beat(tx: Tx, owner: str) -> None:
+    """Show that an owner of moves or steps is alive."""
+    owned: list[Lease[OwnedMove] | Lease[OwnedStep]] = [*tx.leases(OwnedMove), *tx.leases(OwnedStep)]
+    for lease in owned:
+        if lease.value.owner == owner:
+            tx.put_lease(lease.name, replace(lease.value, heartbeat_at=tx.times.stamp))
 
 
 def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:

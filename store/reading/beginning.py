@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from elasticscan.base.errors import InvalidOption, NotFound, NotReady
-from elasticscan.catalog import Interrupted, Tx, retry_interrupted
+from elasticscan.catalog import Interrupted, Tx, newest_topology, retry_interrupted
 from elasticscan.filters import Predicate
 from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, NamedColumns, Segment, Segments
@@ -44,9 +44,9 @@ def begin_scan(
     lease = secrets.token_hex(8)
 
     def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
-        base, layout = context.newest_topology(tx), None
+        base, layout = newest_topology(tx), None
         if is_divided:
-            places = slot_places(tx, tx.placement(), base)
+            places = slot_places(tx.state, base)
             layout = ScanLayout(places, context.fragments_in(tx, table))
         return base, layout, find(tx)[0].definition
 
@@ -137,7 +137,7 @@ def begin_changes(
     if commits[1] is None:
         context.check_newest()
     with context.catalog.reading() as tx:
-        (table, _), newest = find(tx), tx.versions()[1]
+        (table, _), newest = find(tx), tx.state.commit
         after, upto = snapshot_of(tx, table, commits[0]), snapshot_of(tx, table, commits[1])
         if after is None:
             after = oldest_kept(table)
@@ -158,7 +158,7 @@ def begin_changes(
                     kind="snapshot",
                 )
         check_kept(table, after)
-        base = context.newest_topology(tx)
+        base = newest_topology(tx)
     upto = newest if upto is None else upto
     segments = (Segment(after, upto, 0, context.info.slots),) if after < upto else ()
     column_names, lease = columns_of(table, columns), secrets.token_hex(8)

@@ -62,8 +62,8 @@ def commit_facts(tx: Tx, table: TableInfo, key: ContinuationKey) -> CommitFacts:
         return CommitFacts((), {})
     after, upto = key.segments[0].after, key.segments[-1].upto
     check_kept(table, after)
-    made = tx.commits_after(table.id, after, upto - after) if key.feed else ()
-    return CommitFacts(tx.overwrites(table.id), {commit.number: commit.created_at for commit in made})
+    made = tx.commits(table.id, after, most=upto - after) if key.feed else ()
+    return CommitFacts(tx.state.overwrites(table.id), {commit.number: commit.created_at for commit in made})
 
 
 def change_pages(

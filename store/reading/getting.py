@@ -27,7 +27,7 @@ from elasticscan.protocol import RowRequest
 from elasticscan.reader import read_by_key
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, lease_snapshot
-from elasticscan.store.context.lookups import CurrentTable
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.beginning import columns_of
 from elasticscan.store.rows.keys import arrow_keys, conform_keys
@@ -40,7 +40,7 @@ Numbers = NDArray[np.int64]
 @retry_interrupted
 def get_rows(
     context: Context,
-    look: CurrentTable,
+    look: KnownTable,
     keys: Any,
     columns: list[str] | None,
     snapshot: int | str | datetime | None,
@@ -50,7 +50,7 @@ def get_rows(
 
     `look` is one of just now.
     """
-    table = look.state.table
+    table = look.table
     names = columns_of(table, columns)
     asked = pa.concat_batches(_bounded(conform_keys(arrow_keys(keys, table), table)))
     slots = slots_of(asked.select(table.shard_key).columns, context.info.slots)
@@ -88,24 +88,24 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _read(
-    context: Context, look: CurrentTable, request: RowRequest, snapshot: int | None
+    context: Context, look: KnownTable, request: RowRequest, snapshot: int | None
 ) -> tuple[Numbers, list[pa.RecordBatch]]:
     """For each key the number of its row, -1 for none, in the rows that are there."""
     if snapshot is not None:
         context.table_state(request.table, snapshot, None, look.layout)  # it can be read
         return _read_at(context, look, request, snapshot)
     try:
-        return _read_at(context, look, request, look.newest)
+        return _read_at(context, look, request, look.last_commit)
     except SnapshotExpired:  # while it was read
         lease = secrets.token_hex(8)
-        at, _ = lease_snapshot(context, lease, look.state.table, None, lambda _: None)
+        at, _ = lease_snapshot(context, lease, look.table, None, lambda _: None)
         try:
             newer = context.look(request.table)
-            if newer.state.table.definition != request.definition:  # it is not older than the snapshot
+            if newer.table.definition != request.definition:  # it is not older than the snapshot
                 raise TableChanged(
-                    f"the columns of table {newer.state.table.name!r} were changed while rows of it were "
+                    f"the columns of table {newer.table.name!r} were changed while rows of it were "
                     "read; get them again",
-                    table=newer.state.table.name,
+                    table=newer.table.name,
                 )
             return _read_at(context, newer, request, at)
         finally:
@@ -113,7 +113,7 @@ def _read(
 
 
 def _read_at(
-    context: Context, look: CurrentTable, request: RowRequest, snapshot: int
+    context: Context, look: KnownTable, request: RowRequest, snapshot: int
 ) -> tuple[Numbers, list[pa.RecordBatch]]:
     cluster, count, rows = context.cluster, len(request.slots), 0
     request = replace(request, snapshot=snapshot, layout=look.layout)

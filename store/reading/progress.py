@@ -1,7 +1,7 @@
 """The progress of scans, for those who watch a store.
 
 A scan that lasts says every few seconds, between two pages, how far it is: one small transaction of the
-catalog (`catalog/reports.py`), which takes a fiftieth of the scan's time at most, waits for no other
+catalog, a lease that keeps nothing, which takes a fiftieth of the scan's time at most, waits for no other
 transaction, and never fails the scan: where another one writes just then, nothing is said. A shorter one
 says nothing, nor does one of a store that is open for reading alone. What was said is forgotten when the scan
 ends, or half a minute after its last page.
@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_SLOTS
-from elasticscan.catalog import Report, Tx, is_writing
+from elasticscan.catalog import Lease, Tx, is_writing
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
@@ -29,6 +30,15 @@ from elasticscan.topology import SlotSet, Topology
 REPORT_SECONDS, KEPT_SECONDS = 2.0, 30.0
 SHARE_OF_TIME = 0.02  # most that reports take of a scan's time
 MOST_RANGES = 64  # of a set of slots; of more, the blocks that it touches are told
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The word of a scan about itself: the table and the snapshot that it reads, and a text."""
+
+    table: int
+    snapshot: int
+    said: str
 
 
 class Reporting:
@@ -40,7 +50,7 @@ class Reporting:
         self._next = self._began + REPORT_SECONDS
         self._rows_said = 0
         self._id = ""
-        self._ended = False
+        self._ended = self._said = False
         self._shared = key.lease
 
     def note(self, standing: ContinuationKey, rows: int) -> None:
@@ -73,7 +83,10 @@ class Reporting:
             "sets": [str(_drawn(slots)) for slots in (standing.slots, pending, moved)],
         }
         with self._context.catalog.leasing(at_once=True) as tx:
-            tx.report(self._id, standing.table, standing.snapshot, json.dumps(said), KEPT_SECONDS)
+            tx.put_lease(self._id, Report(standing.table, standing.snapshot, json.dumps(said)), KEPT_SECONDS)
+            if not self._said:  # the first one removes those of scans that died
+                tx.end_expired_leases()
+        self._said = True
         self._rows_said, self._said_at = rows, now
 
     def end(self) -> None:
@@ -82,7 +95,7 @@ class Reporting:
         said, self._id = self._id, ""
         if said and not is_writing():  # else its time ends it
             with suppress(ElasticScanError), self._context.catalog.leasing(at_once=True) as tx:
-                tx.end_report(said)
+                tx.remove_lease(Report, said)
 
 
 def _drawn(slots: SlotSet) -> SlotSet:
@@ -105,20 +118,21 @@ def scans_in(tx: Tx) -> list[dict[str, Any]]:
         `slots_done`, `slots_moved` (that are not done, and lie elsewhere than when the scan began), and
         ranges of slots, for a picture: `done`, `pending` and `moved`.
     """
-    reports = tx.reports()
-    made = tx.commit_times(report.snapshot for report in reports)
-    parts = defaultdict[str, list[tuple[Report, dict[str, Any]]]](list)
-    for report in reports:
-        said = json.loads(report.said)
+    names = {table.id: table.name for table in tx.state.infos()}
+    reports = [each for each in tx.leases(Report) if tx.lasts(each) and each.value.table in names]
+    parts = defaultdict[str, list[tuple[Lease[Report], dict[str, Any]]]](list)
+    for report in sorted(reports, key=lambda report: report.until):
+        said = json.loads(report.value.said)
         parts[said["scan"]].append((report, said))
-    scans = [_scan(scan, of, made) for scan, of in parts.items()]
+    scans = [_scan(scan, of, tx, names) for scan, of in parts.items()]
     return sorted(scans, key=lambda scan: (scan["began_at"], scan["id"]))
 
 
 def _scan(
-    scan: str, parts: Sequence[tuple[Report, dict[str, Any]]], made: dict[int, float]
+    scan: str, parts: Sequence[tuple[Lease[Report], dict[str, Any]]], tx: Tx, names: Mapping[int, str]
 ) -> dict[str, Any]:
-    first, said = parts[0][0], [said for _, said in parts]
+    first, said = parts[0][0].value, [said for _, said in parts]
+    said_at = [report.until / 1e6 - KEPT_SECONDS for report, _ in parts]
     sets = zip(*(map(SlotSet.parse, part["sets"]) for part in said), strict=True)
     slots, pending, moved = map(SlotSet.union, sets)
     drawn = {"done": slots - pending - moved, "pending": pending - moved, "moved": moved}
@@ -130,12 +144,12 @@ def _scan(
     return {
         "id": scan,
         "kind": said[0]["kind"],
-        "table": first.table,
+        "table": names[first.table],
         "snapshot": first.snapshot,
-        "snapshot_at": made.get(first.snapshot),
+        "snapshot_at": tx.made_at(first.snapshot),
         "base_topology": said[0]["base_topology"],
-        "began_at": min(report.said_at - part["seconds"] for report, part in parts),
-        "said_at": max(report.said_at for report, _ in parts),
+        "began_at": min(at - part["seconds"] for at, part in zip(said_at, said, strict=True)),
+        "said_at": max(said_at),
         "parts": len(parts),
         **{name: sum(part[name] for part in said) for name in counted},
         **counts,

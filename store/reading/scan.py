@@ -15,6 +15,7 @@ from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanStats
 from elasticscan.store.context import Context
+from elasticscan.store.context.leases import lease_end
 from elasticscan.store.context.lookups import ScanLayout
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
 from elasticscan.store.reading.first_rows import KeptOrder
@@ -183,4 +184,4 @@ class Scan(PagedScan):
     @retry_interrupted
     def _is_leased(self) -> bool:
         with self._context.catalog.reading() as tx:
-            return tx.lease_end(self._state.lease) > tx.now
+            return lease_end(tx, self._state.lease) > tx.now

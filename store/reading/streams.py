@@ -22,10 +22,10 @@ from typing import Any
 
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.catalog import Commit, Tx, retry_interrupted
+from elasticscan.catalog import Commit, Tx, newest_topology, retry_interrupted
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.store.context import Context
-from elasticscan.store.context.leases import keep_lease, stream_of
+from elasticscan.store.context.leases import keep_lease, leases_in, stream_of
 from elasticscan.store.context.lookups import SlotPlaces, slot_places
 from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.beginning import first_key
@@ -105,11 +105,11 @@ def look(
         listed = context.fragments_in(tx, table) if fragments else ()
         return StreamState(
             table=table,
-            newest=tx.versions()[1],
+            newest=tx.state.commit,
             now=tx.now,
             commits=() if after is None else _commits(tx, table, after, partial(is_enough, listed)),
             fragments=listed,
-            places=slot_places(tx, tx.placement(), context.newest_topology(tx)),
+            places=slot_places(tx.state, newest_topology(tx)),
         )
 
 
@@ -120,9 +120,9 @@ def look_behind(context: Context, table_id: int, name: str, after: int, fragment
         table = _table(tx, table_id, name)
         after = max(after, table.created_commit)
         commits, rows, oldest = tx.behind(table.id, after)
-        first = tx.commits_after(table.id, after, 1)
+        first = tx.commits(table.id, after, most=1)
         return Lag(
-            newest=tx.last_commit_of(table.id),
+            newest=tx.state.table(table.id).newest,
             commits=commits,
             rows=rows,
             oldest=oldest,
@@ -132,7 +132,7 @@ def look_behind(context: Context, table_id: int, name: str, after: int, fragment
 
 
 def _table(tx: Tx, table_id: int, name: str) -> TableInfo:
-    table = tx.table_by_id(table_id)
+    table = tx.state.info(table_id)
     if table is None:
         raise TableChanged(
             f"table {name!r} was dropped, or dropped and made again, since this stream began; start a new "
@@ -149,7 +149,7 @@ def _commits(
     commits: list[Commit] = []
     most = _FEWEST_COMMITS
     while True:
-        some = tx.commits_after(table.id, after, most)
+        some = tx.commits(table.id, after, most=most)
         commits += some
         if len(some) < most or is_enough(commits):
             return tuple(commits)
@@ -205,9 +205,9 @@ def streams_in(tx: Tx) -> list[dict[str, Any]]:
         these commits; 0.0 without any) and `expires_at` (when the lease ends if it is not renewed,
         in seconds since 1970).
     """
-    tables = {table.name: table for table in tx.tables()}
+    tables = {table.name: table for table in tx.state.infos()}
     streams = []
-    for lease in tx.leases():
+    for lease in leases_in(tx):
         table = tables.get(lease["table"])
         # Before the table of this name was made: the lease is of one that was dropped.
         if table is None or lease["snapshot"] < table.created_commit:

@@ -110,15 +110,15 @@ def _read(catalog: Catalog, location: Location) -> KnownStore:
     memories = Memories()
     with catalog.reading() as tx:
         tables = []
-        for info in tx.tables():
-            live = [f for f in tx.fragments(info.id) if f.superseded_at is None and f.slots]
+        for info in tx.state.infos():
+            live = [f for f in tx.state.fragments(info.id) if f.superseded_at is None and f.slots]
             fragments = (*live, *memories.of(tx, info).fragments)
-            floor = max(tx.overwrites(info.id), default=0)  # one by no rows left no file
-            tables.append(TablePlan(info.name, fragments, floor, tx.indexes(info.id), info))
+            floor = max(tx.state.overwrites(info.id), default=0)  # one by no rows left no file
+            tables.append(TablePlan(info.name, fragments, floor, tx.state.indexes(info.id), info))
         return KnownStore(
             tx.info(),
             tx.identity().last_commit,
-            {shard.name: location.root(shard.root) for shard in tx.shards()},
+            {shard.name: location.root(shard.root) for shard in tx.state.shards.values()},
             tuple(tables),
-            frozenset(path for _, path in tx.known_paths()),
+            frozenset(path for _, path in tx.state.known_paths()),
         )

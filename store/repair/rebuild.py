@@ -55,6 +55,7 @@ from elasticscan.store.roots.location import place_of, remove_directories
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
 from elasticscan.store.writing import writer
+from elasticscan.store.writing.definitions import enter_table
 from elasticscan.store.writing.indexing import create_index, define_index
 from elasticscan.topology import SlotSet
 
@@ -217,8 +218,7 @@ def _make_table(
         report.lost.append(f"table {plan.name!r}: no file of it can be read, so its columns are not known")
         return
     first = replace(info, definition=1, columns=(), created_commit=0, oldest_snapshot=0)  # as of a new table
-    with context.catalog.writing() as tx:
-        table = tx.create_table(plan.name, first)
+    table = enter_table(context, replace(first, name=plan.name))
     rows = TableRows(plan, info, slots, disks, report)
     reader = pa.RecordBatchReader.from_batches(info.schema, iter(rows))
     report.tables[plan.name] = writer.write(context, table, reader).rows

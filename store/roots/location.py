@@ -245,18 +245,7 @@ class Location:
 
     @classmethod
     def of(cls, uri: str | Path) -> Location:
-        """Return the place of a store; raises `InvalidOption` where none can be."""
-        location = cls.of_files(uri)
-        if location.uri == ":memory:":
-            raise InvalidOption(
-                "a store is a directory, also a temporary one: create(tempfile.mkdtemp(), shards=['s1'])",
-                option="uri",
-            )
-        return location
-
-    @classmethod
-    def of_files(cls, uri: str | Path) -> Location:
-        """Return the place of files, a backup's for example: a directory, or a prefix of a bucket."""
+        """Return the place that a user's text names; raises `InvalidOption` where that is none."""
         text = resolve(str(uri))
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")

@@ -36,7 +36,7 @@ from elasticscan.base.errors import (
 from elasticscan.storage import Disk, is_fragment_path
 from elasticscan.store.roots.location import MARKER, place_of
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 16_384
 EMPTY: Mapping[int, Sequence[str]] = {}
 _LOCK_SECONDS, _PAUSE_SECONDS = 10.0, 0.002

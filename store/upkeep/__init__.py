@@ -23,6 +23,7 @@ planning       merges, as a pure function; tablets: `elasticscan.store.moves.bal
 compaction     fragments merged: some of a shard's, or all of them
 flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
+steps          steps as leases, each with an owner; horizons: the oldest snapshots that are needed
 executor       steps with their owners; amplification: what is pending, what runs, what was done
 after_commit   upkeep by writers
 keeper         all of it, by a process that does nothing else

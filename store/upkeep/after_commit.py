@@ -24,12 +24,12 @@ from elasticscan.store.context.following import Claim
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
+from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.executor import (
     Executor,
     Kept,
     Site,
-    claim,
     plan_at,
     scattered,
     states_of,
@@ -37,6 +37,7 @@ from elasticscan.store.upkeep.executor import (
 from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
 from elasticscan.store.upkeep.planning import Merge, SiteState, depth_of
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.steps import claim
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
 # so that large ones take no many times as long; and what the allowance never exceeds.
@@ -195,9 +196,9 @@ class AfterCommit:
     def _take_over_moves(self) -> None:
         """Carry out moves whose owners are gone, as far as the allowance goes."""
         with self.context.catalog.reading() as tx:
-            dead = [move for move in tx.moves() if owner_is_gone(move, tx.times.expiry)]
-            sizes = tablet_bytes(tx.placement(), tx.fragments()) if dead else {}
-            names = {shard.id: shard.name for shard in tx.shards()} if dead else {}
+            dead = [move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)]
+            sizes = tablet_bytes(tx.state.placement, tx.state.fragments()) if dead else {}
+            names = {shard.id: shard.name for shard in tx.state.shards.values()} if dead else {}
         for move in dead:
             if sizes.get(move.tablet, 0) <= self._allowance:
                 self._allowance -= sizes.get(move.tablet, 0)

@@ -13,6 +13,7 @@ from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.upkeep.executor import Site, states_of
 from elasticscan.store.upkeep.planning import depth_of, mean_depth, parts_of, plan_merges
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.steps import done_in, steps_in
 
 
 def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, dict[str, Any]]:
@@ -29,8 +30,10 @@ def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, 
 
     No table costs a question of its own.
     """
-    described, dropped, wrote, merged = {}, tx.dropped_bytes(), tx.written(), Counter[int]()
-    for done in tx.done():
+    described, dropped, merged = {}, Counter[int](), Counter[int]()
+    for file in tx.state.removed_files():
+        dropped[file.table] += file.bytes
+    for done in done_in(tx):
         if (site := Site.of(done.target)) is not None:
             merged[site.table] += done.bytes_written
     for table in tables:
@@ -41,7 +44,7 @@ def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, 
         files = dropped[table.id] + sum(f.bytes for state in states for f in state.fragments)
         files += sum(run.bytes for state in states for run in state.runs)
         merges = [merge for parts in current for merge in plan_merges(parts, policy)]
-        count, committed = sum(map(len, current)), wrote.get(table.id, (0, 0))[1]
+        count, committed = sum(map(len, current)), tx.state.table(table.id).bytes
         reads = sum(len(parts) * mean_depth(parts) for parts in current) / count if count else 1.0
         writes = (committed + merged[table.id]) / committed if committed else 1.0
         described[table.name] = {
@@ -72,8 +75,8 @@ def steps_of(
         of = f"{kind} {names.get(table, 'dropped')}"
         return f"{of} at {shards.get(shard[0], 'removed')}" if shard else of
 
-    running = [asdict(step) for step in tx.steps() if not owner_is_gone(step, tx.times.expiry)]
-    done = [asdict(step) for step in tx.done()]
+    running = [asdict(step) for step in steps_in(tx) if not owner_is_gone(step, tx.times.expiry)]
+    done = [asdict(step) for step in done_in(tx)]
     for step in (*running, *done):
         step["step"] = named(step.pop("target"))
     return {"running": running, "done": done}

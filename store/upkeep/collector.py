@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 
 from elasticscan.base.clock import SystemClock
 from elasticscan.base.errors import (
@@ -22,8 +23,15 @@ from elasticscan.base.errors import (
     ShardUnavailable,
     WrongRoot,
 )
-from elasticscan.catalog import DroppedFile, retry_interrupted
-from elasticscan.metadata import Manifest
+from elasticscan.catalog import (
+    RemovedFile,
+    Tx,
+    forget_topologies,
+    oldest_topology,
+    retry_interrupted,
+    topology_at,
+)
+from elasticscan.metadata import FileChanges, FilesCondemned, Manifest
 from elasticscan.storage import Disk, read_manifest
 from elasticscan.store.context import Context
 from elasticscan.store.roots.location import MARKER, Place, place_of
@@ -36,6 +44,9 @@ from elasticscan.store.upkeep.garbage import (
     in_question,
     plan,
 )
+from elasticscan.store.upkeep.horizons import oldest_needed
+from elasticscan.store.upkeep.steps import add_done
+from elasticscan.store.writing.entering import replace_files
 from elasticscan.topology import Shard
 
 BATCH_FILES = 256
@@ -71,7 +82,7 @@ class _Look:
 
     shard: Shard
     shelf: Shelf
-    dropped: dict[str, list[DroppedFile]]
+    dropped: dict[str, list[RemovedFile]]
 
     def dropped_since(self, decision: Decision) -> tuple[float, int]:
         """By this files go, those first that were dropped first, the unknown last.
@@ -88,7 +99,7 @@ class _Known:
     """The files that the catalog knows, by shard: all, dropped ones, and what time it was then."""
 
     paths: Mapping[int, Set[str]]
-    dropped: Mapping[int, Sequence[DroppedFile]]
+    dropped: Mapping[int, Sequence[RemovedFile]]
     now: float
 
 
@@ -97,7 +108,7 @@ class _Collection:
         self._context, self._rules, self._dry_run = context, rules, dry_run
         self._active: Set[int] = frozenset()
         self.skipped: list[tuple[str, str]] = []
-        self.away: list[DroppedFile] = []  # of removed shards that are away, and nothing needs them any more
+        self.away: list[RemovedFile] = []  # of removed shards that are away, and nothing needs them any more
 
     # Looking
 
@@ -123,7 +134,7 @@ class _Collection:
     def _looks(self) -> list[_Look]:
         """All roots that can be reached, those of removed shards too: files may be left there."""
         with self._context.catalog.reading() as tx:
-            every, active = tx.shards(removed=True), {shard.id for shard in tx.shards()}
+            every, active = tx.state.all_shards, {shard.id for shard in tx.state.shards.values()}
         self._active = active
         by_place: dict[Place, list[Shard]] = {}
         for shard in every:
@@ -165,8 +176,8 @@ class _Collection:
         would be condemned.
         """
         with self._context.catalog.reading() as tx:
-            every, gone, now = tx.known_paths(), tx.dropped_files(), tx.times.expiry
-        paths, dropped = dict[int, set[str]](), dict[int, list[DroppedFile]]()
+            every, gone, now = tx.state.known_paths(), tx.state.removed_files(), tx.times.expiry
+        paths, dropped = dict[int, set[str]](), dict[int, list[RemovedFile]]()
         for shard, path in every:
             paths.setdefault(shard, set()).add(path)
         for file in gone:
@@ -179,7 +190,7 @@ class _Collection:
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.note_newest([shard.id], again=True)
         files = dict(disk.list())
-        of_path: dict[str, list[DroppedFile]] = {}
+        of_path: dict[str, list[RemovedFile]] = {}
         for file in chain.from_iterable(known.dropped.get(at, ()) for at in ids):
             of_path.setdefault(file.path, []).append(file)
         live = frozenset(chain.from_iterable(known.paths.get(at, ()) for at in ids)) - of_path.keys()
@@ -210,7 +221,7 @@ class _Collection:
         going.sort(key=look.dropped_since)
         try:
             with self._context.catalog.reading() as tx:
-                condemned = tx.condemned()
+                condemned = sorted(tx.state.condemned)
             # What a collection that died had condemned and moved.
             here, files = look.shelf.ids, look.shelf.files
             moved = [(shard, path) for shard, path in condemned if shard in here and path not in files]
@@ -222,12 +233,16 @@ class _Collection:
 
     def _take(self, look: _Look, batch: Sequence[Decision]) -> list[Decision]:
         disk = self._context.writable_disk(look.shard.id)
-        going = (decision.path for decision in batch if decision.action in (Action.TRASH, Action.DELETE))
-        unknown = {path for path in going if path not in look.dropped}
+        acts = (decision.path for decision in batch if decision.action in (Action.TRASH, Action.DELETE))
+        unknown = {path for path in acts if path not in look.dropped}
         files = {(shard, path) for shard in look.shelf.ids for path in unknown}
         if files:
             with self._context.catalog.writing() as tx:
-                spared = {path for _, path in files - tx.condemn(files)}
+                # A file that is known by now is spared. No commit can enter the others from here on.
+                spared = {path for _, path in files & tx.state.known_paths()}
+                going = sorted(file for file in files if file[1] not in spared)
+                if going:
+                    tx.append(FilesCondemned(tuple(going)))
             batch = [decision for decision in batch if decision.path not in spared]
         done: list[Decision] = []
         try:
@@ -245,8 +260,10 @@ class _Collection:
         forgotten = [file for path in gone for file in look.dropped.get(path, ())]
         if forgotten or pardoned:
             with self._context.catalog.writing() as tx:
-                tx.forget_dropped(forgotten)
-                tx.pardon(pardoned)
+                _forget(tx, forgotten)
+                lifted = sorted(tx.state.condemned.intersection(pardoned))
+                if lifted:
+                    tx.append(FilesCondemned(tuple(lifted), lifted=True))
 
 
 def _act(disk: Disk, shelf: Shelf, decision: Decision) -> None:
@@ -305,6 +322,8 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         WrongRoot: a root is not the shard's.
         CatalogOutdated: too much would go at once.
     """
+    if not dry_run:
+        context.catalog.check_writable()
     context.catalog.check_whole()
     collection = _Collection(context, rules, dry_run)
     plans = collection.plans()
@@ -319,7 +338,7 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         tx.end_expired_leases()
     if collection.away:
         with context.catalog.writing() as tx:
-            tx.forget_dropped(collection.away)
+            _forget(tx, collection.away)
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
     _forget_topologies(context)
     context.catalog.drop_values(rules.grace_seconds)
@@ -334,14 +353,24 @@ _SLACK_SECONDS = 60.0
 def _forget_topologies(context: Context) -> None:
     """Forget topologies of before the oldest snapshot that retention, a lease or a tag keeps."""
     with context.catalog.reading() as tx:
-        needed = tx.oldest_needed_of_all(map(context.retention_of, tx.tables()))
+        needed = oldest_needed(tx, map(context.retention_of, tx.state.infos()))
         began = [tx.times.expiry - context.info.retention_seconds]
-        began += [] if needed is None else [tx.made_at(needed)]
-        first = tx.first_topology_since(min(began) - _SLACK_SECONDS)
-        if first == tx.oldest_topology():
+        began += [] if needed is None else [tx.made_at(needed) or 0.0]
+        first = topology_at(tx, min(began) - _SLACK_SECONDS)
+        if first <= oldest_topology(tx):
             return
     with context.catalog.writing() as tx:
-        tx.forget_topologies(first)
+        forget_topologies(tx, first)
+
+
+def _forget(tx: Tx, files: Iterable[RemovedFile]) -> None:
+    """Forget files that are gone from their disks."""
+    gone: dict[int, set[tuple[int, str]]] = {}
+    for file in files:
+        gone.setdefault(file.table, set()).add((file.shard, file.path))
+    for table, forgotten in sorted(gone.items()):
+        if table in tx.state.tables or table in tx.state.dropped:
+            replace_files(tx, table, "forget", FileChanges(forgotten=tuple(sorted(forgotten))))
 
 
 def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
@@ -351,8 +380,9 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
     As in a collection, the file's own manifest must say that it is this store's, at this shard; others stay.
     """
     with context.catalog.reading() as tx:
-        files = tx.dropped_before(table, GarbageRules().grace_seconds, most_fragments)
-    gone: list[DroppedFile] = []
+        removed = tx.state.removed_files(table)
+        files = _first_dropped(removed, tx.times.expiry - GarbageRules().grace_seconds, most_fragments)
+    gone: list[RemovedFile] = []
     for shard in sorted({file.shard for file in files}):
         here = [file for file in files if file.shard == shard]
         try:
@@ -362,11 +392,18 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
             gone += here if context.has_left(shard) else ()
     if gone:
         with context.catalog.writing() as tx:
-            tx.forget_dropped(gone)
-            tx.add_done({"garbage": (len(gone), 0, 0)})
+            _forget(tx, gone)
+            add_done(tx, {"garbage": (len(gone), 0, 0)})
 
 
-def _remove_dropped(disk: Disk, file: DroppedFile, store: str) -> bool:
+def _first_dropped(files: Sequence[RemovedFile], upto: float, most: int) -> list[RemovedFile]:
+    """Return the files of at most so many fragments that were dropped up to a time, and of their runs."""
+    over = [file for file in files if not file.is_run and file.dropped_at <= upto]
+    first = {file.id for file in sorted(over, key=attrgetter("time"))[:most]}
+    return [file for file in files if file.fragment in first]
+
+
+def _remove_dropped(disk: Disk, file: RemovedFile, store: str) -> bool:
     """Remove a file, unless it is not what the catalog takes it for; false when it stays."""
     try:
         manifest = read_manifest(disk, file.path)

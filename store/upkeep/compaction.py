@@ -19,7 +19,15 @@ from itertools import accumulate
 
 from elasticscan.base.limits import BATCH_BYTES
 from elasticscan.catalog import InlineCommit, Tx, retry_interrupted
-from elasticscan.metadata import Bounds, Fragment, IndexInfo, StagedFragment, TableInfo, floor_at
+from elasticscan.metadata import (
+    Bounds,
+    Fragment,
+    HorizonRaised,
+    IndexInfo,
+    StagedFragment,
+    TableInfo,
+    floor_at,
+)
 from elasticscan.storage import (
     Apart,
     Copied,
@@ -31,7 +39,11 @@ from elasticscan.storage import (
     discard,
 )
 from elasticscan.store.context import Context
+from elasticscan.store.moves.under_way import moves_in
+from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
 from elasticscan.store.upkeep.planning import is_current
+from elasticscan.store.upkeep.steps import add_done
+from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import Phase, SlotSet
 
@@ -74,7 +86,7 @@ def compact(context: Context, table: TableInfo) -> int:
     go on: see `merge_fragments`.
     """
     with context.catalog.reading() as tx:
-        fragments = tx.fragments(table=table.id)
+        fragments = tx.state.fragments(table=table.id)
     gone = 0
     for shard in sorted({fragment.shard for fragment in fragments}):
         here = [fragment for fragment in fragments if fragment.shard == shard]
@@ -129,7 +141,7 @@ def merge_fragments(
         """Record it apart from the steps of upkeep, whose share of the bytes written `status` reports."""
         (of,) = merged
         if of != Merged():
-            tx.add_done({f"{COMPACT}/{table.id}/{shard}": of.sums})
+            add_done(tx, {f"{COMPACT}/{table.id}/{shard}": of.sums})
 
     return merge_together(context, [merging], None, note)[0]
 
@@ -174,16 +186,16 @@ def plan_merge(
 ) -> Merging | None:
     """Plan a merge of some fragments, as a transaction sees them; None if it is not worth it."""
     # The table as of the list of fragments, which may have values in a column that was just added.
-    table = tx.table_by_id(table_id)
+    table = tx.state.info(table_id)
     if table is None:
         return None
-    horizon = tx.horizon(table.id, context.retention_of(table))
-    overwrites, upto = tx.overwrites(table.id), tx.versions()[1]
+    horizon = horizon_of(tx, table.id, context.retention_of(table))
+    overwrites, upto = tx.state.overwrites(table.id), tx.state.commit
     bounds, overwritten = (
         Bounds(floor_at(overwrites, horizon), upto, since=horizon),
         floor_at(overwrites, upto),
     )
-    there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.fragments(table.id, shard)]
+    there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.state.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
     chosen = frozenset(fragments)
     asked = tuple(part for part in parts if part.id in chosen)
@@ -198,10 +210,10 @@ def plan_merge(
         context,
         table.with_dropped(horizon),
         shard,
-        tx.indexes(table.id),
+        tx.state.indexes(table.id),
         taking_part,
         bounds,
-        keep_for(taking_part, others, tx.memory(table.id), horizon, overwritten),
+        keep_for(taking_part, others, tx.state.memory(table.id), horizon, overwritten),
         tuple(hidden),
     )
 
@@ -282,17 +294,19 @@ class Merging:
 
     def enter(self, tx: Tx) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
-        now = tx.table_by_id(self.table.id)
+        now = tx.state.info(self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
         if now is None or not _still_allowed(tx, self.table, self.keep.horizon):
             return Merged()
-        self.served = {fragment.id: fragment.slots for fragment in tx.fragments(self.table.id, self.shard)}
+        self.served = {
+            fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, self.shard)
+        }
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
-            self.copies = self._index(tx.indexes(self.table.id), self.copies)
+            self.copies = self._index(tx.state.indexes(self.table.id), self.copies)
             self.context.check_not_collected(tx, (copied.staged for copied in self.copies))
         if self.keep.horizon > now.oldest_snapshot:
-            tx.set_oldest_snapshot(self.table.id, self.keep.horizon)
+            tx.append(HorizonRaised(self.table.id, self.keep.horizon))
         return self._swap(tx, self.copies, slots)
 
     # ------------------------------------------------------------------ files
@@ -359,7 +373,7 @@ class Merging:
         there = [fragment.id for fragment in self.fragments if fragment.id in self.served]
         left = {number: self.served[number] - slots for number in there}
         added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
-        tx.replace_fragments(self.table.id, left, added, COMPACT)
+        replace_fragments(tx, self.table.id, left, added, COMPACT)
         gone = frozenset(number for number, some in left.items() if not some)
         return Merged(gone, len(copies), self.bytes_read, self.bytes_written)
 
@@ -378,7 +392,7 @@ def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
 
 
 def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
-    leased = tx.oldest_held(table.id)
+    leased = oldest_held(tx, table.id)
     return leased is None or leased >= horizon
 
 
@@ -388,6 +402,6 @@ def being_copied(tx: Tx) -> SlotSet:
     It copies commit by commit: were a deletion merged away between two of its rounds, the row that
     it deleted would come back at the target.
     """
-    copying = {move.tablet for move in tx.moves() if move.phase is not Phase.PLANNED}
-    tablets = tx.placement().tablets if copying else ()
+    copying = {move.tablet for move in moves_in(tx) if move.phase is not Phase.PLANNED}
+    tablets = tx.state.placement.tablets if copying else ()
     return SlotSet.of((t.start, t.end) for t in tablets if t.id in copying)

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, Fragment, IndexRun, floor_at
 from elasticscan.store.context import Context
-from elasticscan.store.moves.owners import owner_is_gone
 from elasticscan.store.upkeep.compaction import Merged, Merging, Pace, merge_together, plan_merge
 from elasticscan.store.upkeep.flushing import FLUSH, OnFlushed, flush
+from elasticscan.store.upkeep.horizons import horizon_of
 from elasticscan.store.upkeep.planning import Merge, SiteState, is_current, plan_scattered, plan_site
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.steps import add_done, claim, end_steps
 
 BALANCE, GARBAGE = "balance", "garbage"
 _MERGE = "merge"
@@ -81,24 +82,15 @@ class Site:
         return cls(int(table), int(shard)) if kind == _MERGE else None
 
 
-def claim(tx: Tx, target: str, owner: str) -> bool:
-    """Begin a step, unless a live owner is at it."""
-    step = tx.step(target)
-    if step is not None and step.owner != owner and not owner_is_gone(step, tx.times.expiry):
-        return False
-    tx.enter_step(target, owner)
-    return True
-
-
 def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
     """Return the state of a table at some shards, or at all that have fragments of it."""
-    floor, at = floor_at(tx.overwrites(table), tx.versions()[1]), dict[int, int]()
+    floor, at = floor_at(tx.state.overwrites(table), tx.state.commit), dict[int, int]()
     found: dict[int, tuple[list[Fragment], list[IndexRun]]] = {}
-    for fragment in tx.fragments(table):
+    for fragment in tx.state.fragments(table):
         if shards is None or fragment.shard in shards:
             found.setdefault(fragment.shard, ([], []))[0].append(fragment)
             at[fragment.id] = fragment.shard
-    for run in tx.runs(table) if at else ():
+    for run in tx.state.runs(table) if at else ():
         if run.fragment in at:
             found[at[run.fragment]][1].append(run)
     return {Site(table, shard): SiteState(*here, floor) for shard, here in sorted(found.items())}
@@ -108,12 +100,12 @@ def plan_at(
     context: Context, tx: Tx, site: Site, state: SiteState, policy: Policy, tidy: bool = False
 ) -> tuple[Merge, ...]:
     """Plan the merges at a site; history is looked at only where there is some."""
-    table, horizon = tx.table_by_id(site.table), 0
+    table, horizon = tx.state.info(site.table), 0
     if table is None:
         return ()
     if not all(is_current(fragment, state.floor) for fragment in state.fragments):
-        horizon = tx.horizon(table.id, context.retention_of(table))
-    oldest = floor_at(tx.overwrites(table.id), horizon)
+        horizon = horizon_of(tx, table.id, context.retention_of(table))
+    oldest = floor_at(tx.state.overwrites(table.id), horizon)
 
     def is_needed(fragment: Fragment) -> bool:
         return fragment.max_commit >= oldest and fragment.is_needed_at(horizon)
@@ -123,7 +115,7 @@ def plan_at(
 
 def scattered(tx: Tx, policy: Policy) -> dict[Site, tuple[Merge, ...]]:
     """Return the merges of what moves of tablets have scattered, wherever there are some."""
-    states = (here for table in tx.tables() for here in states_of(tx, table.id).items())
+    states = (here for table in tx.state.infos() for here in states_of(tx, table.id).items())
     plans = {site: plan_scattered(state.current, policy) for site, state in states}
     return {site: merges for site, merges in plans.items() if merges}
 
@@ -164,7 +156,7 @@ class Executor:
     def end(self, targets: Collection[str]) -> None:
         """End steps, as far as no other owner has taken them over."""
         with self._context.catalog.writing() as tx:
-            tx.end_steps(dict.fromkeys(targets, self.owner))
+            end_steps(tx, dict.fromkeys(targets, self.owner))
 
     def flush(self, table: int, on_flushed: OnFlushed = lambda _tx, _staged: None) -> bool:
         """Flush a table's rows, by a step that the owner has; returns whether some left the log."""
@@ -212,8 +204,8 @@ class Executor:
 
         def note(tx: Tx, merged: Sequence[Merged]) -> None:
             real = {site: of for site, of in zip(mergings, merged, strict=True) if of != Merged()}
-            tx.add_done({site.target: of.sums for site, of in real.items()})
-            tx.end_steps({site.target: self.owner for site in real if site in last})
+            add_done(tx, {site.target: of.sums for site, of in real.items()})
+            end_steps(tx, {site.target: self.owner for site in real if site in last})
 
         for merging in mergings.values():
             self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
 from elasticscan.catalog import Tx, retry_interrupted
-from elasticscan.metadata import Bounds, StagedFragment, TableInfo, floor_at
+from elasticscan.metadata import Bounds, FileChanges, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied
+from elasticscan.store.writing.entering import added, replace_files
 from elasticscan.store.writing.indexing import with_runs
 from elasticscan.topology import SlotSet
 
@@ -50,7 +51,7 @@ def pending_after_commit(tx: Tx, table_id: int) -> int | None:
     """Return the table to flush after a commit to a table: this one, or one that fills the store's log."""
     if has_much(tx, table_id):
         return table_id
-    size = tx.memory_bytes()
+    size = {number: table.memory_bytes for number, table in tx.state.tables.items()}
     return max(size, key=size.__getitem__) if sum(size.values()) >= MEMORY_STORE_BYTES - FLUSH_BYTES else None
 
 
@@ -59,14 +60,15 @@ def pending_tables(tx: Tx) -> list[TableInfo]:
     old = tx.commit_before(tx.times.stamp - FLUSH_SECONDS)
 
     def has_old(table: TableInfo) -> bool:
-        return any(commit.number <= old for commit in tx.memory(table.id)[:1])  # the oldest comes first
+        return any(commit.number <= old for commit in tx.state.memory(table.id)[:1])  # the oldest comes first
 
-    return [table for table in tx.tables() if has_much(tx, table.id) or has_old(table)]
+    return [table for table in tx.state.infos() if has_much(tx, table.id) or has_old(table)]
 
 
 def has_much(tx: Tx, table_id: int) -> bool:
     """Return whether a table has so many rows, or commits with rows, in the log that it is to be flushed."""
-    return len(tx.memory(table_id)) >= FLUSH_COMMITS or tx.memory_bytes().get(table_id, 0) >= FLUSH_BYTES
+    table = tx.state.tables.get(table_id)
+    return table is not None and (len(table.memory) >= FLUSH_COMMITS or table.memory_bytes >= FLUSH_BYTES)
 
 
 @retry_interrupted
@@ -98,18 +100,18 @@ def flush(context: Context, table_id: int, on_flushed: OnFlushed = lambda _tx, _
 
 
 def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
-    table, commits = tx.table_by_id(table_id), tx.memory(table_id)
+    table, commits = tx.state.info(table_id), tx.state.memory(table_id)
     slots = SlotSet.union(commit.slots for commit in commits) - being_copied(tx) if commits else None
     if table is None or not slots:
         return None
-    overwrites, horizon = tx.overwrites(table_id), table.oldest_snapshot
-    newest = tx.versions()[1]
+    overwrites, horizon = tx.state.overwrites(table_id), table.oldest_snapshot
+    newest = tx.state.commit
     return _FlushPlan(
         table.with_dropped(horizon),
         context.memories.of(tx, table),
         Bounds(floor_at(overwrites, horizon), newest, since=horizon),
         Keep(horizon, apart=Apart(floor_at(overwrites, newest))),
-        tx.placement().split_by_shard(slots),
+        tx.state.placement.split_by_shard(slots),
     )
 
 
@@ -133,7 +135,7 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
 def _indexed(context: Context, plan: _FlushPlan, copies: list[Copied]) -> list[Copied]:
     """Return the copies with runs of all indexes."""
     staged = [copied.staged for copied in copies]
-    whole = with_runs(context, plan.table, context.indexes(plan.table.id), staged)
+    whole = with_runs(context, plan.table, context.state().indexes(plan.table.id), staged)
     return [replace(copied, staged=made) for copied, made in zip(copies, whole, strict=True)]
 
 
@@ -144,11 +146,11 @@ def _enter(
 
     Nothing is done where another flush has changed what is left of one of the commits.
     """
-    placement, copying = tx.placement(), being_copied(tx)
+    placement, copying = tx.state.placement, being_copied(tx)
     here = {shard: (plan.slots[shard] & placement.at(shard)) - copying for shard in copies}
     slots = SlotSet.union(here.values())
     flushed = [commit for commit in plan.memory.commits if not commit.slots.isdisjoint(slots)]
-    left = {commit.number: commit for commit in tx.memory(plan.table.id)}
+    left = {commit.number: commit for commit in tx.state.memory(plan.table.id)}
     if not flushed or any(left.get(commit.number) != commit for commit in flushed):
         return False, []
     entered = list[tuple[StagedFragment, int, int]]()
@@ -158,5 +160,7 @@ def _enter(
             entered.append((copied.staged.serving(own), copied.min_commit, copied.max_commit))
     files = [staged for staged, *_ in entered]
     context.check_not_collected(tx, files)
-    tx.flush(plan.table.id, [commit.number for commit in flushed], slots, entered, FLUSH)
+    numbers = tuple(commit.number for commit in flushed)
+    changes = FileChanges(added(tx.state, entered), flushed=numbers, flushed_slots=slots)
+    replace_files(tx, plan.table.id, FLUSH, changes)
     return True, files

@@ -27,6 +27,7 @@ from elasticscan.store.moves.balancing import (
 )
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
+from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.collector import collect_garbage
 from elasticscan.store.upkeep.executor import (
     BALANCE,
@@ -35,13 +36,13 @@ from elasticscan.store.upkeep.executor import (
     Kept,
     OnStep,
     Site,
-    claim,
     plan_at,
     states_of,
 )
 from elasticscan.store.upkeep.flushing import pending_tables
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.steps import StepsDone, add_done, claim, end_steps, steps_in
 from elasticscan.topology import Move
 
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
@@ -98,10 +99,10 @@ class Keeper:
     def _forget_dead(self) -> None:
         """End the steps of owners that are gone: what they left undone is pending, and found again."""
         with self._context.catalog.reading() as tx:
-            dead = [step for step in tx.steps() if owner_is_gone(step, tx.times.expiry)]
+            dead = [step for step in steps_in(tx) if owner_is_gone(step, tx.times.expiry)]
         if dead:
             with self._context.catalog.writing() as tx:
-                tx.end_steps({step.target: step.owner for step in dead})
+                end_steps(tx, {step.target: step.owner for step in dead})
 
     def _flush(self, executor: Executor) -> None:
         """Flush the tables that have much in the log, or had it there for long."""
@@ -122,7 +123,7 @@ class Keeper:
         """Return the sites where something is to be merged, by one look for all tables at all shards."""
         found = list[Site]()
         with self._context.catalog.reading() as tx:
-            for table in tx.tables():
+            for table in tx.state.infos():
                 with _noting(kept, f"looking for merges of table {table.id}"):
                     for site, state in states_of(tx, table.id).items():
                         if plan_at(self._context, tx, site, state, self._policy, tidy=True):
@@ -145,8 +146,8 @@ class Keeper:
 
     def _balance(self, executor: Executor) -> None:
         with self._context.catalog.reading() as tx:
-            moves, now, placement = tx.moves(), tx.times.expiry, tx.placement()
-            shards, sizes = tx.shards(), tablet_bytes(placement, tx.fragments())
+            moves, now, placement = moves_in(tx), tx.times.expiry, tx.state.placement
+            shards, sizes = [*tx.state.shards.values()], tablet_bytes(placement, tx.state.fragments())
         dead, bounds = any(owner_is_gone(move, now) for move in moves), self._policy.balance
         if moves and not dead:
             return  # another process is changing the placement
@@ -203,7 +204,7 @@ class Keeper:
                 elasticity.move(move.tablet, names.get(move.target, ""))
                 kept.moves += 1
         with self._context.catalog.writing() as tx:
-            tx.add_done({BALANCE: (kept.splits + kept.joins + kept.moves, 0, 0)})
+            add_done(tx, {BALANCE: (kept.splits + kept.joins + kept.moves, 0, 0)})
 
     # Garbage
 
@@ -221,12 +222,12 @@ class Keeper:
                     f"collecting garbage at shard {shard!r}: {why}" for shard, why in collected.skipped
                 ]
                 with self._context.catalog.writing() as tx:
-                    tx.add_done({GARBAGE: (kept.files_removed, 0, 0)})
+                    add_done(tx, {GARBAGE: (kept.files_removed, 0, 0)})
 
     def _is_collection_pending(self, tx: Tx) -> bool:
-        dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.dropped_files())
-        last = max((done.newest_at for done in tx.done([GARBAGE])), default=None)
-        since = float("inf") if last is None else tx.times.expiry - last
+        dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.state.removed_files())
+        last = tx.lease(StepsDone, GARBAGE)
+        since = float("inf") if last is None else tx.times.expiry - last.value.newest_at
         return self._policy.is_collection_pending(dropped, since)
 
 

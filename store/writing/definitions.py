@@ -8,15 +8,16 @@ killed, therefore leaves no table behind, and two that make the same table at on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from elasticscan.base.errors import InvalidOption
+from elasticscan.base.errors import AlreadyExists, InvalidOption
 from elasticscan.base.limits import check_name
 from elasticscan.base.showing import a_type
-from elasticscan.catalog import retry_interrupted
-from elasticscan.metadata import TableInfo
+from elasticscan.catalog import StoreState, Tx, retry_interrupted
+from elasticscan.metadata import TableDefined, TableInfo
 from elasticscan.storage import ROWS_HINT, check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
@@ -48,7 +49,13 @@ def define_table(
 def enter_table(context: Context, table: TableInfo) -> TableInfo:
     """Enter a definition without rows. Raises `AlreadyExists`: there is a table of its name."""
     with context.catalog.writing() as tx:
-        return tx.create_table(table.name, table)
+        return enter(tx, table)
+
+
+def enter(tx: Tx, table: TableInfo) -> TableInfo:
+    """As `enter_table`, in a transaction."""
+    tx.append(TableDefined(to_be_made(tx.state, table), 0, "create"))
+    return tx.state.table_named(table.name)
 
 
 @retry_interrupted
@@ -67,4 +74,23 @@ def reserve_table(
     """
     table = define_table(name, schema, primary_key, shard_key, compression)
     with context.catalog.writing() as tx:
-        return tx.reserve_table(table)
+        reserved = to_be_made(tx.state, table)
+        if tx.state.reserved.get(reserved.id) != reserved:
+            tx.append(TableDefined(reserved, 0, reserved=True))
+        return reserved
+
+
+def to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
+    """Return a new table with its id, which is that of one that was reserved with the same definition.
+
+    The form of its files is that which was asked for last.
+    """
+    if any(table.name == info.name for table in state.infos()):
+        raise AlreadyExists(
+            f"the store already has a table {info.name!r}; drop it or choose another", table=info.name
+        )
+    for table in state.reserved.values():
+        same = replace(info, id=table.id)
+        if same == replace(table, compression=info.compression):
+            return same
+    return replace(info, id=state.newest_ids.get("table", 0) + 1)

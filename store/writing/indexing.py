@@ -8,7 +8,7 @@ leaves an index that scans do not use; building it again goes on where it ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,14 +23,17 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE, check_name
 from elasticscan.base.value_keys import check_index_type
-from elasticscan.catalog import retry_interrupted
+from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import (
     AUTO,
     DIRECT,
     INDEX_KINDS,
     KEY,
     NONE,
+    AddedRun,
+    FileChanges,
     Fragment,
+    IndexDefined,
     IndexEvent,
     IndexInfo,
     IndexPhase,
@@ -42,6 +45,7 @@ from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.reading.beginning import columns_of
+from elasticscan.store.writing.entering import replace_files
 
 # Called with (rows of fragments that have their runs, rows of all fragments).
 OnIndexed = Callable[[int, int], None]
@@ -72,7 +76,8 @@ def with_runs(
     if not missing_runs(indexes, staged := list(staged)):
         return staged
     versions = versions or context.versions()
-    now = context.newest_definition(table.id, versions[0])
+    state = context.state(versions[0])
+    now = state.info(table.id) or state.reserved.get(table.id)
     if now is None:
         return staged  # a table that was dropped has no indexes
     table = now  # as its indexes name its columns: the caller's may be of an older definition
@@ -144,7 +149,7 @@ def create_index(
     call again.
     """
     with context.catalog.writing() as tx:
-        now, indexes = tx.table_by_id(table.id), tx.indexes(table.id)
+        now, indexes = tx.state.info(table.id), tx.state.indexes(table.id)
         if now is not None and now.definition != table.definition:
             # From here on no column of the index changes, so these are checked as they are now.
             asked, table = definition, now
@@ -158,7 +163,9 @@ def create_index(
                     limit="indexes",
                     most=MAX_INDEXES,
                 )
-            index = tx.create_index(definition)
+            index = replace(definition, id=tx.state.newest_ids.get("index", 0) + 1)
+            assert index.phase is IndexPhase.ENTERED, f"an index begins without runs: {index}"
+            tx.append(IndexDefined(index))
         elif replace(existing, id=definition.id, phase=definition.phase) == definition:
             index = existing
         else:
@@ -173,16 +180,56 @@ def create_index(
             _build(context, table, index, on_progress or (lambda _done, _total: None))
     except (InvalidKey, LimitExceeded):  # rows that are there cannot be in it, so it would never be ready
         with context.catalog.writing() as tx:
-            tx.transition_index(index, IndexEvent.REFUSED)
+            transition_index(tx, index, IndexEvent.REFUSED)
         raise
     return index
+
+
+def transition_index(tx: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
+    """Let something happen to an index, by the table of its phases; its runs are dropped with it.
+
+    Returns it in the phase that it is in now: one that was dropped meanwhile stays so, whatever happens.
+    """
+    before = next((own for own in tx.state.indexes(index.table) if own.id == index.id), None)
+    if before is None:
+        return replace(index, phase=IndexPhase.DROPPED)
+    after = before.after(event)
+    if after != before:
+        tx.append(IndexDefined(after))
+    return after
+
+
+def without_runs(state: StoreState, index: IndexInfo) -> list[Fragment]:
+    """Return the fragments that serve slots and lack runs of an index."""
+    having = {run.fragment for run in state.runs(index.table) if run.index == index.id}
+    return [fragment for fragment in state.fragments(index.table) if fragment.id not in having]
+
+
+def add_runs(tx: Tx, index: IndexInfo, runs: Mapping[int, Sequence[StagedRun]]) -> frozenset[int]:
+    """Give fragments their runs of an index, by the fragments' ids, as one record.
+
+    Returns the fragments that took theirs. The others are gone or have them already, or the index is
+    gone, or the runs were taken for garbage.
+    """
+    taking = {
+        fragment.id: fragment.shard
+        for fragment in without_runs(tx.state, index)
+        if fragment.id in runs
+        and tx.state.condemned.isdisjoint((fragment.shard, run.path) for run in runs[fragment.id])
+    }
+    if not taking or index.id not in {own.id for own in tx.state.indexes(index.table)}:
+        return frozenset()
+    added = tuple(AddedRun(fragment, run) for fragment in sorted(taking) for run in runs[fragment])
+    replace_files(tx, index.table, "index", FileChanges(runs=added))
+    tx.files_at |= set(taking.values())
+    return frozenset(taking)
 
 
 @retry_interrupted
 def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> None:
     """Check that rows in the log can be in an index: of those that come from now on each writer knows."""
     with context.catalog.reading() as tx:
-        memory = context.memories.of(tx, tx.table_by_id(table.id) or table)
+        memory = context.memories.of(tx, tx.state.info(table.id) or table)
     for fragment in memory.fragments:
         memory.runs(fragment, index)
 
@@ -191,8 +238,8 @@ def _check_rows_in_log(context: Context, table: TableInfo, index: IndexInfo) -> 
 def _look_for_missing(context: Context, index: IndexInfo) -> IndexInfo:
     """Return the index as it is now: ready, so that scans use it, once every fragment has its runs."""
     with context.catalog.writing() as tx:
-        missing = tx.without_runs(index)
-        return tx.transition_index(index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
+        missing = without_runs(tx.state, index)
+        return transition_index(tx, index, IndexEvent.RUNS_MISSING if missing else IndexEvent.COMPLETED)
 
 
 def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: OnIndexed) -> None:
@@ -201,8 +248,8 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
     Those of many are entered some together: a transaction looks at all shards, however few it is about.
     """
     with context.catalog.reading() as tx:
-        waiting = sorted(tx.without_runs(index), key=lambda fragment: -fragment.rows)
-        total = sum(fragment.rows for fragment in tx.fragments(table=table.id))
+        waiting = sorted(without_runs(tx.state, index), key=lambda fragment: -fragment.rows)
+        total = sum(fragment.rows for fragment in tx.state.fragments(table=table.id))
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
     groups = _grouped(waiting)
@@ -252,7 +299,7 @@ def _build_some(
                         there[fragment.id] = runs
                     else:
                         refused.append((disk, runs))
-            not_taken = there.keys() - tx.add_runs(index, there)
+            not_taken = there.keys() - add_runs(tx, index, there)
         refused += [(disk, runs) for fragment, disk, runs in built if fragment.id in not_taken]
     for disk, runs in refused:
         for run in runs:
@@ -268,7 +315,7 @@ def _runs_of(
         return build_runs(disk, table, index, fragment, context.origin("index"))
     except FragmentDamaged:
         with context.catalog.reading() as tx:
-            live = tx.fragments(table=fragment.table, shard=fragment.shard)
+            live = tx.state.fragments(table=fragment.table, shard=fragment.shard)
             if any(other.id == fragment.id for other in live):
                 raise
         return None

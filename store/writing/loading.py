@@ -113,7 +113,7 @@ def _batches(files: Sequence[SourceFile], table: TableInfo, rules: TextRules) ->
 
 def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tuple[TableInfo, bool]:
     """Return the table, and whether its first rows have still to enter it."""
-    there = next((table for table in context.tables()[0] if table.name == load.table), None)
+    there = next((table for table in context.state().infos() if table.name == load.table), None)
     schema = schema_of(files, load.rules) if there is None else there.schema
     if unknown := [name for name in load.rules.types if name not in schema.names]:
         columns = ", ".join(schema.names)

@@ -18,7 +18,7 @@ from elasticscan.base.errors import InvalidOption, SchemaMismatch
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import Spool, batches_of, check_keys_filled, conform
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import CurrentTable, KnownTable
+from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.getting import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.writing.attempts import OutdatedLookError
@@ -123,7 +123,7 @@ class RereadableRows:
 
 
 def merge_rows(
-    transaction: WriteTransaction, look: Callable[[], CurrentTable], rows: Any, clauses: Clauses
+    transaction: WriteTransaction, look: Callable[[], KnownTable], rows: Any, clauses: Clauses
 ) -> CommitNumber:
     """Merge rows into a table, in one commit.
 
@@ -141,9 +141,9 @@ def merge_rows(
 
         def attempt() -> CommitNumber:
             current = look()
-            table, at = current.state.table, transaction.since
+            table, at = current.table, transaction.since
             clauses.check(table)
-            at = current.newest if at is None else at
+            at = current.last_commit if at is None else at
             merged = rows_merged(transaction.context, look, current, at, rereadable.batches(), clauses)
             return transaction.commit(table, at, merged)
 
@@ -152,8 +152,8 @@ def merge_rows(
 
 def rows_merged(
     context: Context,
-    look: Callable[[], CurrentTable],
-    current: CurrentTable,
+    look: Callable[[], KnownTable],
+    current: KnownTable,
     at: int,
     batches: Iterator[pa.RecordBatch],
     clauses: Clauses,
@@ -165,12 +165,12 @@ def rows_merged(
     Raises:
         OutdatedLookError: the columns are no longer those of the `current` look.
     """
-    table = current.state.table
+    table = current.table
     needed, is_any = clauses.needed(table), clauses.takes_others(table)
     conformed = (_conform(batch, table, needed, is_any) for batch in batches)
-    for piece in _pieces(conformed, _piece_rows(current.state)):
+    for piece in _pieces(conformed, _piece_rows(current)):
         now = look()
-        if now.state.table.definition != table.definition:
+        if now.table.definition != table.definition:
             raise OutdatedLookError
         keys = piece.select(list(table.primary_key))
         there = get_rows(context, now, keys, clauses.read(table), at, keep_missing=True)

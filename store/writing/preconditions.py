@@ -26,7 +26,7 @@ from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
 from elasticscan.store.context import Context
-from elasticscan.store.context.leases import end_lease, is_kept
+from elasticscan.store.context.leases import end_lease, is_kept, take_lease
 from elasticscan.store.context.lookups import check_kept
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.topology import SlotSet
@@ -99,17 +99,17 @@ class KeyCheck:
 
     def _is_compared(self, tx: Tx) -> bool:
         """Return True if nobody has committed to the table since the last comparison."""
-        compared, newest = self._checked_to, tx.versions()[1]
+        compared, newest = self._checked_to, tx.state.commit
         return compared is not None and compared >= newest
 
     def _see(self, tx: Tx) -> _Seen | None:
         """None for a table that is not there yet, or not any more."""
-        table = tx.table_by_id(self._table.id)
+        table = tx.state.info(self._table.id)
         if table is None:
             return None
         memory = self._context.memories.of(tx, table)
-        fragments, overwrites = tx.fragments(table=table.id), tx.overwrites(table.id)
-        return _Seen(tx.versions()[1], table, fragments, memory, overwrites)
+        fragments, overwrites = tx.state.fragments(table=table.id), tx.state.overwrites(table.id)
+        return _Seen(tx.state.commit, table, fragments, memory, overwrites)
 
     def _is_small(self, seen: _Seen, staged: Sequence[StagedFragment]) -> bool:
         """Return True if writers may wait for what was not compared yet."""
@@ -187,19 +187,19 @@ def unchanged(
     lease = ""
     with context.catalog.reading() as tx:
         done = txn is not None and tx.commit_of_txn(table.id, txn) is not None
-        current = None if done else tx.table_by_id(table.id)
+        current = None if done else tx.state.info(table.id)
         if not done:
-            _check_reached(table, since, tx.versions()[1])
+            _check_reached(table, since, tx.state.commit)
         if current is not None:
             check_kept(current, since)
             held = max(since, current.created_commit)
             lease = "" if is_kept(context, tx, current, held) else secrets.token_hex(8)
     if current is not None and lease:
         with context.catalog.leasing() as tx:
-            now = tx.table_by_id(table.id)
+            now = tx.state.info(table.id)
             if now is not None:
                 check_kept(now, since)  # a merge may have let go of it since it was looked at
-            tx.take_lease(lease, current, held, "write", LEASE_SECONDS)
+            take_lease(tx, lease, current, held, "write", LEASE_SECONDS)
     try:
         yield KeyCheck(context, table, since, txn)
     finally:

@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
-from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, TableChanged
+from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, TableChanged, WriteConflict
 from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
-from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableInfo
+from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
+from elasticscan.store.writing.entering import commit_of
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.store.writing.small_commits import SmallCommit, joined_in_memory, small_commit
@@ -146,7 +147,7 @@ class _Publication:
         self._take(joined_in_memory(self._staged))
         self._small = small_commit(self._fragments)
         if self._small is not None:
-            self._small.check_indexes(context.indexes(table.id, versions[0]))
+            self._small.check_indexes(context.state(versions[0]).indexes(table.id))
             return
         if any(fragment.shard == MEMORY for fragment in self._fragments):
             self._settle(context.placement(versions[0]), ())
@@ -157,7 +158,7 @@ class _Publication:
             origin = context.origin(self._request.kind, versions=versions)
             others = [fragment for fragment in self._fragments if fragment not in crowded]
             self._take([*others, *gather(table, crowded, context.staging_disk, origin)])
-        indexes = context.indexes(table.id, versions[0])
+        indexes = context.state(versions[0]).indexes(table.id)
         self._take(with_runs(context, table, indexes, self._fragments, versions))
 
     def _settle(self, placement: Placement, indexes: Sequence[IndexInfo]) -> None:
@@ -194,12 +195,12 @@ class _Publication:
                 check_newest(tx, table, self._request.newest)
                 for _ in range(2 * at_last):  # nothing can change now, so this attempt is the last
                     if not self._is_settled(tx):
-                        self._settle(tx.placement(), tx.indexes(table.id))
+                        self._settle(tx.state.placement, tx.state.indexes(table.id))
                 is_settled = self._is_settled(tx)
                 if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
                     return self._enter(tx, claim, is_there), self._fragments
             if not is_settled:
-                self._settle(context.placement(), context.indexes(table.id))
+                self._settle(context.placement(), context.state().indexes(table.id))
         raise AssertionError("unreachable")
 
     def _small_commit(self, tx: Tx) -> Append | None:
@@ -211,13 +212,13 @@ class _Publication:
         relies = request.check is not None or request.newest is not None or request.txn is not None
         if small is None or relies:
             return None
-        if tx.table_by_id(table.id) is None or not small.fits(tx, table, tx.indexes(table.id)):
+        if tx.state.info(table.id) is None or not small.fits(tx, table, tx.state.indexes(table.id)):
             return None
-        if len(tx.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
+        if len(tx.state.memory(table.id)) % TRANSACTION_EVERY == TRANSACTION_EVERY - 1:
             return None
         kind = _kind_of(request.kind, self._fragments)
         metadata = request.user_metadata
-        return tx.commit_to_append(table.id, kind, self._fragments, None, metadata, small.rows)
+        return commit_of(tx.state, table.id, kind, self._fragments, None, metadata, small.rows)
 
     def _made_before(self, tx: Tx) -> tuple[int, list[StagedFragment]] | None:
         """Return the commit made under the same `txn`, to which these very files may have been handed in."""
@@ -225,13 +226,13 @@ class _Publication:
         earlier = None if txn is None else tx.commit_of_txn(self._table.id, txn)
         if earlier is None:
             return None
-        known = tx.known_paths()
+        known = tx.state.known_paths()
         return earlier, [fragment for fragment in self._all if (fragment.shard, fragment.path) in known]
 
     def _check_is_there(self, tx: Tx) -> bool:
         """Return False for a table reserved for its first write; raise `TableChanged` if it was dropped."""
-        is_there = tx.table_by_id(self._table.id) is not None
-        if not is_there and tx.reserved_table(self._table.id) is None:
+        is_there = tx.state.info(self._table.id) is not None
+        if not is_there and tx.state.reserved.get(self._table.id) is None:
             raise TableChanged(
                 f"table {self._table.name!r} was dropped while rows were written to it; nothing was "
                 "committed",
@@ -240,7 +241,7 @@ class _Publication:
         return is_there
 
     def _is_settled(self, tx: Tx) -> bool:
-        placement, indexes = tx.placement(), tx.indexes(self._table.id)
+        placement, indexes = tx.state.placement, tx.state.indexes(self._table.id)
         if self._small is not None:
             return self._small.fits(tx, self._table, indexes)
         return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)
@@ -251,21 +252,33 @@ class _Publication:
         if small is None:
             self._context.check_not_collected(tx, fragments, request.versions)
         if not is_there:
-            tx.enter_reserved(table.id)
+            self._enter_reserved(tx)
         rows = None if small is None else small.rows
         kind = _kind_of(request.kind, fragments)
-        number = tx.add_commit(table.id, kind, fragments, request.txn, request.user_metadata, rows)
+        metadata = request.user_metadata
+        number = tx.append(commit_of(tx.state, table.id, kind, fragments, request.txn, metadata, rows))
         claim(tx, table.id, fragments)
         return number
+
+    def _enter_reserved(self, tx: Tx) -> None:
+        """Let a reserved table be seen from here on. Raises `WriteConflict`: another has taken its name."""
+        table = tx.state.reserved[self._table.id]
+        if any(other.name == table.name for other in tx.state.infos()):
+            raise WriteConflict(
+                f"table {table.name!r} was made with another definition meanwhile; nothing was committed: "
+                "write again into that table",
+                table=table.name,
+            )
+        tx.append(TableDefined(table, 0, "create"))
 
 
 def check_newest(tx: Tx, table: TableInfo, newest: int | None) -> None:
     """Raise `RowsChanged` if a table has a commit after the one that is to be its newest."""
-    if newest is not None and tx.last_commit_of(table.id) != newest:
+    if newest is not None and tx.state.table(table.id).newest != newest:
         raise RowsChanged(
             f"table {table.name!r} has a commit after {newest}, and nothing was written",
             table=table.name,
-            newest=tx.last_commit_of(table.id),
+            newest=tx.state.table(table.id).newest,
         )
 
 

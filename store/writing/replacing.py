@@ -84,13 +84,13 @@ def replacing_in(
     """Return a transaction of the rows that meet a condition, whatever name the table has."""
 
     def find(tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        now = tx.table_by_id(table.id)
+        now = tx.state.info(table.id)
         if now is None:
             raise TableChanged(
                 f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
                 table=table.name,
             )
-        return now, tx.indexes(table.id)
+        return now, tx.state.indexes(table.id)
 
     return WriteTransaction(context, find, where, None, txn, user_metadata)
 
@@ -124,7 +124,7 @@ def publish_replacing(
 @retry_interrupted
 def _is_entered(context: Context, table: TableInfo) -> bool:
     with context.catalog.reading() as tx:
-        return tx.table_by_id(table.id) is not None
+        return tx.state.info(table.id) is not None
 
 
 def _without(

@@ -60,7 +60,7 @@ def _snapshot_of(transaction: WriteTransaction, to: int | str | datetime) -> int
         table = transaction.find(tx)[0]
         snapshot = snapshot_of(tx, table, to)
         assert snapshot is not None, "it was given"
-        tx.check_snapshot(table, snapshot)
+        tx.state.check_snapshot(table, snapshot)
         return snapshot
 
 
@@ -70,9 +70,9 @@ def _attempt(transaction: WriteTransaction, snapshot: int) -> CommitNumber:
     context = transaction.context
     with context.catalog.reading() as tx:
         table = transaction.find(tx)[0]
-        tx.check_snapshot(table, snapshot)
-        newest = tx.last_commit_of(table.id)
-        is_replaced = any(number > snapshot for number in tx.overwrites(table.id))
+        tx.state.check_snapshot(table, snapshot)
+        newest = tx.state.table(table.id).newest
+        is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
     kind = "overwrite" if is_replaced else "write"
     with _rows(transaction, table, (snapshot, max(snapshot, newest)), is_replaced) as rows:
         staged = stage(context, table, rows, kind)

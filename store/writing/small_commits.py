@@ -48,7 +48,7 @@ class SmallCommit:
 
     def fits(self, tx: Tx, table: TableInfo, indexes: Iterable[IndexInfo]) -> bool:
         """Return whether a transaction may put the rows into the log."""
-        now = tx.table_by_id(table.id) or table
+        now = tx.state.info(table.id) or table
         if now.definition != self.staged.table.definition or not has_room(tx, table.id, len(self.rows)):
             return False
         return all(index.id in self._checked for index in indexes)
@@ -56,7 +56,7 @@ class SmallCommit:
 
 def has_room(tx: Tx, table: int, more: int) -> bool:
     """Return whether a table, and the store, may have so many more bytes of rows in the log."""
-    size = tx.memory_bytes()
+    size = {number: table.memory_bytes for number, table in tx.state.tables.items()}
     fits = size.get(table, 0) + more <= MEMORY_TABLE_BYTES
     return fits and sum(size.values()) + more <= MEMORY_STORE_BYTES
 

@@ -52,7 +52,7 @@ def stage(
             # Small ones get theirs when they are published, perhaps together with those of other tasks.
             large = [fragment for fragment in staged if fragment.bytes >= SMALL_FRAGMENT_BYTES]
             small = [fragment for fragment in staged if fragment not in large]
-            indexes = context.indexes(table.id, versions[0]) if large else ()
+            indexes = context.state(versions[0]).indexes(table.id) if large else ()
             return [*small, *with_runs(context, table, indexes, large)]
     except BaseException:
         ingest.abandon()
@@ -70,7 +70,7 @@ def conformed_rows(rows: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
 def remove_staged(context: Context, staged: Sequence[StagedFragment]) -> None:
     """Remove files that were staged, except for those that the catalog knows: their commit went through."""
     with context.catalog.reading() as tx:
-        committed = tx.known_paths()
+        committed = tx.state.known_paths()
     discard(
         [fragment for fragment in staged if (fragment.shard, fragment.path) not in committed], context.disk_of
     )

@@ -28,7 +28,7 @@ def has_forerunner(context: Context, table: TableInfo, application: str) -> bool
 def table_to_write(context: Context, table_id: int) -> TableInfo | None:
     """Return a table, also one that is reserved for its first write; None when it was dropped."""
     with context.catalog.reading() as tx:
-        return tx.table_by_id(table_id) or tx.reserved_table(table_id)
+        return tx.state.info(table_id) or tx.state.reserved.get(table_id)
 
 
 def write(

@@ -37,13 +37,13 @@ from elasticscan.catalog import tables
 from elasticscan.catalog.appending import Append
 from elasticscan.catalog.checkpoints import parts_of, state_of
 from elasticscan.catalog.entries import LogEntry, check_chain, record_of
-from elasticscan.catalog.home import LogHome
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.catalog.state import StoreState, apply, is_commit
 from elasticscan.catalog.table_state import TableState
-from elasticscan.catalog.topology_history import TopologyTx, first_topology, is_whole, pack_topology
+from elasticscan.catalog.topology_history import pack_topology, topology
+from elasticscan.catalog.transaction import Tx
 from elasticscan.metadata import (
     AddedFragment,
     AddedRun,
@@ -75,6 +75,7 @@ from elasticscan.metadata import (
 )
 from elasticscan.topology import Placement, Shard, SlotSet, Tablet, Topology
 from tests.base.manual_clock import ManualClock
+from tests.catalog.logs import append, begin
 
 SLOTS, KEYS = 12, 30
 REFUSED = (WriteConflict, TableChanged, AlreadyExists, InvalidTopologyChange, SnapshotExpired)
@@ -144,13 +145,6 @@ class ServerHome(_Faults, PostgresHome):
         else:
             self._fail(fault == DONE_AND_KILLED, fault == ANSWER_LOST)
         return answer
-
-
-def begin_log(home: LogHome, record: StoreCreated) -> Log:
-    """Begin a log with its first record and topology."""
-    with Log.beginning(home, record, first_topology(record)):
-        pass
-    return Log(home)
 
 
 class Version(NamedTuple):
@@ -266,7 +260,7 @@ class Program:
         self._opened = lambda: Log(home.opened(place, self.draw))
         created = StoreCreated("store", SLOTS, "murmur3", 60.0, shards, tablets)
         self.topologies[1] = Topology(1, Placement.of(tablets), ((1, "a"), (2, "b")), 0.0, "created")
-        self.observer = begin_log(home.opened(place, self.draw), created)
+        self.observer = begin(home.opened(place, self.draw), created)
         self.logs = [self._opened() for _ in range(3)]
         self.catch_up()
         self.state = self.fold()
@@ -352,7 +346,7 @@ class Program:
         log.home.fill_disk(fault == "full")
         outcome, number = "accepted", None
         try:
-            number = log.append(staged.append).number
+            number = append(log, staged.append)
         except REFUSED:
             assert not is_fresh, f"a {staged.kind} from the newest state was refused"
             outcome = "refused"
@@ -692,11 +686,10 @@ class Program:
     def _enter_topology(self, state: StoreState, log: Log) -> tuple[Append, Topology]:
         newest, is_published = state.topology
         number = newest + int(is_published)
-        before = Placement(()) if is_whole(number) else self.topologies[number - 1].placement
         shards = tuple(state.shards.values())
-        topology = topology_of(number, shards, state.placement, self.draw.random() < 0.6)
-        record = TopologyEntered(number, topology.published)
-        return Append(record, topology=(number, pack_topology(topology, before))), topology
+        entered = topology_of(number, shards, state.placement, self.draw.random() < 0.6)
+        record = TopologyEntered(number, entered.published)
+        return Append(record, topology=(number, pack_topology(entered))), entered
 
     def _observe_time(self, state: StoreState, log: Log) -> Append | None:
         return Append(TimeObserved())
@@ -732,17 +725,16 @@ class Program:
         if self.draw.random() < 0.3:
             part = self.fold(upto=at.number)
             parts = parts_of(part)
-            assert picture(self.fold(state_of(part.number, part.digest, parts.__getitem__))) == expected
+            assert picture(self.fold(state_of(parts.__getitem__))) == expected
             assert picture(Log(self.observer.home).follow()) == expected
             newest = self.draw.choice([*self.topologies])
-            assert TopologyTx(self.observer, state, 0.0).topology(newest) == self.topologies[newest]
+            assert topology(Tx(self.observer, state, 0.0), newest) == self.topologies[newest]
         if self.draw.random() < 0.1:
             self.observer.check_whole()
         assert state.commit == self.newest_commit
         assert state.condemned == self.condemned
         for log in self.draw.sample(self.logs, self.draw.randrange(3)):
             assert picture(log.follow()) == expected
-            assert log.layout() == state.layout
         assert state.tables.keys() == self.models.keys()
         for number, model in self.models.items():
             self._check_table(state, state.tables[number], model)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from elasticscan.catalog import Catalog, NewStore
-from elasticscan.metadata import StagedFragment, TableInfo
+from elasticscan.catalog import Catalog, IdempotencyKey, NewStore, Tx
+from elasticscan.metadata import HorizonRaised, StagedFragment, TableDropped, TableInfo
+from elasticscan.store.writing.definitions import enter
+from elasticscan.store.writing.entering import commit_of
 from elasticscan.topology import SlotSet, initial_placement
 from tests.base.manual_clock import ManualClock
 
@@ -34,9 +36,28 @@ def staged(path: str = "t1/a.arrow", rows: int = 5, tombstones: int = 0) -> Stag
 
 def add_table(catalog: Catalog, name: str = "t") -> TableInfo:
     with catalog.writing() as tx:
-        return tx.create_table(name, definition(name))
+        return enter(tx, definition(name))
 
 
 def add_commit(catalog: Catalog, table: TableInfo, *fragments: StagedFragment, kind: str = "write") -> int:
     with catalog.writing() as tx:
-        return tx.add_commit(table.id, kind, fragments)
+        return commit(tx, table, *fragments, kind=kind)
+
+
+def commit(
+    tx: Tx,
+    table: TableInfo,
+    *fragments: StagedFragment,
+    kind: str = "write",
+    txn: IdempotencyKey | None = None,
+    user: dict[str, str] | None = None,
+) -> int:
+    return tx.append(commit_of(tx.state, table.id, kind, fragments, txn, user))
+
+
+def raise_horizon(tx: Tx, table: TableInfo, snapshot: int) -> None:
+    tx.append(HorizonRaised(table.id, snapshot))
+
+
+def drop_table(tx: Tx, name: str) -> None:
+    tx.append(TableDropped(tx.state.table_named(name).id))

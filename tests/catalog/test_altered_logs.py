@@ -20,8 +20,8 @@ from elasticscan.catalog.appending import Append
 from elasticscan.catalog.codec import pack_value
 from elasticscan.catalog.entries import ROWS, STATISTICS, VALUE
 from elasticscan.catalog.home import Interrupted
-from elasticscan.catalog.leases import LogLease, leases
-from elasticscan.catalog.log import Log
+from elasticscan.catalog.leases import Lease, lease_rows, row_of
+from elasticscan.catalog.log import CheckpointWriter, Log
 from elasticscan.metadata import (
     MAX_FILES,
     AddedFragment,
@@ -37,7 +37,8 @@ from elasticscan.metadata import (
 from elasticscan.store import Store
 from elasticscan.topology import Shard, SlotSet, Tablet
 from tests.base.manual_clock import ManualClock
-from tests.catalog.programs import ANSWER_LOST, NOT_DONE, FileHome, begin_log, picture
+from tests.catalog.logs import append, begin
+from tests.catalog.programs import ANSWER_LOST, NOT_DONE, FileHome, picture
 from tests.catalog.small_store import add_commit, add_table, make
 
 CREATED = StoreCreated("s", 8, "murmur3", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
@@ -48,21 +49,21 @@ ONE, OTHER = Secret(1, "keys", b"one", 1.0), Secret(1, "keys", b"other", 1.0)
 
 def rows_in_log(log: Log, rows: bytes) -> int:
     record = RowsCommitted(1, "write", INFO.definition, 1, len(rows), slots=SlotSet.span(0, 8))
-    return log.append(Append(record, rows)).number
+    return append(log, Append(record, rows))
 
 
 def rows_in_file(log: Log, path: str) -> int:
     statistics = path.encode()
     file = StagedFragment(1, path, SlotSet.span(0, 8), 1, 10, True, 0, False, 1, 1, statistics=statistics)
     files = FileChanges((AddedFragment(file),))
-    return log.append(Append(RowsCommitted(1, "write", INFO.definition, 1, 10, files=files))).number
+    return append(log, Append(RowsCommitted(1, "write", INFO.definition, 1, 10, files=files)))
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     with closing(FileHome.create(tmp_path / "log.db", CLOCK)) as home:
-        made = begin_log(home, CREATED)
-        made.append(Append(TableDefined(INFO, 0, "create")))
+        made = begin(home, CREATED)
+        append(made, Append(TableDefined(INFO, 0, "create")))
         yield made
 
 
@@ -74,7 +75,7 @@ def put(log: Log, number: int, part: str, content: bytes) -> None:
 
 
 def test_the_value_of_another_record_is_damage(log: Log) -> None:
-    number = log.append(Append(SecretChanged(1, ONE))).number
+    number = append(log, Append(SecretChanged(1, ONE)))
     put(log, number, VALUE, pack_value(SecretChanged(1, OTHER)))
     with pytest.raises(StoreDamaged, match=f"the value of record {number} are not what was written"):
         Log(log.home).follow()
@@ -116,7 +117,7 @@ def replace_statistics(log: Log, bodies: dict[int, bytes]) -> None:
 
 def test_a_checkpoint_with_a_part_of_another_one_is_passed_over_for_the_one_before(log: Log) -> None:
     for secret in (ONE, OTHER, ONE):
-        log.append(Append(SecretChanged(1, secret)))
+        append(log, Append(SecretChanged(1, secret)))
         assert log.write_checkpoint()
     expected = picture(log.state)
     newest, before = checkpoints.manifests(log.home)
@@ -133,9 +134,9 @@ def test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state(l
     """When the values of all records below the newest were dropped."""
     for step in range(4):
         rows_in_file(log, f"f{step // 2}")
-        log.append(Append(SecretChanged(1, replace(ONE, made_at=step))))
+        append(log, Append(SecretChanged(1, replace(ONE, made_at=step))))
         assert log.write_checkpoint()
-    log.append(Append(SecretChanged(1, OTHER)))
+    append(log, Append(SecretChanged(1, OTHER)))
     assert log.drop_payloads(1 << 62)
     expected = picture(log.state)
     every = log.home.execute("SELECT number, part, bytes FROM checkpoint")
@@ -157,7 +158,7 @@ def test_an_old_entry_that_was_altered_is_found_by_a_check_and_by_who_reads_it(l
     with log.home.writing() as sql:
         sql.execute("UPDATE log SET operation = 'delete' WHERE number = :number", {"number": number})
     assert Log(log.home).follow().number == log.state.number, "its checkpoint is newer"
-    for read in (log.check_whole, lambda: log.entries(0, number), lambda: log.history(1, 0, number, 9)):
+    for read in (log.check_whole, lambda: log.entries(0, number)):
         with pytest.raises(StoreDamaged, match=f"record {number} is not the one that was appended there"):
             read()
 
@@ -177,7 +178,7 @@ def test_a_catalog_that_reads_everything_again_still_knows_how_far_it_was(tmp_pa
 
 @pytest.mark.parametrize("fault", [NOT_DONE, ANSWER_LOST])
 def test_leases_whose_answer_was_lost_are_looked_for(log: Log, fault: str) -> None:
-    lease = LogLease("scan/l", "scan", "", b"", 7)
+    lease = row_of(Lease("l", CheckpointWriter("me"), 7))
     assert isinstance(log.home, FileHome)
     log.home.faults = (fault,)
 
@@ -191,7 +192,7 @@ def test_leases_whose_answer_was_lost_are_looked_for(log: Log, fault: str) -> No
     else:
         take()
     with log.home.reading() as sql:
-        assert leases(sql) == ([] if fault == NOT_DONE else [lease])
+        assert lease_rows(sql) == ([] if fault == NOT_DONE else [lease])
 
 
 def test_a_commit_of_an_application_that_an_index_lacks_is_not_made_again(tmp_path: Path) -> None:

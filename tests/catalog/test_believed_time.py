@@ -14,8 +14,14 @@ from elasticscan.base.limits import CLAIM_SECONDS, TRUSTED_JUMP_SECONDS
 from elasticscan.catalog import Catalog, NewStore
 from elasticscan.catalog.believed_time import Belief, Times, observe
 from elasticscan.metadata import TableInfo
+from elasticscan.store.context.leases import leases_in, take_lease
+from elasticscan.store.moves.owners import beat
+from elasticscan.store.moves.under_way import enter_moves, moves_in
+from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
+from elasticscan.store.writing.definitions import enter
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
+from tests.catalog.small_store import add_commit
 
 DAY, HOUR = 86_400.0, 3_600.0
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
@@ -113,29 +119,24 @@ def catalog(where: Path | str, clock: ManualClock) -> Iterator[Catalog]:
 @pytest.fixture
 def table(catalog: Catalog) -> TableInfo:
     with catalog.writing() as tx:
-        return tx.create_table("t", TableInfo(0, "t", SCHEMA, ("k",), ("k",), None, 0, 0))
+        return enter(tx, TableInfo(0, "t", SCHEMA, ("k",), ("k",), None, 0, 0))
 
 
-def commit(catalog: Catalog, table: TableInfo) -> int:
+def oldest_kept(catalog: Catalog, table: TableInfo) -> int:
     with catalog.writing() as tx:
-        return tx.add_commit(table.id, "write", [])
-
-
-def oldest_needed(catalog: Catalog, table: TableInfo) -> int:
-    with catalog.writing() as tx:
-        return tx.oldest_needed(table.id, 7 * DAY)
+        return horizon_of(tx, table.id, 7 * DAY)
 
 
 def test_a_store_that_nobody_wrote_to_for_a_month_expires_in_the_end(
     catalog: Catalog, clock: ManualClock, table: TableInfo
 ) -> None:
-    newest = [commit(catalog, table) for _ in range(3)][-1]
+    newest = [add_commit(catalog, table) for _ in range(3)][-1]
     with catalog.writing() as tx:
-        tx.take_lease("forgotten", table, 2, "scan", HOUR)
+        take_lease(tx, "forgotten", table, 2, "scan", HOUR)
     clock.advance(30 * DAY)
-    assert oldest_needed(catalog, table) < newest, "one clock alone is not believed at once"
+    assert oldest_kept(catalog, table) < newest, "one clock alone is not believed at once"
     clock.advance(HOUR)
-    assert oldest_needed(catalog, table) == newest
+    assert oldest_kept(catalog, table) == newest
     with catalog.writing() as tx:
         assert tx.end_expired_leases() == 1
 
@@ -145,14 +146,14 @@ def test_a_lease_of_a_process_far_ahead_does_not_live_for_ever(
 ) -> None:
     ahead = Catalog(where, Shifted(clock, 3_650 * DAY), "here")
     with ahead.writing() as tx:
-        tx.take_lease("l", table, 1, "scan", HOUR)
+        take_lease(tx, "l", table, 1, "scan", HOUR)
     ahead.close()
-    for _ in range(3):
+    for _ in range(9):
         with catalog.writing() as tx:
             tx.end_expired_leases()
         clock.advance(DAY)
     with catalog.reading() as tx:
-        assert tx.leases() == []
+        assert leases_in(tx) == []
 
 
 def test_a_lease_of_a_process_behind_lasts_its_time(
@@ -160,10 +161,10 @@ def test_a_lease_of_a_process_behind_lasts_its_time(
 ) -> None:
     behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
     with behind.writing() as tx:
-        tx.take_lease("l", table, 1, "scan", HOUR)
+        take_lease(tx, "l", table, 1, "scan", HOUR)
     with catalog.writing() as tx:
         assert tx.end_expired_leases() == 0
-        assert tx.oldest_held(table.id) == 1
+        assert oldest_held(tx, table.id) == 1
     behind.close()
 
 
@@ -172,8 +173,8 @@ def test_a_sign_of_life_of_a_process_behind_is_no_old_one(
 ) -> None:
     behind = Catalog(where, Shifted(clock, -2 * DAY), "here")
     with behind.writing() as tx:
-        tx.plan_move(Move(1, 1, 1), "other/machine:1:1:1")
-        tx.heartbeat("other/machine:1:1:1")
+        enter_moves(tx, [Move(1, 1, 1)], "other/machine:1:1:1")
+        beat(tx, "other/machine:1:1:1")
     with catalog.reading() as tx:
-        assert tx.moves()[0].heartbeat_at == tx.times.expiry
+        assert moves_in(tx)[0].heartbeat_at == tx.times.expiry
     behind.close()

@@ -33,11 +33,14 @@ from tests.base.manual_clock import ManualClock
 from tests.base.pooler import pooled
 from tests.base.postgres import Server, start_server
 from tests.base.severed_line import SeveredLine
-from tests.catalog.programs import begin_log
+from tests.catalog.logs import append as append_to
+from tests.catalog.logs import begin as begin_log
 from tests.processes.test_forks import ended_well, forked
 
 CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
 CLOCK = SystemClock()
+
+LAYOUT = "SELECT layout FROM head"
 
 
 def opened(url: str, **how: bool) -> PostgresHome:
@@ -62,7 +65,7 @@ def home(line: SeveredLine, database: str) -> Iterator[PostgresHome]:
 
 
 def append(home: LogHome) -> int:
-    return Log(home).append(Append(TimeObserved())).number
+    return append_to(Log(home), Append(TimeObserved()))
 
 
 def number_in(home: LogHome) -> int:
@@ -106,9 +109,9 @@ def test_a_transaction_that_is_lost_has_done_nothing_and_can_begin_again(
         with begin() as transaction:
             transaction.execute(statement)
             line.cut_at(1)
-            transaction.execute(tables.LAYOUT)
+            transaction.execute(LAYOUT)
 
-    for begin, statement in ((home.writing, "DELETE FROM log"), (home.reading, tables.LAYOUT)):
+    for begin, statement in ((home.writing, "DELETE FROM log"), (home.reading, LAYOUT)):
         with pytest.raises(Interrupted):
             lose(begin, statement)
         line.cut_at()
@@ -120,7 +123,7 @@ def test_a_transaction_takes_few_round_trips(home: PostgresHome, line: SeveredLi
     log = Log(home)
     log.follow()
     line.cut_at()
-    log.layout()
+    log.follow()
     assert line.trips == 1
     line.cut_at()
     with log.writing() as transaction:
@@ -250,9 +253,9 @@ def test_a_thread_in_a_transaction_asks_all_over_one_connection(postgres: Server
     with closing(opened(postgres.url(database))) as home:
         with home.writing() as transaction:
             transaction.execute("UPDATE head SET layout = 77")
-            assert home.execute(tables.LAYOUT) == [(77,)]
+            assert home.execute(LAYOUT) == [(77,)]
             with home.reading() as nested:
-                assert nested.execute(tables.LAYOUT) == [(77,)]
+                assert nested.execute(LAYOUT) == [(77,)]
             assert _connections(postgres, database) == 1
             transaction.execute("UPDATE head SET layout = 0")
         with home.reading(), home.reading():

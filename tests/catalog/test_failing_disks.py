@@ -26,7 +26,7 @@ from elasticscan.catalog.log import Log
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import StoreCreated, TimeObserved
 from elasticscan.topology import Tablet
-from tests.catalog.programs import begin_log
+from tests.catalog.logs import append, begin
 from tests.seeds import ranges_of_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def run(path: Path, seed: int) -> tuple[int, set[str]]:
     """Run one program; returns how many calls failed, and the codes of the errors that were raised."""
     draw, failing, failures, codes = Random(seed), ctypes.CDLL(None), 0, set[str]()
     created = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
-    log = begin_log(SqliteHome.create(path), created)
+    log = begin(SqliteHome.create(path), created)
     there = {0}
     for step in range(STEPS):
         error = draw.choice((errno.EIO, errno.EIO, errno.ENOSPC))
@@ -77,7 +77,7 @@ def run(path: Path, seed: int) -> tuple[int, set[str]]:
             if draw.random() < 0.1:
                 log.write_checkpoint()
             log.forget()
-            must_be = log.append(Append(TimeObserved(), metadata="x" * draw.randrange(20_000))).number
+            must_be = append(log, Append(TimeObserved(), metadata="x" * draw.randrange(20_000)))
         except CommitUnknown as unknown:
             may_be = True
             codes.add(unknown.code)

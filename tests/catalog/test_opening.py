@@ -29,10 +29,22 @@ from elasticscan.base.errors import (
     StoreNotFound,
     StoreTooNew,
 )
-from elasticscan.catalog import Catalog, NewStore, Tx, pool, sqlite
+from elasticscan.catalog import (
+    Catalog,
+    NewStore,
+    Tx,
+    newest_topology,
+    pool,
+    seal_keys,
+    sqlite,
+    topology_entries,
+)
 from elasticscan.catalog.failures import meaning
 from elasticscan.catalog.opening import holds_store, make_home
 from elasticscan.metadata import FORMATS, TableInfo, TimeObserved
+from elasticscan.store.context.leases import leases_in, take_lease
+from elasticscan.store.moves.under_way import enter_moves, moves_in
+from elasticscan.store.writing.definitions import enter
 from elasticscan.topology import Move, initial_placement
 from tests.base.manual_clock import ManualClock
 
@@ -74,10 +86,13 @@ def change_something(tx: Tx) -> None:
 
 
 def look(tx: Tx) -> None:
-    for part in (tx.info, tx.seal_keys, tx.versions, tx.shards, tx.placement, tx.tables, tx.moves, tx.leases):
-        part()
-    tx.newest_topology()
-    tx.topology_history()
+    tx.info()
+    tx.identity()
+    seal_keys(tx.state, tx.now)
+    moves_in(tx)
+    leases_in(tx)
+    newest_topology(tx)
+    topology_entries(tx)
 
 
 @pytest.fixture
@@ -86,8 +101,8 @@ def where(tmp_path: Path) -> Path:
     create(path)
     with opened(path) as catalog, catalog.writing() as tx:
         for name in ("t", "u"):
-            tx.create_table(name, TableInfo(0, name, SCHEMA, ("k",), ("k",), None, 0, 0))
-            tx.plan_move(Move(len(tx.moves()) + 1, 1, 1), "me")
+            enter(tx, TableInfo(0, name, SCHEMA, ("k",), ("k",), None, 0, 0))
+            enter_moves(tx, [Move(len(moves_in(tx)) + 1, 1, 1)], "me")
     return path
 
 
@@ -355,13 +370,13 @@ def test_a_folder_that_may_not_be_written_is_reported_as_such(open_to_all: Path)
 def test_a_catalog_whose_disk_is_full_says_so_and_stays_as_it_was(where: Path) -> None:
     with opened(where) as catalog:
         with catalog.reading() as tx:
-            before = tx.versions()
+            before = tx.state.versions
         leave_little_room(catalog)
         with pytest.raises(DiskFull, match="nothing was committed"):
             write_much(catalog)
         with catalog.reading() as tx:
-            assert tx.versions() == before
-            assert tx.leases() == []
+            assert tx.state.versions == before
+            assert leases_in(tx) == []
         with catalog.writing() as tx:
             change_something(tx)
 
@@ -369,7 +384,7 @@ def test_a_catalog_whose_disk_is_full_says_so_and_stays_as_it_was(where: Path) -
 def write_much(catalog: Catalog) -> None:
     with catalog.writing() as tx:
         for number in range(2_000):
-            tx.take_lease(f"lease {number}", tx.table("t"), 2, "x" * 4_000, 60.0)
+            take_lease(tx, f"lease {number}", tx.state.table_named("t"), 2, "x" * 4_000, 60.0)
 
 
 def leave_little_room(catalog: Catalog) -> None:

@@ -27,7 +27,7 @@ from elasticscan.metadata import (
 from elasticscan.topology import Shard, SlotSet, Tablet
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
-from tests.catalog.programs import begin_log
+from tests.catalog.logs import append, begin
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
 TABLE = TableInfo(1, "t", SCHEMA, ("k",), ("k",), None, 0, 0)
@@ -49,15 +49,15 @@ def address(postgres: Server, database: str) -> str:
 @pytest.fixture
 def log(address: str) -> Iterator[Log]:
     created = StoreCreated("0" * 32, 16, "spark", 60.0, SHARDS, TABLETS)
-    made = begin_log(PostgresHome.create(address), created)
-    made.append(Append(TableDefined(TABLE, 0)))
+    made = begin(PostgresHome.create(address), created)
+    append(made, Append(TableDefined(TABLE, 0)))
     yield made
     made.home.close()
 
 
 def write(log: Log, content: bytes, based_on: int = 0) -> int:
     record = RowsCommitted(1, "write", 1, 1, len(content), slots=SlotSet.span(3, 4), based_on=based_on)
-    return log.append(Append(record, rows=content)).number
+    return append(log, Append(record, rows=content))
 
 
 def contents(log: Log) -> dict[int, bytes]:
@@ -73,7 +73,7 @@ def test_writers_side_by_side_get_one_number_each_and_the_chain_holds(log: Log, 
         done = []
         for number in range(25):
             if chance.random() < 0.2:
-                own.append(Append(TagChanged(1, f"{writer}-{number}", own.state.number)))
+                append(own, Append(TagChanged(1, f"{writer}-{number}", own.state.number)))
             content = f"{writer} {number}".encode()
             done.append((write(own, content), content))
         own.home.close()
@@ -93,7 +93,7 @@ def test_a_small_commit_of_a_writer_that_slept_through_a_move_is_made_by_the_new
 ) -> None:
     sleeper = Log(PostgresHome(address))
     sleeper.follow()
-    log.append(Append(MoveSwitched(TABLETS[0], 2, log.state.number)))
+    append(log, Append(MoveSwitched(TABLETS[0], 2, log.state.number)))
     number = write(sleeper, b"late")
     assert sleeper.state.placement == log.follow().placement
     assert contents(log) == {number: b"late"}

@@ -27,7 +27,8 @@ from elasticscan.metadata import (
     TableInfo,
 )
 from elasticscan.topology import Shard, SlotSet, Tablet
-from tests.catalog.programs import begin_log
+from tests.catalog.logs import append as append_to
+from tests.catalog.logs import begin
 from tests.processes.test_forks import ended_well, forked
 from tests.seeds import seeds
 
@@ -42,8 +43,8 @@ WRITERS, ACKNOWLEDGED = 4, 60
 def log(tmp_path: Path) -> Iterator[Log]:
     home = SqliteHome.create(tmp_path / "log.db")
     created = StoreCreated("s", 8, "murmur3", 60.0, (Shard(1, "a", "/a"),), (Tablet(1, 0, 8, 1, 1),))
-    log = begin_log(home, created)
-    log.append(Append(TableDefined(TableInfo(1, "t", SCHEMA, ("key",), ("key",), None, 0, 0), 0)))
+    log = begin(home, created)
+    append_to(log, Append(TableDefined(TableInfo(1, "t", SCHEMA, ("key",), ("key",), None, 0, 0), 0)))
     yield log
     home.close()
 
@@ -51,10 +52,10 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def append(log: Log, writer: int, step: int) -> int:
     record = RowsCommitted(1, f"{writer}.{step}", 1, 1, 100, slots=SlotSet.span(0, 8))
     if step % 3:
-        return log.append(Append(record, os.urandom(100))).number
+        return append_to(log, Append(record, os.urandom(100)))
     file = StagedFragment(1, f"{writer}.{step}", SlotSet.span(0, 8), 1, 1, True, 0, False, 1, 1)
     files = FileChanges((AddedFragment(file),))
-    return log.append(Append(RowsCommitted(1, f"{writer}.{step}", 1, 1, 1, files=files))).number
+    return append_to(log, Append(RowsCommitted(1, f"{writer}.{step}", 1, 1, 1, files=files)))
 
 
 def write_for_ever(path: Path, writer: int, acknowledge: int) -> None:

@@ -19,6 +19,7 @@ from elasticscan.metadata import Fragment, Secret, SecretChanged, StagedFragment
 from elasticscan.topology import SlotSet, Tablet
 from tests.base.manual_clock import ManualClock
 from tests.base.postgres import Server
+from tests.catalog.logs import append, begin
 from tests.catalog.programs import DEFINITIONS, GARBAGE, INDEXES, TAGS, Program
 from tests.seeds import ranges_of_seeds
 
@@ -86,16 +87,16 @@ def test_a_set_of_files_is_what_a_dict_of_them_is_however_often_it_is_merged(see
 
 def test_a_tail_is_checkpointed_whenever_it_is_long_by_old_and_new_processes(tmp_path: Path) -> None:
     home = SqliteHome.create(tmp_path / "log.db")
-    log = Log.create(home, CREATED)
+    log = begin(home, CREATED)
     secret = Append(SecretChanged(1, Secret(1, "keys" * 9_000, b"", 0.0)))
     for _ in range(4):
         assert not log.checkpoint_if_long()
         for _ in range(2):
-            log.append(secret)
+            append(log, secret)
         assert log.checkpoint_if_long()
     for _ in range(4):  # which fold a tail that is long, and live shortly
         for _ in range(2):
-            log.append(secret)
+            append(log, secret)
         new = Log(home)
         new.follow()
         assert new.checkpoint_if_long()
@@ -107,12 +108,12 @@ def test_one_wrong_clock_moves_times_and_never_what_the_store_believes(tmp_path:
     """Expiry goes by what is believed, which writers whose clocks are right go on moving."""
     day = 86_400
     right, wrong = ManualClock(100.0 * day), ManualClock(130.0 * day)
-    log = Log.create(SqliteHome.create(tmp_path / "log", right), CREATED)
+    log = begin(SqliteHome.create(tmp_path / "log", right), CREATED)
     hasty = Log(SqliteHome(tmp_path / "log", wrong))
-    hasty.append(Append(TimeObserved()))
+    append(hasty, Append(TimeObserved()))
     for _ in range(3):
         right.advance(day / 2)
-        log.append(Append(TimeObserved()))
+        append(log, Append(TimeObserved()))
     state = hasty.follow()
     assert state.time > 130 * day * 1_000_000
     assert state.belief.believed_at == right.now()

@@ -24,7 +24,8 @@ from elasticscan.catalog.opening import make_home, open_home
 from elasticscan.catalog.sqlite import SqliteHome
 from elasticscan.metadata import StoreCreated, TimeObserved
 from elasticscan.topology import Tablet
-from tests.catalog.programs import begin_log
+from tests.catalog.logs import append as append_to
+from tests.catalog.logs import begin
 from tests.processes.test_forks import ended_well, forked
 
 CREATED = StoreCreated("s", 8, "murmur3", 60.0, (), (Tablet(1, 0, 8, 1, 1),))
@@ -35,7 +36,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     with make_home(tmp_path / "log.db", SystemClock(), "here") as home:
-        begin_log(home, CREATED)
+        begin(home, CREATED)
     return tmp_path / "log.db"
 
 
@@ -46,7 +47,7 @@ def log(path: Path) -> Iterator[Log]:
 
 
 def append(log: Log) -> int:
-    return log.append(Append(TimeObserved())).number
+    return append_to(log, Append(TimeObserved()))
 
 
 def number_in(log: Log) -> int:
@@ -188,7 +189,7 @@ def open_place() -> Iterator[Path]:
 def test_another_user_reads_what_he_may_and_is_told_what_he_may_not(open_place: Path) -> None:
     path = open_place / "log.db"
     with make_home(path, SystemClock(), "here") as home:
-        begin_log(home, CREATED)
+        begin(home, CREATED)
     with closing(SqliteHome(path)) as home:
         append(Log(home))
         for file in (path, *beside(path)):
@@ -220,7 +221,7 @@ def test_all_files_are_as_private_as_the_directory_says(tmp_path: Path, mode: in
     before = os.umask(0o277)
     try:
         with make_home(place / "log.db", SystemClock(), "here") as home:
-            begin_log(home, CREATED)
+            begin(home, CREATED)
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in place.iterdir()}
     finally:
         os.umask(before)

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import (
-    AlreadyExists,
     ContinuationKeyError,
     NotFound,
     SnapshotExpired,
-    WriteConflict,
 )
-from elasticscan.catalog import Catalog, Commit, IdempotencyKey, Tx
-from elasticscan.metadata import TableColumn, TableInfo
-from elasticscan.topology import Move, SlotSet
+from elasticscan.catalog import Catalog, IdempotencyKey, Tx, take_incarnation
+from elasticscan.metadata import ShardDefined, TableInfo, TagChanged
+from elasticscan.store.context.leases import kept_seconds, leases_in, take_lease
+from elasticscan.store.moves.under_way import enter_moves, moves_in
+from elasticscan.store.writing.definitions import enter
+from elasticscan.topology import Move, Shard
 from tests.base.manual_clock import ManualClock
-from tests.catalog.small_store import SCHEMA, add_commit, add_table, definition, make, staged
+from tests.catalog.small_store import (
+    add_commit,
+    add_table,
+    commit,
+    definition,
+    drop_table,
+    make,
+    raise_horizon,
+    staged,
+)
 
 
 @pytest.fixture
@@ -41,148 +47,21 @@ def catalog(catalog_url: Path | str, clock: ManualClock) -> Iterator[Catalog]:
 # -------------------------------------------------------------------------------------------- tables
 
 
-def test_a_table_comes_back_as_it_was_defined(catalog: Catalog) -> None:
-    made = add_table(catalog, "t_1")
-    with catalog.reading() as tx:
-        found = tx.table("t_1")
-        assert found == made == tx.table_by_id(made.id) == tx.tables()[0]
-    assert found.schema.equals(SCHEMA, check_metadata=True)
-    assert (found.primary_key, found.shard_key, found.compression) == (("k",), ("k",), "lz4")
-    assert found.created_commit == found.oldest_snapshot == 1
-
-
-def test_names_that_differ_by_case_are_different_tables(catalog: Catalog) -> None:
-    lower, upper = add_table(catalog, "names"), add_table(catalog, "NAMES")
-    with catalog.reading() as tx:
-        assert tx.table("names") == lower
-        assert tx.table("NAMES") == upper
-        with pytest.raises(NotFound, match="has no table 'Names'; did you mean"):
-            tx.table("Names")
-
-
-def test_a_name_is_taken_once(catalog: Catalog) -> None:
-    add_table(catalog)
-    with pytest.raises(AlreadyExists, match="already has a table 't'; drop it or choose another"):
-        add_table(catalog)
-
-
-def test_some_tables_are_read_without_the_others(catalog: Catalog) -> None:
-    with catalog.writing() as tx:
-        ids = [tx.create_table(name, definition(name)).id for name in ("b", "a", "gone")]
-        tx.drop_table("gone")
-    with catalog.reading() as tx:
-        assert [table.name for table in tx.tables()] == ["a", "b"]
-        assert [table.name for table in tx.tables(ids)] == ["a", "b"]
-        assert [table.name for table in tx.tables({ids[0], 1_000})] == ["b"]
-        assert tx.tables(()) == ()
-
-
-def test_a_table_that_was_dropped_and_made_again_is_another_table(catalog: Catalog) -> None:
-    first = add_table(catalog)
-    with catalog.writing() as tx:
-        tx.add_commit(first.id, "write", [staged()], IdempotencyKey("app", 1))
-    with catalog.writing() as tx:
-        tx.drop_table("t")
-        assert tx.table_by_id(first.id) is None
-        assert tx.fragments() == ()
-        assert [file.path for file in tx.dropped_files()] == ["t1/a.arrow"]
-    second = add_table(catalog)
-    assert second.id != first.id
-    assert second.created_commit == 4
-    with catalog.reading() as tx:
-        assert tx.table("t").id == second.id
-        assert tx.table_by_id(first.id) is None
-        assert tx.has_forerunner(second, "app")
-        assert not tx.has_forerunner(second, "another")
-        assert tx.commit_of_txn(second.id, IdempotencyKey("app", 1)) is None
-        with pytest.raises(NotFound):
-            tx.check_snapshot(second, 2)
-
-
-def test_a_reserved_table_is_seen_once_it_is_entered(catalog: Catalog) -> None:
-    with catalog.writing() as tx:
-        table = tx.reserve_table(definition("t"))
-    with catalog.writing() as tx:
-        assert tx.reserve_table(definition("t")) == table, "an equal definition gets the same"
-        assert tx.reserve_table(definition("t", "zstd")) == replace(table, compression="zstd")
-        other = tx.reserve_table(replace(definition("t"), primary_key=("k", "Ä b")))
-        assert other.id != table.id
-    with catalog.reading() as tx:
-        assert tx.tables() == ()
-        assert tx.table_by_id(table.id) is None
-        assert tx.reserved_table(table.id) == replace(table, compression="zstd")
-    with catalog.writing() as tx:
-        assert tx.enter_reserved(table.id)
-        number = tx.add_commit(table.id, "write", [staged()])
-    with catalog.writing() as tx:
-        assert [commit.kind for commit in tx.commits(table.id)] == ["create", "write"]
-        assert tx.table("t").created_commit == number - 1
-        assert not tx.enter_reserved(table.id), "it is reserved no longer"
-        with pytest.raises(WriteConflict, match="'t' was made with another definition meanwhile"):
-            tx.enter_reserved(other.id)
-        with pytest.raises(AlreadyExists):
-            tx.reserve_table(definition("t"))
-
-
-def test_a_table_that_is_created_takes_the_id_of_one_that_was_reserved_alike(catalog: Catalog) -> None:
-    with catalog.writing() as tx:
-        table = tx.reserve_table(definition("t"))
-        assert tx.create_table("t", definition("t")).id == table.id
-        assert tx.reserved_table(table.id) is None
-        assert tx.create_table("u", definition("t")).id == table.id + 1
-
-
-def test_a_definition_takes_the_place_of_the_one_before(catalog: Catalog) -> None:
-    table = add_table(catalog)
-    add_commit(catalog, table)
-    column = TableColumn("n", ((2, "n"),), ((2, pa.int8()),), True)
-    with catalog.writing() as tx:
-        tx.set_oldest_snapshot(table.id, 2)
-        tx.set_retention(table.id, 5.0)
-        tx.set_compression(table.id, None)
-        now = tx.redefine(tx.table("t").redefined((*table.all_columns, column)))
-        layout, commit = tx.versions()
-    with catalog.reading() as tx:
-        found = tx.table("t")
-        assert found == now
-        assert (found.definition, found.schema.names) == (2, ["k", "Ä b", "n"])
-        assert (found.retention_seconds, found.compression) == (5.0, None)
-        assert (found.created_commit, found.oldest_snapshot) == (1, 2)
-        assert (layout, commit) == (tx.state.number, 2), "it is no commit"
-        assert [made.kind for made in tx.commits(table.id)] == ["create", "write"]
-
-
 # ------------------------------------------------------------------------------------------- commits
-
-
-def test_commit_numbers_of_many_threads_differ_and_are_in_order(catalog: Catalog) -> None:
-    table = add_table(catalog)
-    barrier = threading.Barrier(8)
-
-    def commit(worker: int) -> list[int]:
-        barrier.wait()
-        return [add_commit(catalog, table, staged(f"t1/{worker}-{n}")) for n in range(10)]
-
-    with ThreadPoolExecutor(8) as pool:
-        numbers = [number for found in pool.map(commit, range(8)) for number in found]
-    assert sorted(numbers) == list(range(2, 82))
-    with catalog.reading() as tx:
-        assert [commit.number for commit in tx.commits(table.id)] == list(range(1, 82))
-        assert tx.versions()[1] == 81
 
 
 def test_a_commit_is_seen_by_readers_that_begin_after_it_and_by_no_other(catalog: Catalog) -> None:
     table = add_table(catalog)
     with catalog.reading() as before:
         number = add_commit(catalog, table, staged())
-        assert before.versions()[1] == 1
-        assert before.fragments() == ()
+        assert before.state.commit == 1
+        assert before.state.fragments() == ()
         assert [commit.number for commit in before.commits(table.id)] == [1]
         assert before.newest_upto(table.id, number).number == before.commit_before(2_000) == 1
         assert before.behind(table.id, 1) == (0, 0, None)
     with catalog.reading() as after:
-        assert after.versions()[1] == number
-        assert [fragment.min_commit for fragment in after.fragments()] == [number]
+        assert after.state.commit == number
+        assert [fragment.min_commit for fragment in after.state.fragments()] == [number]
 
 
 def test_nothing_of_a_transaction_that_raises_is_kept(catalog: Catalog) -> None:
@@ -191,14 +70,14 @@ def test_nothing_of_a_transaction_that_raises_is_kept(catalog: Catalog) -> None:
     before = everything(catalog)
 
     def change_all(tx: Tx) -> None:
-        tx.create_table("u", definition("u"))
-        tx.add_commit(table.id, "overwrite", [staged("t1/b.arrow")])
-        tx.add_shards([("c", "shards/c")])
-        tx.plan_move(Move(3, 2, 1), "me")
-        tx.take_lease("l", table, 2, "scan", 10)
-        tx.set_oldest_snapshot(table.id, 2)
-        tx.add_tag(table, "kept", 2)
-        tx.drop_table("t")
+        enter(tx, definition("u"))
+        commit(tx, table, staged("t1/b.arrow"), kind="overwrite")
+        tx.append(ShardDefined(Shard(3, "c", "shards/c")))
+        enter_moves(tx, [Move(3, 2, 1)], "me")
+        take_lease(tx, "l", table, 2, "scan", 10)
+        raise_horizon(tx, table, 2)
+        tx.append(TagChanged(table.id, "kept", 2))
+        drop_table(tx, "t")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), catalog.writing() as tx:
@@ -210,32 +89,16 @@ def test_nothing_of_a_transaction_that_raises_is_kept(catalog: Catalog) -> None:
 def everything(catalog: Catalog) -> tuple[object, ...]:
     with catalog.reading() as tx:
         return (
-            tx.versions(),
-            tx.shards(),
-            tx.placement(),
-            tx.tables(),
-            tx.tags(),
-            tx.fragments(),
-            tx.known_paths(),
-            tx.moves(),
-            tuple(map(str, tx.leases())),
-            tuple(commit for table in tx.tables() for commit in tx.commits(table.id)),
+            tx.state.versions,
+            tuple(tx.state.shards.values()),
+            tx.state.placement,
+            tx.state.infos(),
+            tx.state.fragments(),
+            tx.state.known_paths(),
+            moves_in(tx),
+            tuple(map(str, leases_in(tx))),
+            tuple(commit for table in tx.state.infos() for commit in tx.commits(table.id)),
         )
-
-
-def test_a_commit_says_what_it_wrote_and_what_its_writer_said(catalog: Catalog, clock: ManualClock) -> None:
-    table = add_table(catalog)
-    clock.advance(5.000001)
-    with catalog.writing() as tx:
-        tx.add_commit(table.id, "merge", [staged(rows=7, tombstones=2)], None, {"by": "me"})
-        tx.add_commit(table.id, "delete", [staged("t1/b", 1, 1)], IdempotencyKey("app", 3, "content"))
-    with catalog.reading() as tx:
-        created, merged, deleted = tx.commits(table.id)
-        assert created == Commit(1, table.id, "create", 0, 0, 1_000.000001)
-        assert merged == Commit(2, table.id, "merge", 7, 100, 1_005.000001, {"by": "me"})
-        assert deleted == Commit(3, table.id, "delete", 1, 100, 1_005.000002)
-        assert tx.written() == {table.id: (8, 200)}
-        assert tx.committed_bytes(table.id) == 200
 
 
 def test_a_version_of_an_application_is_committed_once(catalog: Catalog) -> None:
@@ -243,7 +106,7 @@ def test_a_version_of_an_application_is_committed_once(catalog: Catalog) -> None
     key = IdempotencyKey("app", 7, "to 9")
     with catalog.writing() as tx:
         assert tx.commit_of_txn(table.id, key) is None
-        number = tx.add_commit(table.id, "write", [], key)
+        number = commit(tx, table, kind="write", txn=key)
         assert tx.commit_of_txn(table.id, key) == number, "in the transaction itself"
     with catalog.reading() as tx:
         for same in (key, key._replace(content=None)):
@@ -268,8 +131,8 @@ def written(catalog: Catalog, clock: ManualClock) -> TableInfo:
     clock.advance(10)
     add_commit(catalog, table, staged("t1/5", 5), kind="overwrite")
     with catalog.writing() as tx:
-        tx.add_tag(table, "six", 5)
-        tx.drop_tag(table, "six")
+        tx.append(TagChanged(table.id, "six", 5))
+        tx.append(TagChanged(table.id, "six", None))
     clock.advance(10)
     add_commit(catalog, table, staged("t1/8", 8))
     return table
@@ -280,14 +143,14 @@ def test_commits_are_found_by_their_numbers(catalog: Catalog, written: TableInfo
     with catalog.reading() as tx:
         assert [commit.number for commit in tx.commits(table)] == [1, 3, 5, 8]
         for most in range(6):
-            newest = [commit.number for commit in tx.newest_commits(table, most)]
+            newest = [commit.number for commit in tx.commits(table, most=most, newest=True)]
             assert newest == [1, 3, 5, 8][max(4 - most, 0) :]
         for after in range(10):
             beyond = [number for number in (1, 3, 5, 8) if number > after]
             for most in range(1, 6):
-                assert [c.number for c in tx.commits_after(table, after, most)] == beyond[:most]
+                assert [c.number for c in tx.commits(table, after, most=most)] == beyond[:most]
         assert [tx.newest_upto(table, upto).number for upto in range(1, 10)] == [1, 1, 3, 3, 5, 5, 5, 8, 8]
-        assert tx.last_commit_of(table) == 8
+        assert tx.state.table(table).newest == 8
 
 
 def test_a_stream_is_behind_by_the_commits_after_its_own(catalog: Catalog, written: TableInfo) -> None:
@@ -305,35 +168,12 @@ def test_commits_are_found_by_their_times(catalog: Catalog, clock: ManualClock, 
         assert tx.commit_at(1_021) == 3
         with pytest.raises(NotFound, match="is still to come"):
             tx.commit_at(clock.now() + 1_000)
-        assert [tx.made_at(number) for number in (0, 3, 6, 8, 99)] == [0, 1_020, 1_040, 1_050, 1_050]
-        assert tx.commit_times([0, 3, 7, 3]) == {3: 1_020, 7: 1_040}
+        assert [tx.made_at(number) for number in (0, 3, 6, 8, 99)] == [None, 1_020, 1_040, 1_050, 1_050]
         clock.advance(50)
     with catalog.reading() as tx:  # at 1,100 s
-        assert tx.kept_seconds(8, 60) == 60, "nothing took its place"
-        assert tx.kept_seconds(3, 60) == -10, "the next commit, of another table, was at 1,030 s"
-        assert tx.kept_seconds(5, 60) == tx.kept_seconds(7, 60) == 10
-
-
-def test_rows_before_an_overwrite_are_gone(catalog: Catalog, written: TableInfo) -> None:
-    with catalog.writing() as tx:
-        assert (tx.overwrites(written.id), tx.overwrites(99)) == ((5,), ())
-        assert tx.floors() == {written.id: (5, 3)}
-        number = tx.add_commit(written.id, "overwrite", [staged("t1/9", 1)])
-        assert tx.overwrites(written.id) == (5, number)
-        assert tx.floors() == {written.id: (number, 16)}
-        tx.set_oldest_snapshot(written.id, 8)
-        assert tx.overwrites(written.id) == (5, number), "the newest up to the oldest snapshot counts"
-        tx.set_oldest_snapshot(written.id, number)
-        assert tx.overwrites(written.id) == (number,)
-
-
-def test_times_of_commits_never_go_back(catalog: Catalog, clock: ManualClock) -> None:
-    table = add_table(catalog)
-    clock._now -= 100
-    add_commit(catalog, table)
-    with catalog.reading() as tx:
-        first, second = tx.commits(table.id)
-    assert 1_000 <= first.created_at < second.created_at < 1_000.1
+        assert kept_seconds(tx, 8, 60) == 60, "nothing took its place"
+        assert kept_seconds(tx, 3, 60) == -10, "the next commit, of another table, was at 1,030 s"
+        assert kept_seconds(tx, 5, 60) == kept_seconds(tx, 7, 60) == 10
 
 
 # ----------------------------------------------------------------------------------------- snapshots
@@ -345,31 +185,16 @@ def test_snapshots_are_those_since_the_table_was_made_that_are_kept(catalog: Cat
     for _ in range(4):
         add_commit(catalog, table)
     with catalog.writing() as tx:
-        tx.set_oldest_snapshot(table.id, 4)
-        table = tx.table("t")
+        raise_horizon(tx, table, 4)
+        table = tx.state.table_named("t")
         for snapshot in (-1, 0, 1, 7, 1 << 40):
             with pytest.raises(NotFound):
-                tx.check_snapshot(table, snapshot)
+                tx.state.check_snapshot(table, snapshot)
         for snapshot in (2, 3):
             with pytest.raises(SnapshotExpired):
-                tx.check_snapshot(table, snapshot)
+                tx.state.check_snapshot(table, snapshot)
         for snapshot in (4, 5, 6):
-            tx.check_snapshot(table, snapshot)
-
-
-def test_the_layout_changes_with_tables_and_not_with_their_rows(catalog: Catalog) -> None:
-    table = add_table(catalog)
-    with catalog.reading() as tx:
-        layout = tx.versions()[0]
-    add_commit(catalog, table, staged())
-    with catalog.writing() as tx:
-        tx.take_lease("l", table, 1, "scan", 10)
-    assert catalog.versions() == (layout, 2)
-    for change in ("set_retention", "set_compression", "drop_table"):
-        before = catalog.versions()[0]
-        with catalog.writing() as tx:
-            getattr(tx, change)(*{"drop_table": ["t"]}.get(change, [table.id, None]))
-        assert catalog.versions()[0] > before
+            tx.state.check_snapshot(table, snapshot)
 
 
 def test_numbers_that_were_lost_are_no_gap_in_time(catalog: Catalog, clock: ManualClock) -> None:
@@ -378,25 +203,19 @@ def test_numbers_that_were_lost_are_no_gap_in_time(catalog: Catalog, clock: Manu
     clock.advance(10)
     last = add_commit(catalog, table)  # at 1,010 s
     with catalog.writing() as tx:
-        tx.take_incarnation("f" * 32, None, (0, last + 2))
-        assert tx.versions()[1] == last + 2
+        take_incarnation(tx, "f" * 32, (0, last + 2))
+        assert tx.state.commit == last + 2
     clock.advance(10)
     with catalog.reading() as tx:
-        assert tx.oldest_needed(table.id, 5) == tx.commit_before(1_015) == last
-        assert tx.kept_seconds(last, 5) == 5
+        assert tx.commit_before(1_015) == last
+        assert kept_seconds(tx, last, 5) == 5
     newest = add_commit(catalog, table)  # at 1,020 s
     assert newest > last + 2
     clock.advance(10)
     with catalog.reading() as tx:
-        assert tx.commit_before(1_019) == tx.oldest_needed(table.id, 12) == last
-        assert tx.commit_before(1_021) == tx.oldest_needed(table.id, 9) == newest
-        assert tx.kept_seconds(last, 15) == pytest.approx(5)
-
-
-def test_slots_are_those_of_the_shard(catalog: Catalog) -> None:
-    table = add_table(catalog)
-    with pytest.raises(WriteConflict, match="a tablet of table 't' moved"):
-        add_commit(catalog, table, replace(staged(), slots=SlotSet.span(0, 9)))
+        assert tx.commit_before(1_019) == last
+        assert tx.commit_before(1_021) == newest
+        assert kept_seconds(tx, last, 15) == pytest.approx(5)
 
 
 # ------------------------------------------------------------------------------------ values that go
@@ -420,7 +239,7 @@ def test_values_that_two_old_checkpoints_cover_are_dropped_and_nobody_misses_the
     for each in (catalog, sleeper, late):
         with each.reading() as tx:
             assert [commit.number for commit in tx.commits(table.id)] == [1, *numbers]
-            assert len(tx.fragments()) == 20
+            assert len(tx.state.fragments()) == 20
         each.check_whole()
     sleeper.close()
     late.close()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import CatalogUnavailable
+from elasticscan.catalog import topology
 from elasticscan.store import Kept, Store
 from tests.cli.conftest import Shell
 
@@ -50,7 +51,7 @@ def test_a_slot_map_has_the_placements_of_its_topologies(uri: str) -> None:
         for number in range(70):  # some are kept as differences, some whole
             store.move(1, "s2" if number % 2 == 0 else "s1")
         with store.context.catalog.reading() as tx:
-            kept = tuple(tx.topology(entry.number) for entry in store.topology_history())
+            kept = tuple(topology(tx, entry.number) for entry in store.topology_history())
         assert len(kept) > 70
         for limit in (1, 5, 70, 1000):
             assert store.slot_map(limit).topologies == kept[-limit:]

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from elasticscan.metadata import IndexInfo
+from elasticscan.metadata import IndexDefined, IndexInfo
 from elasticscan.store import Store
 from tests.cli.conftest import Shell
 
@@ -80,7 +80,8 @@ def test_a_command_leaves_no_lease(shell: Shell, uri: str) -> None:
 
 def test_an_index_that_is_not_finished_is_shown_as_such(shell: Shell, uri: str) -> None:
     with Store.open(uri) as store, store.context.catalog.writing() as tx:
-        tx.create_index(IndexInfo(0, tx.table("t").id, "by_name", "sorted", ("name",), ()))
+        index = IndexInfo(1, tx.state.table_named("t").id, "by_name", "sorted", ("name",), ())
+        tx.append(IndexDefined(index))
     assert shell.ok("index", "list", uri).rstrip().endswith(" no")
     assert shell.json("index", "create", uri, "t", "by_name", "--columns", "name")["ready"]
     assert shell.ok("index", "list", uri).rstrip().endswith(" yes")

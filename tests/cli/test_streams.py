@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.store import Store
+from elasticscan.store.context.leases import take_lease
 from tests.cli.conftest import Shell
 
 WEEK = 7 * 86_400
@@ -14,7 +15,7 @@ WEEK = 7 * 86_400
 def hold(store: Store, name: str, commit: int, table: str = "t", seconds: float = WEEK) -> None:
     """Keep the changes after a commit, as a stream of this name does."""
     with store.context.catalog.writing() as tx:
-        tx.take_lease(f"{table}/{name}", tx.table(table), commit, f"stream:{name}", seconds)
+        take_lease(tx, f"{table}/{name}", tx.state.table_named(table), commit, f"stream:{name}", seconds)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
+from elasticscan.catalog import offset_keys, seal_keys
 from elasticscan.store import Store
 from tests.base.s3 import SECRET, Fault, Request
 from tests.cluster.conftest import ROWS, SCHEMA, FarPlace, contents, moving, tidy
@@ -151,7 +152,7 @@ def advised_redaction() -> dict[str, str]:
 
 def sealing_secrets(store: Store) -> list[bytes]:
     with store.context.catalog.reading() as tx:
-        secrets = [*tx.seal_keys().values(), *tx.offset_keys().values()]
+        secrets = [*seal_keys(tx.state, tx.now).values(), *offset_keys(tx.state).values()]
     assert secrets
     return secrets
 

@@ -15,13 +15,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from elasticscan.base.errors import ContinuationKeyError, StoreDamaged
-from elasticscan.catalog import Catalog
+from elasticscan.catalog import Catalog, topology
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.partitions import ScanPartition
 from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.connector.streams.reader import ElasticScanStreamReader
 from elasticscan.store import Store
 from elasticscan.store.moves import mover, owners
+from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.topology import Move, SlotSet
 from tests.connector.conftest import SCHEMA
 from tests.connector.stream_query import History, Row, carried, read_all, rows
@@ -112,7 +113,7 @@ def switch(store: Store, tablet_id: int) -> SlotSet:
     target = next(s for s in sorted(store.context.shard_names()) if s != tablet.shard)
     owner = owners.new_owner()
     with store.context.catalog.writing() as tx:
-        tx.plan_move(Move(tablet.id, tablet.shard, target), owner)
+        enter_moves(tx, [Move(tablet.id, tablet.shard, target)], owner)
     mover.Mover(store.context, owner).carry_out(Move(tablet.id, tablet.shard, target))
     return tablet.slots
 
@@ -249,7 +250,7 @@ def test_a_switch_writes_the_topology_that_follows_from_it(history: History) -> 
     for tablet in (1, 2, 1):
         switch(store, tablet)
         with store.context.catalog.reading() as tx:
-            newest = tx.topology(store.topology_history()[-1].number)
+            newest = topology(tx, store.topology_history()[-1].number)
         assert (newest.number, newest.published) == (first.number + 1, False)
         assert newest.placement == store.context.placement()
         assert store.topology == first

@@ -31,6 +31,7 @@ from elasticscan.connector.splits import BASE, VIRTUAL
 from elasticscan.optimizer import KeyCondition
 from elasticscan.store import Store
 from elasticscan.store.moves import mover, owners
+from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.reading.access_paths import bind_to_key
 from elasticscan.topology import Move, SlotSet
 from tests.base.manual_clock import ManualClock
@@ -166,7 +167,7 @@ def test_slots_that_left_since_the_newest_topology_are_virtual_scans(store: Stor
     target = next(s for s in store.topology.placement.shards if s != tablet.shard)
     owner = owners.new_owner()
     with store.context.catalog.writing() as tx:
-        tx.plan_move(Move(tablet.id, tablet.shard, target), owner)
+        enter_moves(tx, [Move(tablet.id, tablet.shard, target)], owner)
     # Without a published topology, as in the middle of an expansion.
     mover.Mover(store.context, owner).carry_out(Move(tablet.id, tablet.shard, target))
     reader, partitions = planned(store)

@@ -16,10 +16,8 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import TableChanged
-from elasticscan.catalog import OwnedMove, Tx, appending, checkpoints, checks, log, state, transaction
-from elasticscan.catalog import moves as moves_under_way
+from elasticscan.catalog import StoreState, Tx, appending, checkpoints, checks, log, state, transaction
 from elasticscan.catalog.believed_time import Belief
-from elasticscan.catalog.fragments import FragmentTx
 from elasticscan.catalog.log import Log
 from elasticscan.filters import value_sets
 from elasticscan.filters.expression import Not
@@ -59,11 +57,13 @@ from elasticscan.storage.key_filter import KeyFilter
 from elasticscan.storage.pages import Piece, pieces_of
 from elasticscan.store import schema_changes
 from elasticscan.store.context import Context, lookups
-from elasticscan.store.moves import mover, owners
+from elasticscan.store.moves import elasticity, mover, owners, under_way
 from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.owners import OwnedMove
 from elasticscan.store.reading import getting, paging
-from elasticscan.store.upkeep import compaction, executor, keeper
+from elasticscan.store.upkeep import compaction, horizons, keeper, steps
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
+from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.preconditions import KeyCheck
 from elasticscan.topology import Event, Move, Phase, Placement, SlotSet
 from tests.faults.unchecked import (
@@ -405,10 +405,10 @@ def switch_without_the_last_commits(patch: Patch) -> None:
 
 def _strike(tx: Tx, shard: int, slots: SlotSet) -> None:
     """Let the fragments at a shard serve some slots no longer."""
-    for table in tx.tables():
-        served = {fragment.id: fragment.slots for fragment in tx.fragments(table.id, shard)}
+    for table in tx.state.infos():
+        served = {fragment.id: fragment.slots for fragment in tx.state.fragments(table.id, shard)}
         left = {number: own - slots for number, own in served.items() if not own.isdisjoint(slots)}
-        tx.replace_fragments(table.id, left, (), "strike")
+        replace_fragments(tx, table.id, left, (), "strike")
 
 
 @fault("programs", "striking the source and growing the epoch are one record")
@@ -418,7 +418,7 @@ def strike_in_a_transaction_of_its_own(patch: Patch) -> None:
     def in_two_steps(self: Mover, move: Any) -> None:
         with self._context.catalog.writing() as tx:
             self._check_still_right(tx, move)
-            sources, upto = mover._sources(self._context, tx, move, tx.versions()[1]), tx.versions()[1]
+            sources, upto = mover._sources(self._context, tx, move, tx.state.commit), tx.state.commit
             self._copy(move, sources, upto, self._destination(move))
             _strike(tx, move.move.source, move.tablet.slots)
         self._checkpoint("struck")
@@ -488,7 +488,8 @@ def mover_forgets_old_versions(patch: Patch) -> None:
 
 @fault("programs", "compaction keeps what a leased snapshot needs", style="leases")
 def compaction_ignores_leases(patch: Patch) -> None:
-    patch.setattr(Tx, "oldest_needed", lambda self, table, retention_seconds: self.versions()[1])
+    patch.setattr(horizons, "oldest_held", lambda tx, table: None)
+    patch.setattr(horizons, "_retained", lambda tx, seconds: tx.state.commit)
     patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
 
 
@@ -562,13 +563,13 @@ def _swapping(
 @fault("programs", "a merge whose sources another process merged meanwhile changes nothing", style="keepers")
 def merge_outlives_its_owner(patch: Patch) -> None:
     def in_any_case(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
-        there = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
+        there = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
         if there & {fragment.id for fragment in merging.fragments}:
             return swap(merging, tx, copies, slots)
-        merged = compaction._slots_of(merging.fragments) & tx.placement().at(merging.shard)
-        whole = merging._index(tx.indexes(merging.table.id), copies)
+        merged = compaction._slots_of(merging.fragments) & tx.state.placement.at(merging.shard)
+        whole = merging._index(tx.state.indexes(merging.table.id), copies)
         added = [(replace(c.staged, slots=merged), c.min_commit, c.max_commit) for c in whole]
-        tx.replace_fragments(merging.table.id, {}, added, compaction.COMPACT)
+        replace_fragments(tx, merging.table.id, {}, added, compaction.COMPACT)
         return compaction.Merged(added=len(copies))
 
     _swapping(patch, in_any_case)
@@ -578,10 +579,10 @@ def merge_outlives_its_owner(patch: Patch) -> None:
 def merges_in_pieces_take_all(patch: Patch) -> None:
     def with_the_rest(swap: Swap, merging: Any, tx: Tx, copies: list[Copied], slots: SlotSet) -> Any:
         merged = swap(merging, tx, copies, slots)
-        left = {fragment.id for fragment in tx.fragments(table=merging.table.id)}
+        left = {fragment.id for fragment in tx.state.fragments(table=merging.table.id)}
         if merged.gone or merged.added:
             rest = {f.id: SlotSet() for f in merging.fragments if f.id in left}
-            tx.replace_fragments(merging.table.id, rest, (), compaction.COMPACT)
+            replace_fragments(tx, merging.table.id, rest, (), compaction.COMPACT)
         return merged
 
     _swapping(patch, with_the_rest)
@@ -611,12 +612,12 @@ def stages_drop_tombstones(patch: Patch) -> None:
 @fault("programs", "a tag keeps its snapshot", style="keepers")
 def tagged_versions_are_merged_away(patch: Patch) -> None:
     horizons_may_pass_tags(patch)
-    patch.setattr(Tx, "_oldest_tagged", lambda self, table: None)
+    patch.setattr(horizons, "_tagged", lambda *_: [])
 
 
 @fault("programs", "the steps of keepers that died are taken over", style="keepers")
 def dead_keepers_keep_their_steps(patch: Patch) -> None:
-    for module in (executor, keeper):
+    for module in (steps, keeper):
         patch.setattr(
             module,
             "owner_is_gone",
@@ -648,7 +649,7 @@ def later_rounds_hide_tombstones(patch: Patch) -> None:
 @fault("programs", "an expired snapshot is refused even when its table is known already", style="leases")
 def expired_snapshot_is_read(patch: Patch) -> None:
     patch.setattr(lookups.KnownTable, "serves", lambda self, snapshot, *_: snapshot <= self.last_commit)
-    patch.setattr(Tx, "check_snapshot", lambda self, table, snapshot: None)
+    patch.setattr(StoreState, "check_snapshot", lambda self, table, snapshot: None)
 
 
 @fault("programs", "a scan reads at its snapshot")
@@ -696,7 +697,7 @@ def page_begins_at_its_position(patch: Patch) -> None:
 
 @fault("programs", "only a file that nothing refers to is garbage")
 def garbage_collection_takes_staged_and_served_files(patch: Patch) -> None:
-    patch.setattr(FragmentTx, "known_paths", lambda self: frozenset())
+    patch.setattr(StoreState, "known_paths", lambda self: frozenset())
 
 
 @fault("programs", "a mover's copy is still there when the target begins to serve")
@@ -708,26 +709,27 @@ def switch_to_collected_files(patch: Patch) -> None:
 def zombie_mover_goes_on(patch: Patch) -> None:
     unchecked(patch, MoveSwitched)
     patch.setattr(Mover, "_check_still_right", lambda self, tx, move: None)
-    honest = Tx.transition
+    honest = under_way.transition
 
-    def unasked(self: Tx, move: Move, owner: str, event: Event) -> Move:
-        return honest(self, move, owner, event) or replace(move, phase=_phase_after(event))
+    def unasked(tx: Tx, move: Move, owner: str, event: Event) -> Move:
+        return honest(tx, move, owner, event) or replace(move, phase=_phase_after(event))
 
-    patch.setattr(Tx, "transition", unasked)
+    patch.setattr(mover, "transition", unasked)
 
 
 @fault("programs", "every phase of a move is written down, by its table", style="compaction below movers")
 def phases_of_moves_are_not_written(patch: Patch) -> None:
-    def around(self: Tx, move: Move, owner: str, event: Event) -> Move | None:
-        there = self.move(move.tablet)
+    def around(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
+        there = under_way.move_of(tx, move.tablet)
         if there is None or there.owner != owner:
             return None
         after = replace(move, phase=_phase_after(event))
         if after.is_over:
-            self.writing.remove_lease(moves_under_way._lease_id(move.tablet))
+            tx.remove_lease(OwnedMove, str(move.tablet))
         return after
 
-    patch.setattr(Tx, "transition", around)
+    for module in (mover, elasticity):
+        patch.setattr(module, "transition", around)
 
 
 def _phase_after(event: Event) -> Phase:
@@ -760,19 +762,19 @@ def failed_move_strikes_the_source(patch: Patch) -> None:
 )
 def index_is_published_unfinished(patch: Patch) -> None:
     indexes_may_be_unfinished(patch)
-    patch.setattr(FragmentTx, "without_runs", lambda self, index: self.fragments(table=index.table)[:0])
+    patch.setattr(indexing, "without_runs", lambda state, index: [])
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
 @fault("programs", "an index becomes ready by its table", style="builds alongside changes")
 def index_is_ready_around_its_table(patch: Patch) -> None:
-    honest = Tx.transition_index
+    honest = indexing.transition_index
 
-    def hasty(self: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
-        return honest(self, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
+    def hasty(tx: Tx, index: IndexInfo, event: IndexEvent) -> IndexInfo:
+        return honest(tx, index, IndexEvent.COMPLETED if event is IndexEvent.RUNS_MISSING else event)
 
     indexes_may_be_unfinished(patch)
-    patch.setattr(Tx, "transition_index", hasty)
+    patch.setattr(indexing, "transition_index", hasty)
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
@@ -805,13 +807,13 @@ def collected_runs_are_entered(patch: Patch) -> None:
 
 @fault("programs", "runs are garbage only when nothing refers to them", style="builds alongside changes")
 def garbage_collection_takes_runs(patch: Patch) -> None:
-    known = FragmentTx.known_paths
+    known = StoreState.known_paths
 
-    def of_fragments(self: FragmentTx) -> frozenset[tuple[int, str]]:
-        runs = {run.path for table in {f.table for f in self.fragments()} for run in self.runs(table)}
+    def of_fragments(self: StoreState) -> frozenset[tuple[int, str]]:
+        runs = {run.path for run in self.runs()}
         return frozenset((shard, path) for shard, path in known(self) if path not in runs)
 
-    patch.setattr(FragmentTx, "known_paths", of_fragments)
+    patch.setattr(StoreState, "known_paths", of_fragments)
 
 
 @fault("programs", "entries serve only the slots of their fragment")

@@ -115,12 +115,6 @@ def names_are_taken_twice(patch: Patch) -> None:
     patch.setitem(checks._CHECKS, TableDefined, by_another_name)
 
 
-@fault("log", "an application's commit is made once")
-def applications_are_not_remembered(patch: Patch) -> None:
-    patch.setattr(LogTransaction, "earlier", lambda *_: None)
-    patch.setattr(tables, "CREATE", tuple(each for each in tables.CREATE if "log_by_app" not in each))
-
-
 @fault("log", "an id that is chosen was never used")
 def ids_are_used_twice(patch: Patch) -> None:
     patch.setattr(checks, "_check_new", lambda *_: None)
@@ -329,9 +323,7 @@ def checkpoints_of_any_log_are_used(patch: Patch) -> None:
     def any_state(home: Any, manifest: checkpoints.CheckpointManifest) -> StoreState:
         parts = {part.name: part for part in manifest.parts}
         contents, read = checkpoints._contents(home, manifest, statistics=False), checkpoints.read_part
-        return checkpoints.state_of(
-            manifest.number, manifest.digest, lambda name: read(contents, parts[name])
-        )
+        return checkpoints.state_of(lambda name: read(contents, parts[name]))
 
     patch.setattr(checkpoints, "read_state", any_state)
 

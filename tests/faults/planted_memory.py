@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from elasticscan.catalog import InlineCommit, Tx, checkpoints
+from elasticscan.catalog import InlineCommit, StoreState, Tx, checkpoints
 from elasticscan.metadata import FragmentsReplaced, RowsCommitted
 from elasticscan.storage import Copied, Keep
 from elasticscan.store.context import Context
@@ -189,10 +189,10 @@ def rows_are_dropped_before_they_are_flushed(patch: Patch) -> None:
     style="test_a_shard_that_is_away_keeps_its_rows_in_the_log",
 )
 def flushed_slots_are_forgotten(patch: Patch) -> None:
-    honest = Tx.memory
+    honest = StoreState.memory
 
-    def memory(self: Tx, table: int) -> tuple[InlineCommit, ...]:
-        everything = SlotSet.span(0, self.info().slots)
+    def memory(self: StoreState, table: int) -> tuple[InlineCommit, ...]:
+        everything = SlotSet.span(0, self.placement.slot_count)
         return tuple(replace(commit, slots=everything) for commit in honest(self, table))
 
-    patch.setattr(Tx, "memory", memory)
+    patch.setattr(StoreState, "memory", memory)

@@ -8,13 +8,15 @@ import pytest
 
 from elasticscan.catalog import (
     Catalog,
+    Tx,
     checkpoints,
-    commits,
     entries,
     leases,
     log,
     state,
+    tables,
     topology_history,
+    transaction,
     verifying,
 )
 from elasticscan.catalog.appending import LogTransaction
@@ -80,10 +82,11 @@ def topologies_are_not_proven(patch: Patch) -> None:
     "test_an_older_row_in_place_of_a_published_one_is_noticed",
 )
 def any_topologies_are_read(patch: Patch) -> None:
-    def whichever(self: Any, first: int, last: int) -> Any:
-        return self._topology_rows(first, last)
+    def whichever(tx: Any, first: int, last: int) -> Any:
+        rows = tx.execute(tables.TOPOLOGIES, {"first": first, "last": last})
+        return [topology_history._topology(row[-2]) for row in rows]
 
-    patch.setattr(topology_history.TopologyTx, "_kept_topologies", whichever)
+    patch.setattr(topology_history, "_kept", whichever)
 
 
 @fault(
@@ -135,13 +138,20 @@ def newer_records_are_passed_over(patch: Patch) -> None:
 
 
 @fault(
+    "scenarios", "an application's commit is made once", "test_a_version_of_an_application_is_committed_once"
+)
+def applications_are_not_remembered(patch: Patch) -> None:
+    patch.setattr(Tx, "commit_of_txn", lambda *_: None)
+
+
+@fault(
     "scenarios",
     "an application's version stands for the same rows when it is repeated",
     "test_a_version_of_an_application_is_committed_once",
 )
 def contents_of_versions_are_not_compared(patch: Patch) -> None:
-    honest = commits._said
-    patch.setattr(commits, "_said", lambda entry: {**honest(entry), "content": None})
+    honest = transaction._said
+    patch.setattr(transaction, "_said", lambda entry: {**honest(entry), "content": None})
 
 
 # --------------------------------------------------------------------------------------------- checkpoints
@@ -205,7 +215,7 @@ def values_are_dropped_up_to_the_newest_checkpoint(patch: Patch) -> None:
     "test_while_a_lease_is_damaged_no_horizon_is_told",
 )
 def leases_are_not_proven(patch: Patch) -> None:
-    patch.setattr(leases, "_lease", lambda row: leases.LogLease(*row[:-1]))
+    patch.setattr(leases, "lease_rows", lambda sql: [row[:-1] for row in sql.execute(tables.LEASES)])
 
 
 @fault(
@@ -330,8 +340,8 @@ def files_are_decoded_once(patch: Patch) -> None:
     "test_commits_are_found_by_their_times",
 )
 def the_next_commit_is_found_by_a_time(patch: Patch) -> None:
-    honest = commits.CommitTx.commit_before
-    patch.setattr(commits.CommitTx, "commit_before", lambda self, at: honest(self, at + 10))
+    honest = Tx.commit_before
+    patch.setattr(Tx, "commit_before", lambda self, at: honest(self, at + 10))
 
 
 @fault(

@@ -6,10 +6,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from elasticscan.catalog import Tx
+from elasticscan.catalog import Append, Tx
 from elasticscan.catalog.sqlite_files import OpenedFiles
 from elasticscan.metadata import StoreAdopted
 from elasticscan.storage import Disk
+from elasticscan.store import adoption
 from elasticscan.store.context import Context, marks
 from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.moves import mover
@@ -83,7 +84,7 @@ def marks_are_ignored(patch: Patch) -> None:
     style="test_an_older_catalog_does_not_catch_up_by_itself",
 )
 def marks_do_not_stop_the_catalog(patch: Patch) -> None:
-    patch.setattr(Context, "look_at_marks", lambda self, at_all=False: lambda _: None)
+    patch.setattr(Context, "look_at_marks", lambda *_, **__: lambda _: None)
 
 
 @fault(
@@ -281,10 +282,10 @@ def any_share_may_go(patch: Patch) -> None:
     style="test_a_copied_store_is_only_read_until_it_is_adopted",
 )
 def copies_keep_their_secrets(patch: Patch) -> None:
-    def with_the_same_secrets(self: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
-        self.append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least))
+    def with_the_same_secrets(tx: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
+        tx.append(Append(StoreAdopted(incarnation, at_least[1]), beyond=max(at_least)))
 
-    patch.setattr(Tx, "take_incarnation", with_the_same_secrets)
+    patch.setattr(adoption, "take_incarnation", with_the_same_secrets)
 
 
 @fault(

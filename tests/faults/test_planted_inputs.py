@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from elasticscan.store import Store, arguments
 from elasticscan.store.backend import Bound, Writes
 from elasticscan.store.context import Context
 from elasticscan.store.writing import definitions as store_definitions
+from elasticscan.store.writing.definitions import enter
 from tests.connector import test_writing
 from tests.connector.conftest import store as writing_store  # noqa: F401 - a fixture
 from tests.store import test_limits
@@ -39,7 +41,7 @@ def table_made_before_its_rows(patch: Patch) -> None:
     def at_once(context: object, name: str, schema: pa.Schema, keys: list[str], *_: object) -> object:
         info = store_definitions.define_table(name, schema, keys)
         with context.catalog.writing() as tx:  # type: ignore[attr-defined]
-            return tx.create_table(name, info)
+            return enter(tx, replace(info, name=name))
 
     patch.setattr(Writes, "reserve", Bound(at_once), raising=False)  # of a class it cannot be read
 

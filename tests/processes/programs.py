@@ -23,6 +23,7 @@ from elasticscan.base import limits
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
 from elasticscan.store.moves.balancing import Balance
+from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.policy import Policy
 
@@ -118,9 +119,9 @@ def move_slowly(uri: str, seed: int) -> None:
     while True:
         tablet = chance.choice(store.context.placement().tablets)
         with store.context.catalog.writing() as tx:
-            target = chance.choice([s.id for s in tx.shards() if s.id != tablet.shard])
+            target = chance.choice([s.id for s in tx.state.shards.values() if s.id != tablet.shard])
             owner = new_owner()
-            tx.plan_move(Move(tablet.id, tablet.shard, target), owner)
+            enter_moves(tx, [Move(tablet.id, tablet.shard, target)], owner)
         Mover(store.context, owner, checkpoint=pause).carry_out(Move(tablet.id, tablet.shard, target))
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.catalog import sqlite, tables
 from elasticscan.storage import disk, overlay
 from elasticscan.store import Scan, Store
+from elasticscan.store.context.leases import lease_end
 from elasticscan.store.writing import writer
+from elasticscan.store.writing.definitions import enter
 
 CHILD_SECONDS = 60
 ROWS = 10_000
@@ -88,7 +91,7 @@ def test_a_forked_child_opens_the_store_again_and_its_parent_goes_on(anywhere: S
                 read(scan)
         scan.close()
         with anywhere.context.catalog.reading() as tx:
-            assert tx.lease_end(scan.standing.lease) > tx.now
+            assert lease_end(tx, scan.standing.lease) > tx.now
         assert scan.key is not None
         assert anywhere.resume(scan.key).count() == ROWS - taken
         assert anywhere.context is not parents
@@ -191,11 +194,11 @@ def test_a_child_forked_by_a_thread_in_a_transaction_is_refused_and_leaves_it_al
     catalog, parent = anywhere.context.catalog, os.getpid()
     try:
         with catalog.writing() as tx:
-            tx.create_table("made", tx.table("t"))
+            enter(tx, replace(tx.state.table_named("t"), name="made"))
             child = os.fork()
             if not child:
                 try:
-                    tx.create_table("more", tx.table("t"))
+                    enter(tx, replace(tx.state.table_named("t"), name="more"))
                     os._exit(3)
                 except ScanConsumed:
                     pass

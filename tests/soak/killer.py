@@ -153,7 +153,7 @@ class Killer:
         """Changes whenever the sink has got another micro-batch."""
         if stream == "copy":
             with self._store.context.catalog.reading() as tx:
-                return tx.last_commit_of(self._copy)
+                return tx.state.table(self._copy).newest
         with suppress(FileNotFoundError):
             return max(_names(self._place / "feed" / "_spark_metadata"), key=_batch)
         return None

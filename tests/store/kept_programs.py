@@ -30,12 +30,14 @@ from elasticscan.store.copies.backup import BackedUp
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import owning
+from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep import compaction, keeper
 from elasticscan.store.upkeep.after_commit import AfterCommit
 from elasticscan.store.upkeep.executor import Executor, claim
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.steps import steps_in
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import DEAD_OWNER, Program, comparable, rows_of
 from tests.store.random_tables import TABLES, WIDER
@@ -267,11 +269,16 @@ class KeptProgram(Program):
         self.backups += 1
         target, copy = self._backup_place(self.backups), self._beside("copy")
         definitions = {table: max(those) for table, those in self.definitions.items()}
+        is_only_one = self.random.choice([False, True])
         self.backing_up = True
         try:
             made = self.some_store.backup(target)
         finally:
             self.backing_up = False
+        if is_only_one:  # the others are removed, which this one does not need
+            for _, older in self.backed_up:
+                shutil.rmtree(older)
+            self.backed_up.clear()
         self.backed_up.append((made, target))
         one, place = self.random.choice(self.backed_up) if self.changes_columns else (made, target)
         with self._alone(), Store.from_backup(place, copy, clock=self.clock) as other:
@@ -349,24 +356,27 @@ class KeptProgram(Program):
         else:
             raise AssertionError(f"after {MOST_ROUNDS} rounds there is still something to do: {kept}")
         with self.store.context.catalog.reading() as tx:
-            assert (tx.steps(), tx.moves()) == ((), ())
+            assert (steps_in(tx), moves_in(tx)) == ((), ())
             sites: dict[tuple[int, int], list[Fragment]] = {}
-            for fragment in tx.fragments():
+            for fragment in tx.state.fragments():
                 sites.setdefault((fragment.table, fragment.shard), []).append(fragment)
             for (table, _), fragments in sites.items():
-                floor = tx.floors().get(table, (0, 0))[0]
+                floor = max(tx.state.overwrites(table), default=0)
                 newest = [one for one in fragments if is_current(one, floor)]
                 history = [one for one in fragments if one.superseded_at is not None]
-                assert depth_of(parts_of(newest, tx.runs(table)), self.policy) <= self.policy.slot_fragments
+                assert (
+                    depth_of(parts_of(newest, tx.state.runs(table)), self.policy)
+                    <= self.policy.slot_fragments
+                )
                 most = self.policy.history_fragments
-                assert depth_of(parts_of(history, tx.runs(table)), self.policy) <= most
+                assert depth_of(parts_of(history, tx.state.runs(table)), self.policy) <= most
 
     def _check_nothing_is_left_over(self) -> None:
         for _ in range(2):  # what the first one marks, the second one removes
             self.store.collect_garbage(grace_seconds=0, trash_seconds=0, share=1.0)
         context = self.store.context
         with context.catalog.reading() as tx:
-            expected = tx.known_paths()
+            expected = tx.state.known_paths()
         there = {
             (shard, path)
             for shard in context.shard_names()

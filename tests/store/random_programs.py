@@ -56,10 +56,11 @@ from elasticscan.storage.indexes import pages as index_pages
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.store import Page, Scan, Store, Table
 from elasticscan.store.context import memory
-from elasticscan.store.context.leases import FRESH_LEASE
+from elasticscan.store.context.leases import FRESH_LEASE, kept_seconds
 from elasticscan.store.moves import mover
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import machine, new_owner
+from elasticscan.store.moves.under_way import enter_moves, move_of
 from elasticscan.store.upkeep.compaction import merge_fragments
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import indexing, preconditions
@@ -723,7 +724,7 @@ class Program:
         """For how long retention still keeps a snapshot."""
         context = self.store.context
         with context.catalog.reading() as tx:
-            return tx.kept_seconds(snapshot, context.retention_of(self.store.table(table).definition))
+            return kept_seconds(tx, snapshot, context.retention_of(self.store.table(table).definition))
 
     def _some_path(self, table: str) -> tuple[str, list[str] | None, bool]:
         indexes = self.store.table(table).indexes()
@@ -906,10 +907,10 @@ class Program:
 
         owner = DEAD_OWNER if fate == "dies" else new_owner()
         with self.store.context.catalog.writing() as tx:
-            busy = tx.move(tablet.id)
+            busy = move_of(tx, tablet.id)
             if busy is not None:
                 return  # left behind by a process that died: a matter of `resume_moves`
-            tx.plan_move(plan, owner)
+            enter_moves(tx, [plan], owner)
         carrier = Mover(self.store.context, owner, checkpoint=checkpoint)
         if fate == "dies":
             carrier._undo = lambda move: None  # type: ignore[method-assign]
@@ -985,7 +986,7 @@ class Program:
         """Merge some fragments of a shard; in between, others may change these."""
         table = self.store.table(self.random.choice(list(TABLES))).definition
         with self.store.context.catalog.reading() as tx:
-            fragments = tx.fragments(table=table.id)
+            fragments = tx.state.fragments(table=table.id)
         if fragments:
             shard = self.random.choice(fragments).shard
             here = [fragment.id for fragment in fragments if fragment.shard == shard]
@@ -1040,8 +1041,8 @@ class Program:
     def _check_files(self) -> None:
         """What a fragment serves lives at its shard, and its file is what was written."""
         with self.store.context.catalog.reading() as tx:
-            placement = tx.placement()
-            for found in tx.fragments():
+            placement = tx.state.placement
+            for found in tx.state.fragments():
                 assert found.slots <= placement.at(found.shard), "a fragment serves slots that left"
         assert self.store.verify() == []
 

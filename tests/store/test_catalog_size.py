@@ -13,6 +13,7 @@ from elasticscan.base.errors import SnapshotExpired
 from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.store import Store, Table
 from elasticscan.store.upkeep import after_commit
+from elasticscan.store.upkeep.horizons import horizon_of
 from tests.base.manual_clock import ManualClock
 from tests.seeds import seeds
 
@@ -162,10 +163,10 @@ class Program:
     def check_catalog(self) -> None:
         self.store.context.catalog.check_whole()
         with self.store.context.catalog.reading() as tx:
-            info = tx.table("t")
+            info = tx.state.table_named("t")
             overwrites = [n for n, k in zip(self.shows, self.kinds, strict=True) if k == "overwrite"]
             past = [number for number in overwrites if number <= info.oldest_snapshot]
-            assert tx.overwrites(info.id) == (*past[-1:], *overwrites[len(past) :])
+            assert tx.state.overwrites(info.id) == (*past[-1:], *overwrites[len(past) :])
 
 
 def table_commit(table: Table) -> int:
@@ -214,7 +215,7 @@ def test_writers_that_end_after_a_commit_leave_no_garbage_to_pile_up(
             writer.table("t").upsert(table_of({number: number}))
         clock.advance(GC_GRACE_SECONDS / 4)
     with store.context.catalog.reading() as tx:
-        assert len(tx.fragments()) + len(tx.dropped_files()) < 60
+        assert len(tx.state.fragments()) + len(tx.state.removed_files()) < 60
     assert len(list(tmp_path.rglob("*.arrow"))) < 120
 
 
@@ -224,7 +225,7 @@ def test_overwrites_that_no_snapshot_begins_with_are_not_read(store: Store, cloc
         table.overwrite(table_of({number: number}))
         clock.advance(RETENTION / 4)
     with store.context.catalog.reading() as tx:
-        assert 1 <= len(tx.overwrites(table.definition.id)) <= 16
+        assert 1 <= len(tx.state.overwrites(table.definition.id)) <= 16
     assert [commit.kind for commit in table.history()].count("overwrite") == 40
     with pytest.raises(SnapshotExpired):
         rows_at(table, table.history()[1].number)
@@ -239,8 +240,8 @@ def test_what_is_gone_stays_gone_when_retention_is_prolonged(store: Store, clock
     table.compact()
     table.set_retention(f"{100 * RETENTION}s")
     with store.context.catalog.reading() as tx:
-        oldest = tx.table("t").oldest_snapshot
-        assert tx.horizon(table.definition.id, 100 * RETENTION) == oldest
+        oldest = tx.state.table_named("t").oldest_snapshot
+        assert horizon_of(tx, table.definition.id, 100 * RETENTION) == oldest
     for number in range(6, 12):
         table.overwrite(table_of({number: number}))
     table.compact()

@@ -39,15 +39,13 @@ COUNT = 2_000
 
 def plain(value: Any) -> Any:
     """A value as nothing but numbers, texts, bytes, lists and maps."""
+    if isinstance(value, SlotSet):
+        return str(value)
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, tuple) else value
-
-
-def slots_from(values: Any) -> SlotSet:
-    return SlotSet.of((start, end) for start, end in values["ranges"])
 
 
 def request_from(content: dict[str, Any]) -> PageRequest:
@@ -62,7 +60,7 @@ def request_from(content: dict[str, Any]) -> PageRequest:
     return PageRequest(
         **content
         | {
-            "cursors": tuple(Cursor(slots_from(c["slots"]), c["position"]) for c in content["cursors"]),
+            "cursors": tuple(Cursor(SlotSet.parse(c["slots"]), c["position"]) for c in content["cursors"]),
             "columns": tuple(content["columns"]),
             "order": order,
             "changes": None if changes is None else ChangeSpan(**changes),

@@ -106,7 +106,7 @@ def read(store: Store, **how: Any) -> dict[int, Row]:
 def file_columns(store: Store) -> set[str]:
     """All columns of the fragments that serve slots."""
     with store.context.catalog.reading() as tx:
-        places = [Path(store.context.root_of(f.shard)) / f.path for f in tx.fragments()]
+        places = [Path(store.context.root_of(f.shard)) / f.path for f in tx.state.fragments()]
     return {name for place in places for name in ipc.open_file(place).schema.names}
 
 
@@ -232,11 +232,11 @@ def test_changes_that_are_read_on_are_null_in_a_column_after_it_was_dropped(
         ("update_postimage", "v1"),
     ]
     with store.context.catalog.reading() as tx:
-        newest = tx.versions()[1]
+        newest = tx.state.commit
     for _ in range(2):
         later = beginning.begin_changes(
             store.context,
-            lambda tx: (tx.table_by_id(began.id).at(began.definition), ()),
+            lambda tx: (tx.state.info(began.id).at(began.definition), ()),
             (newest - 1, newest),
             None,
             None,
@@ -254,7 +254,7 @@ def test_changes_that_do_not_fit_the_type_that_a_reader_began_with_end_it(store:
     def of_then(number: int) -> Any:
         return beginning.begin_changes(
             store.context,
-            lambda tx: (tx.table_by_id(began.id).at(began.definition), ()),
+            lambda tx: (tx.state.info(began.id).at(began.definition), ()),
             (number - 1, number),
             ["id", "n"],
             None,

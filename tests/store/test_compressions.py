@@ -42,7 +42,7 @@ def table(store: Store) -> Table:
 def forms(store: Store) -> Counter[str | None]:
     """How many files that are in use have each form."""
     with store.context.catalog.reading() as tx:
-        return Counter(map(store.context.readers.compression_of, tx.fragments()))
+        return Counter(map(store.context.readers.compression_of, tx.state.fragments()))
 
 
 def read(table: Table, **options: Any) -> dict[int, tuple[str, int]]:

@@ -171,10 +171,10 @@ def message(place: Path, without_changes: bool = False) -> list[Any]:
 def file_of(place: Path, table: str, index: str | None, large: bool) -> Path:
     """The largest or the smallest file of a table's fragments, or of an index's runs."""
     with opened(place) as store, store.context.catalog.reading() as tx:
-        info = tx.table(table)
-        fragments = [fragment.path for fragment in tx.fragments(table=info.id)]
-        wanted = {known.id for known in tx.indexes(info.id) if known.name == index}
-        runs = [run.path for run in tx.runs(info.id) if run.index in wanted]
+        info = tx.state.table_named(table)
+        fragments = [fragment.path for fragment in tx.state.fragments(table=info.id)]
+        wanted = {known.id for known in tx.state.indexes(info.id) if known.name == index}
+        runs = [run.path for run in tx.state.runs(info.id) if run.index in wanted]
     paths = {key[1]: path for key, path in files_below(place).items()}
     found = [paths[path] for path in (fragments if index is None else runs)]
     return (max if large else min)(found, key=lambda path: path.stat().st_size)

@@ -92,10 +92,10 @@ def seen(store: Store) -> tuple[object, ...]:
     rows = sorted(
         row for page in store.table("t").scan() for row in zip(*page.rows.to_pydict().values(), strict=True)
     )
-    state: KnownTable = context.look(table.id).state
+    state: KnownTable = context.look(table.id)
     floors = [state.floor(commit) for commit in range(state.last_commit + 1)]
     runs = sorted(state.all_runs(), key=lambda run: run.id)
-    indexes, placement = context.indexes(table.id), context.placement()
+    indexes, placement = context.state().indexes(table.id), context.placement()
     return table, indexes, placement, context.incarnation(), state.fragments, floors, runs, rows
 
 

@@ -62,7 +62,7 @@ def test_each_commit_is_reported_with_its_time_its_size_and_what_its_writer_said
 def test_the_bytes_of_a_commit_are_those_of_its_files(store: Store, table: Table) -> None:
     number = table.upsert(rows(*range(100)))
     with store.context.catalog.reading() as tx:
-        size = sum(fragment.bytes for fragment in tx.fragments())
+        size = sum(fragment.bytes for fragment in tx.state.fragments())
     assert next(c.bytes for c in table.history() if c.number == number) == size
 
 

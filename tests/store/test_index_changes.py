@@ -96,14 +96,14 @@ def files_of(made: Store) -> set[tuple[str, str]]:
 def known_files(made: Store) -> set[tuple[str, str]]:
     names = made.context.shard_names()
     with made.context.catalog.reading() as tx:
-        return {(names[shard], path) for shard, path in tx.known_paths() if shard in names}
+        return {(names[shard], path) for shard, path in tx.state.known_paths() if shard in names}
 
 
 def runs_of(made: Store, index: str = "by_k") -> list[Path]:
     with made.context.catalog.reading() as tx:
-        wanted = tx.index(tx.table("t").id, index)
-        shard_of = {fragment.id: fragment.shard for fragment in tx.fragments()}
-        runs = [run for run in tx.runs(wanted.table) if run.index == wanted.id]
+        wanted = tx.state.index_named(tx.state.table_named("t").id, index)
+        shard_of = {fragment.id: fragment.shard for fragment in tx.state.fragments()}
+        runs = [run for run in tx.state.runs(wanted.table) if run.index == wanted.id]
     names = made.context.shard_names()
     return [Path(made.uri, "shards", names[shard_of[run.fragment]], run.path) for run in runs]
 
@@ -119,9 +119,9 @@ def check_index(made: Store, index: str = "by_k") -> None:
     """Every row, and no other, is found through the index, in its order, each fragment's entries once."""
     assert read(made.table("t").scan(index=index, order_by="k")) == everything(made)
     with made.context.catalog.reading() as tx:
-        wanted = tx.index(tx.table("t").id, index)
-        runs = [run for run in tx.runs(wanted.table) if run.index == wanted.id]
-        for fragment in tx.fragments(table=wanted.table):
+        wanted = tx.state.index_named(tx.state.table_named("t").id, index)
+        runs = [run for run in tx.state.runs(wanted.table) if run.index == wanted.id]
+        for fragment in tx.state.fragments(table=wanted.table):
             entries = sum(run.rows for run in runs if run.fragment == fragment.id)
             assert entries == fragment.rows - fragment.tombstones
 
@@ -388,7 +388,7 @@ def test_a_damaged_run_is_reported_of_and_healed_by_building_it_again(
 def test_a_damaged_fragment_is_not_indexed(store: Store) -> None:
     """What is built from damage would look sound ever after."""
     with store.context.catalog.reading() as tx:
-        fragment = tx.fragments()[0]
+        fragment = tx.state.fragments()[0]
     victim = Path(store.uri, "shards", store.context.shard_names()[fragment.shard], fragment.path)
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 0x10

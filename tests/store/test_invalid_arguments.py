@@ -285,7 +285,7 @@ CALLS: dict[str, tuple[dict[str, Any], Mapping[str, Values]]] = {
     "open": (
         {"uri": "a.store"},
         {
-            "uri": NO_PATH | one_of("nowhere.store", "s3://b/x", ":memory:", "sqlite://", "a.store/t"),
+            "uri": NO_PATH | one_of("nowhere.store", "s3://b/x", "sqlite://", "a.store/t"),
             "upkeep": NO_TEXT | one_of("on", ""),
         },
     ),

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -18,17 +19,17 @@ from elasticscan.base.errors import (
     CatalogOutdated,
     CatalogUnavailable,
     CommitUnknown,
-    NotFound,
     StoreDamaged,
     WrongRoot,
 )
 from elasticscan.catalog import Identity
 from elasticscan.catalog.log import Log
+from elasticscan.metadata import ShardDefined
 from elasticscan.storage import LocalDisk
 from elasticscan.store import Store
-from elasticscan.store.context.marks import RootMarks
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.writing.definitions import reserve_table
+from elasticscan.topology import Shard
 from tests.base.connections import gate_statements
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -279,12 +280,12 @@ def revoked(store: Store) -> None:
 def joined(store: Store) -> None:
     """A shard joins, and no tablet moves to it."""
     with store.context.catalog.writing() as tx:
-        tx.add_shards([("c", "shards/c")])
+        tx.append(ShardDefined(Shard(3, "c", "shards/c")))
 
 
 def draining(store: Store) -> None:
     with store.context.catalog.writing() as tx:
-        tx.set_draining(1, True)
+        tx.append(ShardDefined(replace(tx.state.shards[1], draining=True)))
 
 
 def reserved(store: Store) -> None:
@@ -352,18 +353,6 @@ MADE_SINCE: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]
         joined,
         lambda store: store.contract("c"),
     ),
-    "one of all tables": (
-        lambda store: store.create_table("later", SCHEMA, ["id"]),
-        lambda store: store.tables(),
-    ),
-    "one of all tags": (
-        lambda store: store.table("t").tag("later"),
-        lambda store: store.table("t").tags(),
-    ),
-    "a table to load into": (
-        lambda store: store.create_table("later", SCHEMA, ["id"]),
-        lambda store: store.load("later", f"{store.uri}/rows.csv"),
-    ),
 }
 
 
@@ -376,28 +365,11 @@ def test_an_older_catalog_does_not_say_that_what_was_made_since_is_not_there(
     place = tmp_path / "store"
     with Store.create(place, ["a", "b"], tablets=4, slots=16) as store:
         store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
-        (place / "rows.csv").write_text("id,v\n1,1\n")
         copied(place / "catalog.db", tmp_path / "older.db")
         make(store)
     as_another_file(tmp_path / "older.db", place / "catalog.db")
     with Store.open(place) as store, pytest.raises(CatalogOutdated, match="put the newest"):
         ask(store)
-
-
-def test_what_is_there_is_found_without_a_look_at_the_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.create(tmp_path / "store", ["a"], tablets=1, slots=4) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
-        store.table("t").tag("kept")
-        asked: list[int] = []
-        look = RootMarks.look
-        monkeypatch.setattr(RootMarks, "look", lambda *given: (asked.append(1), look(*given))[1])
-        store.table("t").scan(snapshot="kept").to_table()
-        assert asked == []
-        with pytest.raises(NotFound):
-            store.table("t").scan(snapshot="lost")
-        assert asked == [1]
 
 
 def older_catalog_put_back(place: Path, owned: Path, names: list[str] | dict[str, str]) -> None:
@@ -455,6 +427,20 @@ def test_an_original_whose_shards_a_copy_took_over_is_still_read(tmp_path: Path)
         assert values(original) == {1}
         with pytest.raises(WrongRoot):
             original.table("t").upsert(rows(2))
+
+
+def test_a_copy_takes_no_small_commit_however_often_it_is_asked(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "store", ["a", "b"], tablets=4, slots=16) as made:
+        made.create_table("t", SCHEMA, ["id"]).upsert(rows(1))
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    with Store.open(tmp_path / "copy") as copy:
+        for _ in range(3):
+            assert values(copy) == {1}
+            with pytest.raises(WrongRoot, match="adopt"):
+                copy.table("t").upsert(rows(2))
+        copy.adopt()
+        copy.table("t").upsert(rows(2))
+        assert values(copy) == {2}
 
 
 def test_a_closed_store_has_told_its_shards_of_its_last_small_commits(tmp_path: Path) -> None:

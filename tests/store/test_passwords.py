@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption, ShardUnavailable
 from elasticscan.base.redaction import redact, shown
-from elasticscan.catalog import postgres
+from elasticscan.catalog import postgres, seal_keys
 from elasticscan.cli.maintenance import adopt
 from elasticscan.connector.sql.table_read import TableRead
 from elasticscan.store import Store
@@ -282,7 +282,7 @@ def test_errors_of_statements_do_not_tell_their_parameters(tmp_path: Path) -> No
     """Secrets are among them."""
     with Store.create(tmp_path / "s", ["a"]) as store:
         with store.context.catalog.reading() as tx:
-            secret = next(iter(tx.seal_keys().values()))
+            secret = next(iter(seal_keys(tx.state, tx.now).values()))
             said = message(lambda: tx.execute("SELECT nothing WHERE 1 = :secret", {"secret": secret}))
         assert "nothing" in said and repr(secret) not in said
         assert repr(secret) not in repr(store.status())

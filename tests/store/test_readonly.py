@@ -14,6 +14,7 @@ import pytest
 
 from elasticscan.base.errors import CatalogOutdated, ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
+from elasticscan.store.context.leases import Hold, leases_in
 from tests.base.manual_clock import ManualClock
 from tests.store.other_user import NOBODY, WRITES, OtherUser, Steps
 
@@ -158,8 +159,8 @@ def test_a_scan_without_a_lease_goes_on_until_its_snapshot_is_gone(tmp_path: Pat
             assert scan.explain()["kept_by"] == "retention"
             assert writer.table("t").scan(page_rows=20).explain()["kept_by"] == "lease"
             with writer.context.catalog.writing() as tx:
-                for lease in tx.leases():
-                    tx.end_lease(lease["id"])
+                for lease in leases_in(tx):
+                    tx.remove_lease(Hold, lease["id"])
             pages = iter(scan)
             first = next(pages)
             writer.table("t").upsert(ids(0, 10))

@@ -16,6 +16,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.store import Store, publish, stage
 from elasticscan.store.moves import elasticity
+from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.topology import Move
 
 ROWS = 2_000
@@ -44,7 +45,9 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def plan_by_a_process_that_dies(store: Store, tablets: list[int], target: str, dead: set[str]) -> None:
     with store.context.catalog.writing() as tx:
         for tablet in tablets:
-            tx.plan_move(Move(tablet, tx.tablet(tablet).shard, tx.shard_named(target).id), "dead")
+            enter_moves(
+                tx, [Move(tablet, tx.state.tablet(tablet).shard, tx.state.shard_named(target).id)], "dead"
+            )
     dead.add("dead")
 
 
@@ -62,7 +65,7 @@ def test_garbage_of_removed_shards_is_collected_too(tmp_path: Path) -> None:
 
 def store_fragments(store: Store) -> tuple[object, ...]:
     with store.context.catalog.reading() as tx:
-        return tx.fragments()
+        return tx.state.fragments()
 
 
 @pytest.mark.usefixtures("rows_in_files")
@@ -133,7 +136,7 @@ def test_a_contraction_that_an_expansion_takes_back_ends_at_once(tmp_path: Path)
     store = Store.create(tmp_path / "back", ["s1", "s2"], tablets=4)
     how = store.elasticity()
     with store.context.catalog.reading() as tx:
-        s2 = tx.shard_named("s2").id
+        s2 = tx.state.shard_named("s2").id
     with pytest.raises(InvalidTopologyChange, match="taken back"):
         how._drain(s2)
     assert [shard["name"] for shard in store.status()["shards"]] == ["s1", "s2"]

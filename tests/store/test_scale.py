@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.catalog import Catalog, Tx
+from elasticscan.catalog import Catalog, StoreState
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.writing.definitions import enter
 from elasticscan.topology import SlotSet
 from tests.base.connections import prepare_connections
 
@@ -153,7 +155,7 @@ def test_a_move_reads_no_row_of_tables_without_rows_in_its_tablet(tmp_path: Path
         for others in (1, 30):
             with store.context.catalog.writing() as tx:
                 for number in range(others):
-                    tx.create_table(f"other{number} of {others}", table.definition)
+                    enter(tx, replace(table.definition, name=f"other{number} of {others}"))
             read.append(count.of(lambda: store.move(1, next(places)))[1])
         assert read[1] <= read[0] + 5  # topologies, which are one more with each move
         assert table.scan().count() == 20
@@ -180,13 +182,13 @@ def test_a_move_asks_for_what_was_committed_meanwhile_where_something_was(
 ) -> None:
     with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
         store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 20))
-        read, fragments = list[bool](), Tx.fragments
+        read, fragments = list[bool](), StoreState.fragments
 
-        def counted(tx: Tx, table: int | None = None, shard: int | None = None) -> Any:
+        def counted(state: StoreState, table: int | None = None, shard: int | None = None) -> Any:
             read.append(shard is not None)
-            return fragments(tx, table, shard)
+            return fragments(state, table, shard)
 
-        monkeypatch.setattr(Tx, "fragments", counted)
+        monkeypatch.setattr(StoreState, "fragments", counted)
         store.move(1, "b")
         assert sum(read) == 1
 
@@ -231,13 +233,13 @@ def test_garbage_collection_reads_the_catalogs_files_once_for_all_shards(
 ) -> None:
     with Store.create(tmp_path / "s", ["a", "b", "c"], tablets=3, slots=9) as store:
         store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 50))
-        read, known_paths = [0], Tx.known_paths
+        read, known_paths = [0], StoreState.known_paths
 
-        def counted(tx: Tx) -> Any:
+        def counted(state: StoreState) -> Any:
             read[0] += 1
-            return known_paths(tx)
+            return known_paths(state)
 
-        monkeypatch.setattr(Tx, "known_paths", counted)
+        monkeypatch.setattr(StoreState, "known_paths", counted)
         assert store.collect_garbage(dry_run=True).decisions == ()
         assert read[0] == 1
 

@@ -20,8 +20,10 @@ from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.storage import copy_slots
 from elasticscan.store import Scan, Store
+from elasticscan.store.context import leases
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import new_owner
+from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep import compaction
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
@@ -100,7 +102,7 @@ def suspended_move(
     plan = Move(tablet, found.shard, ids[target])
     owner = owner or new_owner()
     with store.context.catalog.writing() as tx:
-        tx.plan_move(plan, owner)
+        enter_moves(tx, [plan], owner)
     Mover(store.context, owner, checkpoint=at).carry_out(plan)
 
 
@@ -254,11 +256,11 @@ def test_lease_lost_by_client_crash(store: Store) -> None:
     store.table("t").upsert(rows_of(range(COUNT), 1))
     store.compact()
     with store.context.catalog.reading() as tx:
-        assert sum(f.rows for f in tx.fragments()) == 2 * COUNT
+        assert sum(f.rows for f in tx.state.fragments()) == 2 * COUNT
     clock_of(store).advance(LEASE_SECONDS + 1)
     store.compact()
     with store.context.catalog.reading() as tx:
-        assert sum(f.rows for f in tx.fragments()) == COUNT
+        assert sum(f.rows for f in tx.state.fragments()) == COUNT
     with pytest.raises(SnapshotExpired):
         store.resume(key)
 
@@ -334,11 +336,11 @@ def test_a_page_whose_lease_cannot_be_renewed_is_read_again_not_lost(
     got = next(pages).rows["id"].to_pylist()
     clock_of(store).advance(LEASE_SECONDS / 2)
 
-    def unavailable(self: Tx, lease: str, seconds: float) -> bool:
+    def unavailable(tx: Tx, lease: str, seconds: float) -> bool:
         raise CatalogUnavailable("the catalog is away for a moment")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tx, "renew_lease", unavailable)
+        patch.setattr(leases, "renew_lease", unavailable)
         with pytest.raises(CatalogUnavailable):
             next(pages)
     assert scan.key is not None

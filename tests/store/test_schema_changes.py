@@ -27,7 +27,6 @@ NEW = [pa.field("n", pa.int32()), pa.field("note", NOTE), pa.field("by", pa.map_
 COUNT = 300
 
 Row = dict[str, Any]
-Rows = dict[int, Row]
 
 
 @pytest.fixture(params=[None, "zstd"], ids=["mapped", "compressed"])
@@ -52,47 +51,10 @@ def new_rows(ids: Any) -> pa.Table:
     return pa.Table.from_pylist([new_row(i) for i in ids], schema=pa.schema([*SCHEMA, *NEW]))
 
 
-def nulls(rows: Rows) -> Rows:
-    return {i: {**row, **dict.fromkeys((f.name for f in NEW), None)} for i, row in rows.items()}
-
-
-OLD: Rows = {i: {"id": i, "v": "old"} for i in range(COUNT)}
-MIXED: Rows = nulls(OLD) | {i: new_row(i) for i in range(0, COUNT + 50, 4)}
-
-
-def read(made: Store, **how: Any) -> Rows:
-    return by_id(made.table("t").scan(**how).to_table())
-
-
-def by_id(table: pa.Table) -> Rows:
-    rows = table.to_pylist()
-    found = {row["id"]: row for row in rows}
-    assert len(found) == len(rows), "a row came twice"
-    return found
-
-
 def gain(made: Store) -> None:
     """New columns, and rows that have them among and alongside the old ones: commit 3."""
     made.table("t").add_columns(NEW)
     made.table("t").upsert(new_rows(range(0, COUNT + 50, 4)))
-
-
-def paths(made: Store) -> set[str]:
-    with made.context.catalog.reading() as tx:
-        return {fragment.path for fragment in tx.fragments()}
-
-
-# --------------------------------------------------------------------------------- the definition
-
-
-def test_columns_come_after_the_others_and_no_file_is_written_anew(store: Store, other: Store) -> None:
-    before = paths(store)
-    found = store.table("t").add_columns(NEW)
-    assert found == store.table("t").schema == other.table("t").schema
-    assert found == pa.schema([*SCHEMA, *NEW])
-    assert paths(store) == before
-    assert store.context.catalog.versions()[1] == 2, "it is no commit"
-    assert read(store) == read(other) == nulls(OLD)
 
 
 def test_a_column_that_is_there_already_is_passed_over(store: Store) -> None:
@@ -111,29 +73,9 @@ def test_types_may_be_given_by_their_names(store: Store) -> None:
         table.widen_column("a", "long")
 
 
-# -------------------------------------------------------------------------------------- reading
-
-
-def test_old_rows_are_null_in_new_columns_whatever_the_pages(store: Store, other: Store) -> None:
-    gain(store)
-    for made in (store, other):
-        assert read(made) == MIXED
-        assert read(made, page_rows=7) == MIXED
-        assert read(made, page_bytes=200) == MIXED
-        assert read(made, columns=["note", "id"]) == {
-            i: {"note": row["note"], "id": i} for i, row in MIXED.items()
-        }
-
-
-# ----------------------------------------------------------------------------- alongside everything else
-
-
-# -------------------------------------------------------------------------------------- damage
-
-
 def fragments(made: Store) -> tuple[Fragment, ...]:
     with made.context.catalog.reading() as tx:
-        return tx.fragments()
+        return tx.state.fragments()
 
 
 def some_fragment(made: Store) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from elasticscan.base.limits import MAX_KEY_BYTES
 from elasticscan.catalog import postgres as postgres_home
 from elasticscan.catalog.postgres import PostgresHome
 from elasticscan.store import Store
+from elasticscan.store.writing.entering import commit_of
 from tests.base.postgres import Server
 from tests.base.severed_line import SeveredLine
 
@@ -200,7 +201,7 @@ def test_a_server_that_stays_away_is_reported_and_only_a_commit_s_fate_is_unknow
         error: Exception | None = None
         try:
             with catalog.writing() as tx:
-                tx.add_commit(tx.table("t").id, "write", [])
+                tx.append(commit_of(tx.state, tx.state.table_named("t").id, "write", []))
         except (CatalogUnavailable, CommitUnknown) as text:
             error = text
         line.cut_at()

@@ -16,6 +16,7 @@ from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.store import Action, Context, Store, Table
 from elasticscan.store.copies import backup
 from elasticscan.store.moves.mover import Mover
+from elasticscan.store.moves.under_way import move_of, transition
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.compaction import Merging
 from elasticscan.store.writing import indexing
@@ -149,9 +150,9 @@ def test_a_mover_whose_target_has_gone_says_so(
 
     def work() -> None:
         with store.context.catalog.writing() as tx:  # as if nobody had heard of its owner for long
-            move = tx.move(tablet)
+            move = move_of(tx, tablet)
             assert move is not None
-            tx.transition(move, move.owner, Event.OWNER_DIED)
+            transition(tx, move, move.owner, Event.OWNER_DIED)
         renew(store)
 
     calls = once(monkeypatch, Mover, "_copy_round", work)

@@ -39,7 +39,7 @@ def file_of(store: Store) -> Path:
 
 def fragments(store: Store) -> list[Fragment]:
     with store.context.catalog.reading() as tx:
-        return list(tx.fragments())
+        return list(tx.state.fragments())
 
 
 def flip(path: Path, *places: int) -> None:
@@ -113,7 +113,7 @@ def test_damage_of_slots_that_moved_away_costs_no_row(store: Store) -> None:
 def test_damage_of_an_index_costs_no_row(store: Store) -> None:
     store.table("t").create_index("by_v", ["v"])
     with store.context.catalog.reading() as tx:
-        (run,) = tx.runs(1)
+        (run,) = tx.state.runs(1)
     flip(Path(store.uri) / "shards" / "a" / run.path, 5)
     (found,) = store.verify()
     assert (found.index, found.of_rows, found.commits) == ("by_v", ROWS, None)

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def seen(store: Store, memories: Memories) -> TableMemory:
     with store.context.catalog.reading() as tx:
-        return memories.of(tx, tx.table("t"))
+        return memories.of(tx, tx.state.table_named("t"))
 
 
 def held(of: TableMemory) -> list[tuple[int, int]]:

@@ -36,7 +36,7 @@ def found_again(store: Store, kind: str) -> int:
     """How many readers of the fragments, or of the runs, are those that were opened before."""
     table, context = store.table("t").definition, store.context
     state = context.table_state(table.id, context.versions()[1])
-    (index,) = context.indexes(table.id)
+    (index,) = context.state().indexes(table.id)
     context.readers.let_go()
 
     def opened() -> list[object]:

@@ -23,6 +23,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.store import Store, Table
+from elasticscan.store.moves.owners import OwnedStep
 from tests.store.test_scenarios import suspended_move, tablets_at
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -243,7 +244,7 @@ def test_a_move_that_was_under_way_ends_in_the_new_store_by_itself(
 
 def test_a_merge_that_was_under_way_is_nobodys_in_the_new_store(store: Store, tmp_path: Path) -> None:
     with store.context.catalog.writing() as tx:
-        tx.enter_step("merge 1 1", "a keeper that is alive")
+        tx.put_lease("merge 1 1", OwnedStep("merge 1 1", "a keeper that is alive", 0.0, 0.0))
     store.backup(tmp_path / "b")
     with Store.from_backup(tmp_path / "b", tmp_path / "new.store") as other:
         assert other.status()["upkeep"]["running"] == []

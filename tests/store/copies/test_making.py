@@ -165,7 +165,7 @@ def test_a_store_whose_making_is_killed_is_whole_or_is_none(
     ("make", "where"),
     [
         (create, "elasticscan.store.roots.markers.Claims.claim"),
-        (restore, "elasticscan.catalog.secrets.SecretTx.take_incarnation"),
+        (restore, "elasticscan.store.copies.backup.take_incarnation"),
         (restore, "elasticscan.store.copies.backup.verify_file"),
         (repair, "elasticscan.store.repair.rebuild.create_index"),
     ],
@@ -356,18 +356,6 @@ def test_a_loop_of_links_is_no_place_for_a_store(original: Path, tmp_path: Path,
     (tmp_path / "new").symlink_to(tmp_path / "new")
     with pytest.raises(InvalidOption):
         make(original, tmp_path / "new")
-
-
-def test_a_root_within_the_new_directory_is_made_with_it(original: Path, tmp_path: Path) -> None:
-    """And the store can be moved before and after, since nobody takes its new place for a copy."""
-    roots = {"s1": str(tmp_path / "new" / "disks" / "one")}
-    with Store.from_backup(original / "backups", tmp_path / "new", roots=roots) as store:
-        incarnation = store.context.incarnation()
-        store.table("t").upsert(pa.table([[1], ["z"]], schema=SCHEMA))
-        assert store.context.incarnation() == incarnation
-        assert store.verify() == []
-    assert (tmp_path / "new" / "disks" / "one" / "elasticscan-shard").is_file()
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_of_two_that_claim_one_root_at_once_one_has_it(

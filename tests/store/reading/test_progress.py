@@ -14,6 +14,7 @@ from elasticscan.base.errors import TryAgain
 from elasticscan.catalog import Tx
 from elasticscan.store import Scan, Store
 from elasticscan.store.reading import progress
+from elasticscan.store.upkeep.horizons import oldest_held
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 
@@ -107,7 +108,7 @@ def test_what_a_scan_says_keeps_nothing_and_is_no_lease(store: Store, clock: Man
     assert only(store) and store.status()["leases"] == []
     table.upsert(pa.table({"id": range(1_000)}))
     with store.context.catalog.reading() as tx:
-        assert tx.oldest_held(table.definition.id) is None
+        assert oldest_held(tx, table.definition.id) is None
 
 
 def test_what_was_said_is_forgotten_with_who_said_it(store: Store, clock: ManualClock) -> None:
@@ -152,7 +153,7 @@ def test_a_word_that_cannot_be_said_fails_no_scan(
         clock.advance(1.0)
         raise TryAgain("the catalog is away")
 
-    monkeypatch.setattr(Tx, "report", away)
+    monkeypatch.setattr(Tx, "put_lease", away)
     scan = store.table("t").scan(page_rows=100)
     after_a_while(scan, clock)
     for _ in range(5):

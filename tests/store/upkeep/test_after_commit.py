@@ -12,15 +12,17 @@ import pytest
 
 from elasticscan.base.errors import DiskFull
 from elasticscan.base.limits import BEAT_SECONDS, SILENT_SECONDS
-from elasticscan.catalog import Catalog, StepsDone, Tx
+from elasticscan.catalog import Catalog, Tx
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context import lookups, readers
 from elasticscan.store.moves.owners import machine
+from elasticscan.store.moves.under_way import enter_moves, transition
 from elasticscan.store.upkeep import after_commit
 from elasticscan.store.upkeep.executor import plan_at
 from elasticscan.store.upkeep.planning import Merge, depth_of, parts_of
 from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.steps import StepsDone, done_in, steps_in
 from elasticscan.topology import Event, Move
 from tests.base.manual_clock import ManualClock
 
@@ -68,15 +70,15 @@ def write(store: Store, ids: range, value: int) -> int:
 
 def depth(store: Store) -> int:
     with store.context.catalog.reading() as tx:
-        assert tx.steps() == ()
-        newest = [f for f in tx.fragments(table=1) if f.superseded_at is None]
-        by_shard = ([f for f in newest if f.shard == shard] for shard in tx.placement().shards)
-        return max(depth_of(parts_of(here, tx.runs(1)), Policy()) for here in by_shard)
+        assert steps_in(tx) == ()
+        newest = [f for f in tx.state.fragments(table=1) if f.superseded_at is None]
+        by_shard = ([f for f in newest if f.shard == shard] for shard in tx.state.placement.shards)
+        return max(depth_of(parts_of(here, tx.state.runs(1)), Policy()) for here in by_shard)
 
 
 def merges(store: Store) -> int:
     with store.context.catalog.reading() as tx:
-        return sum(done.steps for done in tx.done())
+        return sum(done.steps for done in done_in(tx))
 
 
 def test_after_any_number_of_commits_a_slot_has_few_fragments_and_every_snapshot_its_rows(
@@ -118,7 +120,7 @@ def test_a_site_is_looked_at_only_when_something_may_be_due_however_much_history
         write(store, range(100), number)
     assert depth(store) <= Policy().slot_fragments
     with store.context.catalog.reading() as tx:
-        assert any(fragment.superseded_at is not None for fragment in tx.fragments())
+        assert any(fragment.superseded_at is not None for fragment in tx.state.fragments())
     assert len(looks) <= 2 * 60 / 6
 
 
@@ -148,7 +150,7 @@ def test_rows_that_were_read_for_an_index_are_not_read_again_by_a_merge(
     for number in range(4):
         write(store, range(20), number)
     with store.context.catalog.reading() as tx:
-        paths = {fragment.path for fragment in tx.fragments(table=1)}
+        paths = {fragment.path for fragment in tx.state.fragments(table=1)}
     monkeypatch.setattr(LocalDisk, "open", noting)
     store.table("t").compact()
     assert len(paths) == 8
@@ -185,7 +187,7 @@ def test_after_a_plan_of_moves_the_small_fragments_that_it_left_are_merged(
 ) -> None:
     def counts(of: Store) -> list[int]:
         with of.context.catalog.reading() as tx:
-            newest = [f.shard for f in tx.fragments(1) if f.superseded_at is None]
+            newest = [f.shard for f in tx.state.fragments(1) if f.superseded_at is None]
             return [newest.count(shard) for shard in (1, 2, 3)]
 
     snapshot = write(store, range(300), 1)
@@ -255,7 +257,7 @@ def test_what_an_overwrite_replaced_is_merged_with_nothing_and_goes_with_its_las
     for number in range(after_commit.RETRY_EVERY):
         write(store, range(20), number)
     with store.context.catalog.reading() as tx:
-        done, left = tx.done(), tx.fragments(table=1)
+        done, left = done_in(tx), tx.state.fragments(table=1)
     assert sum(step.pieces for step in done) == 2 * 12
     assert sum(step.bytes_read for step in done) == 0
     assert len(left) == 2 * (1 + after_commit.RETRY_EVERY)
@@ -305,7 +307,7 @@ def test_files_whose_time_is_over_are_removed(
     for number in range(12):
         write(store, range(100), number)
     with store.context.catalog.reading() as tx:
-        dropped = {(file.shard, file.path) for file in tx.dropped_files()}
+        dropped = {(file.shard, file.path) for file in tx.state.removed_files()}
     assert len(dropped) == 2 * 2 * 9
     clock.advance(2 * 3_600)
     for number in range(10):
@@ -317,7 +319,7 @@ def test_files_whose_time_is_over_are_removed(
 
 def _done(store: Store) -> tuple[StepsDone, ...]:
     with store.context.catalog.reading() as tx:
-        return tx.done()
+        return done_in(tx)
 
 
 @pytest.mark.parametrize("by", ["a writer", "a keeper", "a resumption"])
@@ -335,8 +337,8 @@ def test_a_move_whose_process_died_is_taken_over_and_status_says_from_when(
     write(store, range(50), 0)
     move, owner = Move(1, 1, 2), f"{'elsewhere' if elsewhere else machine()}:{2**22 + 1}:1:x"
     with store.context.catalog.writing() as tx:
-        tx.plan_move(move, owner)
-        tx.transition(move, owner, Event.START_COPY)
+        enter_moves(tx, [move], owner)
+        transition(tx, move, owner, Event.START_COPY)
     began = clock.now()
     if elsewhere:
         clock.advance(BEAT_SECONDS)

@@ -15,6 +15,7 @@ from elasticscan.metadata import Fragment
 from elasticscan.store import Store, repair_store
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.compaction import Merged, merge_fragments
+from elasticscan.store.upkeep.steps import done_in
 from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
@@ -52,7 +53,7 @@ def keys_of(ids: range) -> pa.Table:
 
 def fragments_of(store: Store) -> tuple[Fragment, ...]:
     with store.context.catalog.reading() as tx:
-        return tx.fragments(table=store.table("t").definition.id)
+        return tx.state.fragments(table=store.table("t").definition.id)
 
 
 def merge(store: Store, some: list[Fragment]) -> Merged:
@@ -117,7 +118,7 @@ def test_very_many_fragments_are_merged_in_stages(store: Store, monkeypatch: pyt
     assert read(store) == expected
     store.collect_garbage(grace_seconds=0)
     with store.context.catalog.reading() as tx:
-        known_paths = {path for _, path in tx.known_paths()}
+        known_paths = {path for _, path in tx.state.known_paths()}
     assert known_paths == {path for path, _ in store.context.disk_of(1).list() if path.endswith(".arrow")}
 
 
@@ -226,7 +227,7 @@ def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
     merged = merge_fragments(store.context, table, 1, ids, slots=SlotSet.span(0, 5))
     assert (merged.gone, merged.added) == (frozenset(), 1)
     with store.context.catalog.reading() as tx:
-        assert [(done.target, done.bytes_written) for done in tx.done()] == [
+        assert [(done.target, done.bytes_written) for done in done_in(tx)] == [
             ("compact/1/1", merged.bytes_written)
         ]
     assert sorted(str(fragment.slots) for fragment in fragments_of(store)) == ["0-5", *["5-16"] * 3]
@@ -240,6 +241,8 @@ def test_a_merge_of_compressed_files_counts_what_they_take_in_memory(tmp_path: P
         for number in range(4):
             table.upsert(pa.table({"id": [number]}, schema))
         with store.context.catalog.reading() as tx:
-            fragments = [replace(f, bytes=compaction.MOST_BATCH_BYTES // 16) for f in tx.fragments()] * 4
+            fragments = [
+                replace(f, bytes=compaction.MOST_BATCH_BYTES // 16) for f in tx.state.fragments()
+            ] * 4
         assert len(compaction._smallest(fragments)) == 16
         assert len(compaction._smallest(fragments, compressed=True)) == 8

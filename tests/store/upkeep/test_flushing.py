@@ -94,7 +94,7 @@ def test_of_two_flushes_one_is_first(store: Store) -> None:
     with Store.open(store.uri) as another:
         meanwhile(store, lambda: flush(another.context, store.table("t").definition.id))
     with store.context.catalog.reading() as tx:
-        assert len(tx.fragments()) == 2
+        assert len(tx.state.fragments()) == 2
         assert len(files_of(store)) == 4  # no file of the second is left
     check(store, 40)
 
@@ -249,7 +249,7 @@ def test_the_largest_table_is_flushed_where_the_store_has_much_in_the_log(
     monkeypatch.setattr(flushing, "MEMORY_STORE_BYTES", flushing.FLUSH_BYTES + 5_000)
     store.table("t").upsert(rows(0, 1))
     with store.context.catalog.reading() as tx:
-        left = {table.name for table in tx.tables() if tx.memory(table.id)}
+        left = {table.name for table in tx.state.infos() if tx.state.memory(table.id)}
     assert left == {"small", "t"}
 
 

@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import DiskFull, ReadOnlyStore, ShardUnavailable
-from elasticscan.catalog import Tx
 from elasticscan.store import Store
 from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.owners import owning
-from elasticscan.store.upkeep.executor import Executor, Kept, Site, claim
+from elasticscan.store.moves.under_way import moves_in
+from elasticscan.store.upkeep import keeper as upkeep_keeper
+from elasticscan.store.upkeep.executor import Executor, Kept, Site
 from elasticscan.store.upkeep.keeper import Keeper, _Pace
 from elasticscan.store.upkeep.planning import depth_of, parts_of
+from elasticscan.store.upkeep.steps import claim, end_steps, steps_in
 from elasticscan.topology import Move
 from tests.base.manual_clock import ManualClock
 from tests.store.copies_of_stores import copied_store
@@ -57,16 +59,16 @@ def check_kept(store: Store, rows: dict[int, int]) -> None:
     """Nothing is due, nothing runs, nothing is lost, and no file is left over."""
     assert rows_of(store) == rows
     with store.context.catalog.reading() as tx:
-        assert (tx.steps(), tx.moves()) == ((), ())
-        for shard in tx.placement().shards:
-            newest = [f for f in tx.fragments(table=1, shard=shard) if f.superseded_at is None]
-            parts = parts_of(newest, tx.runs(1))
+        assert (steps_in(tx), moves_in(tx)) == ((), ())
+        for shard in tx.state.placement.shards:
+            newest = [f for f in tx.state.fragments(table=1, shard=shard) if f.superseded_at is None]
+            parts = parts_of(newest, tx.state.runs(1))
             assert depth_of(parts, POLICY) <= POLICY.slot_fragments
     assert store.verify() == []
     store.collect_garbage(grace_seconds=0, trash_seconds=0, share=1)
     store.collect_garbage(grace_seconds=0, trash_seconds=0, share=1)
     with store.context.catalog.reading() as tx:
-        assert files_of(store) == tx.known_paths()
+        assert files_of(store) == tx.state.known_paths()
 
 
 def test_a_keeper_merges_splits_joins_moves_and_collects_until_nothing_is_due(
@@ -155,10 +157,10 @@ def test_a_merge_that_outlives_its_owner_changes_nothing(
         if point == "fragments merged" and not taken:
             with opened(place, 2) as other:
                 with other.context.catalog.writing() as tx:
-                    for step in tx.steps():
+                    for step in steps_in(tx):
                         taken.append(step.target)
-                        tx.enter_step(step.target, "another-machine:1:2:3")
-                        tx.end_steps({step.target: "another-machine:1:2:3"})
+                        tx.put_lease(step.target, replace(step, owner="another-machine:1:2:3"))
+                        end_steps(tx, {step.target: "another-machine:1:2:3"})
                 Keeper(other.context, POLICY).keep()
 
     with opened(place, 2, take_over) as store:
@@ -177,8 +179,8 @@ def test_a_step_of_somebody_who_lives_is_left_alone_and_one_of_the_dead_is_taken
             assert not claim(tx, target, me)
         with store.context.catalog.writing() as tx:
             assert claim(tx, target, me)
-            assert not tx.end_steps({target: other})
-            assert tx.end_steps({target: me})
+            assert not end_steps(tx, {target: other})
+            assert end_steps(tx, {target: me})
 
 
 def test_one_shard_that_fails_keeps_nobody_from_the_rest(
@@ -212,7 +214,7 @@ def test_steps_of_the_dead_that_cannot_be_ended_keep_nobody_from_the_rest(
         with owning() as dead, store.context.catalog.writing() as tx:
             assert claim(tx, target, dead)
         with monkeypatch.context() as patch:
-            patch.setattr(Tx, "end_steps", fail)
+            patch.setattr(upkeep_keeper, "end_steps", fail)
             kept = Keeper(store.context, POLICY).keep()
         assert "no room in the catalog" in kept.problems[0]
         keep(store)

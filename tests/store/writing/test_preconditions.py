@@ -25,7 +25,7 @@ from elasticscan.base.errors import (
 from elasticscan.catalog import Tx
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.store import Store, Table
-from elasticscan.store.context.leases import is_kept
+from elasticscan.store.context.leases import is_kept, lease_end
 from elasticscan.store.writing import preconditions
 from tests.base.manual_clock import ManualClock
 
@@ -229,12 +229,12 @@ def test_a_commit_is_reported_also_where_its_lease_cannot_be_ended(
 ) -> None:
     table.set_retention("0s")
 
-    def fail(tx: Tx, lease: str) -> None:
-        if tx.lease_end(lease):  # one that is taken ends itself first
+    def fail(tx: Tx, kind: type, lease: str) -> None:
+        if lease_end(tx, lease):  # one that is taken ends itself first
             raise DiskFull("no room in the catalog")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tx, "end_lease", fail)
+        patch.setattr(Tx, "remove_lease", fail)
         numbers = [table.update({"v": "v + 1"}, where="id = 1")]
         numbers.append(table.merge(rows([2], 5), when_not_matched="ignore"))
         numbers.append(table.overwrite(rows([3], 6), where="id = 3"))

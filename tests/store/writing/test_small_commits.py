@@ -39,7 +39,7 @@ def files_of(store: Store) -> set[str]:
 def in_log(store: Store) -> int:
     """Of the table's commits, how many have rows in the log."""
     with store.context.catalog.reading() as tx:
-        return len(tx.memory(store.table("t").definition.id))
+        return len(tx.state.memory(store.table("t").definition.id))
 
 
 def ids_of(table: Table, **asked: Any) -> list[int]:
@@ -118,7 +118,7 @@ def test_what_tasks_staged_in_memory_goes_to_files_where_others_staged_many(stor
     publish(store.context, store.table("t").definition, parts)
     assert in_log(store) == 0
     with store.context.catalog.reading() as tx:
-        assert sorted(fragment.shard for fragment in tx.fragments()) == [1, 2]
+        assert sorted(fragment.shard for fragment in tx.state.fragments()) == [1, 2]
     assert ids_of(store.table("t")) == list(range(30))
 
 
