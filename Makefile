@@ -116,7 +116,7 @@ lock:  ## pin the newest allowed packages again in requirements.txt
 	"$(PYTHON)" -m venv --clear .venv-lock
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile $(PINNED) --upgrade --extra cli --extra dev --extra postgres --extra redis --extra s3 \
-		--extra spark --extra sql --extra ui --output-file .venv-lock/requirements.txt pyproject.toml
+		--extra spark --extra sql --output-file .venv-lock/requirements.txt pyproject.toml
 	{ sed -n '/^#/!q;p' requirements.txt; grep -v -e '^#' -e '^$$' .venv-lock/requirements.txt; } > .venv-lock/new
 	mv .venv-lock/new requirements.txt
 	.venv-lock/bin/pip-compile $(PINNED) --upgrade --constraint requirements.txt \

@@ -17,13 +17,3 @@ sets take the place of the normal form, and estimates come from histograms.
 from elasticscan.optimizer.binding import IndexCondition, bind
 from elasticscan.optimizer.choice import Candidate, Choice, choose
 from elasticscan.optimizer.keys import KeyCondition, bind_key
-
-__all__ = [
-    "Candidate",
-    "Choice",
-    "IndexCondition",
-    "KeyCondition",
-    "bind",
-    "bind_key",
-    "choose",
-]

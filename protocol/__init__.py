@@ -26,7 +26,7 @@ from elasticscan.protocol.backend import (
     of_another_read,
 )
 from elasticscan.protocol.cursors import Cursor, Cursors, Segment, Segments, merge, restrict, slots_of
-from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer, pack, unpack
+from elasticscan.protocol.keys import ContinuationKey, Macs, Sealer
 from elasticscan.protocol.requests import (
     ChangeSpan,
     Cluster,
@@ -43,40 +43,3 @@ from elasticscan.protocol.requests import (
     ShardReader,
     Shards,
 )
-
-__all__ = [
-    "Backend",
-    "ChangeSpan",
-    "Cluster",
-    "ContinuationKey",
-    "Cursor",
-    "Cursors",
-    "IndexOrder",
-    "KeyList",
-    "KeyRange",
-    "KeyRanges",
-    "Macs",
-    "NamedColumns",
-    "PageRequest",
-    "PageRows",
-    "PartScan",
-    "PlacementLook",
-    "Placements",
-    "ReadRequest",
-    "ReadableTable",
-    "RowAnswer",
-    "RowRequest",
-    "ScanStart",
-    "Sealer",
-    "Segment",
-    "Segments",
-    "ShardReader",
-    "Shards",
-    "Weights",
-    "merge",
-    "of_another_read",
-    "pack",
-    "restrict",
-    "slots_of",
-    "unpack",
-]

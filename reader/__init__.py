@@ -40,16 +40,3 @@ from elasticscan.reader.by_key import read_by_key
 from elasticscan.reader.cursor import Accepted, ShardRead, accept_page, plan_read
 from elasticscan.reader.scan import ScanPlan, ScanStats, drive
 from elasticscan.reader.sorted_scan import SortKey, drive_sorted
-
-__all__ = [
-    "Accepted",
-    "ScanPlan",
-    "ScanStats",
-    "ShardRead",
-    "SortKey",
-    "accept_page",
-    "drive",
-    "drive_sorted",
-    "plan_read",
-    "read_by_key",
-]

@@ -70,7 +70,10 @@ class Versions:
                 raise part.source.reader.damaged("its keys are not those of a fragment")
         names = [name for name in parts[0].rows.schema.names if name not in SYSTEM_COLUMNS]
         schema = pa.schema([parts[0].rows.schema.field(name).with_nullable(True) for name in names])
-        self.rows = _concat([part.rows.select(names) for part in parts], schema)
+        aligned = [
+            pa.RecordBatch.from_arrays(part.rows.select(names).columns, schema=schema) for part in parts
+        ]
+        self.rows = aligned[0] if len(aligned) == 1 else pa.concat_batches(aligned)
         self.slots = np.concatenate([_system(part, SLOT, 0) for part in parts])
         self.commits = np.concatenate([_commits(part) for part in parts])
         self.deleted = np.concatenate([_system(part, DELETED, False) for part in parts])
@@ -204,11 +207,6 @@ def first_of_keys(order: Array, columns: Sequence[Array]) -> Array:
         ordered = column[order]
         first[1:] |= ordered[1:] != ordered[:-1]
     return first
-
-
-def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    aligned = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]
-    return aligned[0] if len(aligned) == 1 else pa.concat_batches(aligned)
 
 
 def _system(part: InputRows, name: str, otherwise: int | bool) -> Array:

@@ -45,7 +45,7 @@ from elasticscan.base.limits import BATCH_BYTES, BATCH_ROWS
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.key_filter import Comparable, comparable
+from elasticscan.storage.key_filter import comparable
 from elasticscan.storage.lookup import Mask, Rows, commits_of, places_of
 from elasticscan.storage.merge import Array, InputRows, MergeInput, Versions, pack
 from elasticscan.storage.view import Layers
@@ -284,7 +284,8 @@ class Overlay:
             newer = parts[0].rows if len(parts) == 1 else self._merged(parts)
             has_key = set(self._names) <= set(made.schema.names)
             found = self._found(made, made.column(SLOT).to_numpy(), newer) if has_key else None
-            if found is None and self._has_its_keys(index, made):
+            # One that shares the slots of the large fragment's batch has the keys of that.
+            if found is None and _is_same(made.column(SLOT), self._columns.batch(index).column(SLOT)):
                 found = self._places(index, newer)
             if found is None:
                 return None
@@ -292,10 +293,6 @@ class Overlay:
             made = self._copied(made, newer, placed, spare=not self._batches.has_room(made.nbytes))
         before._batches.forget([index])
         return made
-
-    def _has_its_keys(self, index: int, made: pa.RecordBatch) -> bool:
-        """Return whether a batch has the keys of the large fragment's, whose slots it shares then."""
-        return _is_same(made.column(SLOT), self._columns.batch(index).column(SLOT))
 
     def _copied(
         self, batch: pa.RecordBatch, newer: pa.RecordBatch, placed: _Placed, spare: bool
@@ -361,7 +358,9 @@ class Overlay:
             sought = [part for name in self._names for part in comparable(newer.column(name))]
         except (UsageError, *UNREADABLE) as error:  # a null in a key: no writer lets them in
             raise self._large.reader.damaged(error) from error
-        if len(slots_sought) > _BISECTED_SHARE * batch.num_rows and all(_are_integers(part) for part in own):
+        if len(slots_sought) > _BISECTED_SHARE * batch.num_rows and all(
+            isinstance(part, np.ndarray) and part.dtype.kind == "i" for part in own
+        ):
             both = zip((slots, *own), (slots_sought, *sought), strict=True)
             packed = pack([np.concatenate(pair) for pair in both])
             if packed is not None:
@@ -372,10 +371,6 @@ class Overlay:
             return None
         low, high = (slots.searchsorted(slots_sought, side) for side in ("left", "right"))
         return _bisected(own, sought, low, high)
-
-
-def _are_integers(values: Comparable) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind == "i"
 
 
 def _bisected(own: Sequence[Array], sought: Sequence[Array], low: Rows, high: Rows) -> tuple[Rows, Mask]:

@@ -42,13 +42,9 @@ def _block(values: pa.Array) -> Block:
     if nulls == len(values):
         return Block(b"", b"", nulls)
     low, high = _extremes(values.drop_null() if nulls else values)
-    cut = _shorten_upwards(high)
-    return Block(low[:KEY_BYTES], cut + b"\0" if cut == high else cut, nulls)
-
-
-def _shorten_upwards(key: bytes) -> bytes:
-    """Return the key, or if it is too long to keep, a short one above every key that begins like it."""
-    return key if len(key) <= KEY_BYTES else successor(key[:KEY_BYTES])
+    return Block(
+        low[:KEY_BYTES], high + b"\0" if len(high) <= KEY_BYTES else successor(high[:KEY_BYTES]), nulls
+    )
 
 
 def _extremes(values: pa.Array) -> tuple[bytes, bytes]:

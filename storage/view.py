@@ -122,7 +122,7 @@ def _slot_ranges_of(
 ) -> tuple[SlotRange, ...]:
     history = {fragment.id for fragment in fragments if fragment.superseded_at is not None}
     fitting = [f for f in fragments if f.unique and not f.tombstones and bounds.wholly_hold(f)]
-    densities = {fragment.id: _density(fragment) for fragment in fitting}
+    densities = {f.id: f.rows / max(f.slots_written, len(f.slots), 1) for f in fitting}  # rows a slot, about
     bases: list[Fragment | None] = []
     base_of: dict[tuple[int, ...], Fragment | None] = {}  # many intervals have the same fragments
     beside: dict[int, dict[int, Fragment]] = {}
@@ -149,11 +149,6 @@ def _base_of(interval: SlotInterval, densities: Mapping[int, float]) -> Fragment
     """Return the fragment of an interval on which the others can be overlaid; None if they must be merged."""
     fitting = [fragment for fragment in interval.fragments if fragment.id in densities]
     return max(fitting, key=lambda fragment: densities[fragment.id], default=None)
-
-
-def _density(fragment: Fragment) -> float:
-    """About how many rows a slot has."""
-    return fragment.rows / max(fragment.slots_written, len(fragment.slots), 1)
 
 
 def most_rows(view: View, bounds: Bounds) -> tuple[int, bool]:

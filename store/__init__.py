@@ -41,94 +41,31 @@ What all of them use, and what uses none of them:
 arguments  checks of arguments that types and Python's own errors do not cover
 """
 
-from elasticscan.catalog import Commit, IdempotencyKey, Tag
-from elasticscan.store.adoption import Adopted
+from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
 from elasticscan.store.backend import EmbeddedTable, slot_bytes
 from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import SlotPlaces
 from elasticscan.store.context.tags import check_tag_name
-from elasticscan.store.copies.backup import BackedUp
-from elasticscan.store.moves.elasticity import Elasticity, OnProgress
 from elasticscan.store.reading.beginning import columns_of
 from elasticscan.store.reading.changes import feed_fields
-from elasticscan.store.reading.exporting import Exported
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
 from elasticscan.store.reading.paged_scan import PagedScan
 from elasticscan.store.reading.paging import Page, cut_at_limit
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import StreamState
-from elasticscan.store.repair.rebuild import RepairReport, repair_store
+from elasticscan.store.repair.rebuild import repair_store
 from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import CATALOG_FILE, FROM_ENVIRONMENT, resolve
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
 from elasticscan.store.store import Store
 from elasticscan.store.table import Table
-from elasticscan.store.upkeep.collector import Collected
 from elasticscan.store.upkeep.executor import Kept
-from elasticscan.store.upkeep.garbage import Action, Decision
+from elasticscan.store.upkeep.garbage import Action
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.by_condition import delete_rows, update_rows
-from elasticscan.store.writing.loading import Loaded
 from elasticscan.store.writing.preconditions import KeyCheck
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
+from elasticscan.store.writing.publishing import CommitRequest, publish
 from elasticscan.store.writing.replacing import publish_replacing, rows_that_meet
 from elasticscan.store.writing.staging import stage
-
-__all__ = [
-    "CATALOG_FILE",
-    "FROM_ENVIRONMENT",
-    "MOST_FIRST",
-    "Action",
-    "Adopted",
-    "BackedUp",
-    "Collected",
-    "Commit",
-    "CommitNumber",
-    "CommitRequest",
-    "Context",
-    "Decision",
-    "Elasticity",
-    "EmbeddedTable",
-    "Exported",
-    "FirstRows",
-    "IdempotencyKey",
-    "Kept",
-    "KeyCheck",
-    "Loaded",
-    "Location",
-    "OnProgress",
-    "OutdatedLookError",
-    "Page",
-    "PagedScan",
-    "RepairReport",
-    "Scan",
-    "SlotPlaces",
-    "Store",
-    "StreamState",
-    "Table",
-    "Tag",
-    "application",
-    "can_be_sorted",
-    "check_tag_name",
-    "columns_of",
-    "cut_at_limit",
-    "delete_rows",
-    "feed_fields",
-    "file_form",
-    "known_values",
-    "publish",
-    "publish_replacing",
-    "repair_store",
-    "resolve",
-    "rows_that_meet",
-    "slot_bytes",
-    "stage",
-    "tombstones_of",
-    "until_unchanged",
-    "update_rows",
-    "user_metadata",
-    "whole_number",
-    "with_tombstones",
-]

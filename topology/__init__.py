@@ -71,27 +71,3 @@ from elasticscan.topology.planner import (
 from elasticscan.topology.slot_map import SlotMap
 from elasticscan.topology.slots import Range, SlotSet
 from elasticscan.topology.values import Placement, Shard, Tablet, Topology, TopologyEntry
-
-__all__ = [
-    "FINAL",
-    "TRANSITIONS",
-    "Change",
-    "Event",
-    "Move",
-    "Phase",
-    "Placement",
-    "Range",
-    "Shard",
-    "SlotMap",
-    "SlotSet",
-    "Tablet",
-    "Topology",
-    "TopologyEntry",
-    "change_tablets",
-    "halves",
-    "initial_placement",
-    "join_tablets",
-    "plan_balance",
-    "split_tablet",
-    "whole",
-]

@@ -57,7 +57,7 @@ class BatchCache:
         self._lasting: Batches = OrderedDict()
         self._bytes = self._lasting_bytes = 0
         self._passed = 0  # bytes of all batches that ever came in
-        self._readers = count()
+        self._readers = count()  # a number is never used twice, so the cache need not keep the reader
         self._files: WeakValueDictionary[tuple[Disk, str, Seal, str], SealedFile] = WeakValueDictionary()
 
     def open(self, disk: Disk, path: str, seal: Seal, label: str = "") -> SealedFile:
@@ -74,10 +74,6 @@ class BatchCache:
                 self._files[key] = file
         return file
 
-    def new_reader(self) -> int:
-        """Return a number for a reader. It is never used twice, so the cache need not keep the reader."""
-        return next(self._readers)
-
     def used(
         self, reader: int, index: int, batch: pa.RecordBatch, lasting: bool = False, weight: int = 1
     ) -> None:
@@ -93,11 +89,10 @@ class BatchCache:
             self._passed += size
             self._lasting_bytes += size * lasting
             kept[key] = _Entry(batch, size, self._passed)
-            while self._is_over(len(self._batches) + len(self._lasting)):
+            while (batches := len(self._batches) + len(self._lasting)) > 1 and (
+                self._bytes > self._most_bytes or batches > MOST_BATCHES
+            ):
                 self._drop_oldest()
-
-    def _is_over(self, batches: int) -> bool:
-        return (self._bytes > self._most_bytes and batches > 1) or batches > MOST_BATCHES
 
     def _drop_oldest(self) -> None:
         oldest = next(iter(self._lasting.values()), None)
@@ -129,7 +124,7 @@ class BatchCache:
         Those that last stay longer than others. If they are about so many bytes that they would push out one
         another, and the rest of what lasts, they are kept as any others.
         """
-        return KeptBatches(self, self.new_reader(), lasting and about_bytes <= self._most_bytes / 2, weight)
+        return KeptBatches(self, next(self._readers), lasting and about_bytes <= self._most_bytes / 2, weight)
 
     def has_room(self, size: int) -> bool:
         """Return whether a batch of so many bytes can be kept without dropping another."""

@@ -88,11 +88,6 @@ class BatchLayout:
         return [self.columns[name] for name in names]
 
 
-def first_batch_at(schema: pa.Schema) -> int:
-    """Return the offset of the first record batch of an Arrow file: behind the magic and the schema."""
-    return 8 + int(schema.serialize().size)
-
-
 def read_layout(read: Read, begin: int, end: int, schema: pa.Schema) -> BatchLayout:
     """Return the layout of the uncompressed record batch in [begin, end) of a file.
 

@@ -19,7 +19,6 @@ from elasticscan.storage.batches.layout import (
     THREADS_FROM_BYTES,
     BatchLayout,
     ColumnLayout,
-    first_batch_at,
     read_columns,
     read_layout,
 )
@@ -233,7 +232,8 @@ class BatchReader:
 
     def _span(self, number: int) -> tuple[int, int]:
         """Return the place in the file where a batch begins, and where it ends."""
-        begin = self._ends[number - 1] if number else first_batch_at(self._schema_of_file)
+        # The first one is behind the magic and the schema.
+        begin = self._ends[number - 1] if number else 8 + int(self._schema_of_file.serialize().size)
         return begin, self._ends[number]
 
     def _layout(self, number: int) -> BatchLayout | None:

@@ -31,7 +31,9 @@ def take_rows(
         Besides, ValueError where a text is not within its column.
     """
     indices = pa.array(rows)
-    if _are_dense(columns, rows):
+    # Rows that need most segments of every buffer: to find out which would take longer.
+    sizes = [place[1] for column in columns for place in column.buffers if place]
+    if len(rows) * SEGMENT_BYTES >= _DENSE * max(sizes, default=0):
         return [column.take(indices) for column in read_columns(file.read, layout, columns)]
     first = layout.begin // SEGMENT_BYTES
     count = -(-layout.end // SEGMENT_BYTES) - first
@@ -46,12 +48,6 @@ def take_rows(
         file.read_segments(room, first, of_texts & ~chosen)
     memory = pa.py_buffer(room)
     return [column.array(layout.rows, memory, begin).take(indices) for column in columns]
-
-
-def _are_dense(columns: Sequence[ColumnLayout], rows: NDArray[np.int64]) -> bool:
-    """Return whether rows need most segments of every buffer, so that to find out which would take longer."""
-    sizes = [place[1] for column in columns for place in column.buffers if place]
-    return len(rows) * SEGMENT_BYTES >= _DENSE * max(sizes, default=0)
 
 
 def _segments(

@@ -29,16 +29,3 @@ for it.
 from elasticscan.storage.disk.local import LocalDisk, flush_directory, keep_from_group
 from elasticscan.storage.disk.opening import OBJECT_SCHEMES, open_disk
 from elasticscan.storage.disk.protocol import Disk, MemoryFile, OpenFile, Parts, batch_bytes
-
-__all__ = [
-    "OBJECT_SCHEMES",
-    "Disk",
-    "LocalDisk",
-    "MemoryFile",
-    "OpenFile",
-    "Parts",
-    "batch_bytes",
-    "flush_directory",
-    "keep_from_group",
-    "open_disk",
-]

@@ -21,7 +21,7 @@ from botocore.session import Session
 
 from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import ElasticScanError, FragmentMissing, WriteConflict
-from elasticscan.storage.disk.refusals import FAILURES, as_ours, may_be_renewed
+from elasticscan.storage.disk.refusals import FAILURES, OUTDATED, as_ours, code_of
 
 ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
 _COPY_PART_BYTES = 1 << 30
@@ -130,7 +130,7 @@ class Bucket:
         try:
             return getattr(_client(), request)(Bucket=self.name, **parameters)
         except FAILURES as error:
-            if not may_be_renewed(error):
+            if code_of(error) not in OUTDATED:
                 raise self._ours(error, key, writing) from error
         _client_of.cache_clear()  # a client keeps the credentials of a file for ever
         try:

@@ -57,7 +57,13 @@ def disk_error(error: OSError | MemoryError, root: str, path: str | None, writin
             path=where,
         )
     if number == errno.ENOENT and path is not None and os.path.isdir(root):  # noqa: PTH112
-        return _swept(where) if writing else missing_file(where)
+        if not writing:
+            return missing_file(where)
+        return WriteConflict(
+            f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
+            "try again with a longer grace",
+            path=where,
+        )
     if number == errno.ENOENT:
         return missing_root(root, writing)
     return ShardUnavailable(
@@ -105,11 +111,3 @@ def missing_file(where: str, label: str = "") -> FragmentMissing:
 def cut_file(where: str, offset: int, length: int) -> FragmentDamaged:
     """Return the error for a file that ends before the bytes that were to be read."""
     return FragmentDamaged(f"{where} ends before byte {offset + length:,}: it was cut; {RESTORE}", path=where)
-
-
-def _swept(where: str) -> WriteConflict:
-    return WriteConflict(
-        f"{where} was removed by a garbage collection while it was being written; nothing was committed: "
-        "try again with a longer grace",
-        path=where,
-    )

@@ -12,7 +12,8 @@ from elasticscan.storage.disk.errors import missing_file
 # What a request can end with.
 FAILURES = (BotoCoreError, ClientError, HTTPError, OSError, ValueError)
 
-_OUTDATED = frozenset(
+# Credentials were refused, or missing, that may have been renewed in their file since.
+OUTDATED = frozenset(
     {
         *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId"),
         *("SignatureDoesNotMatch", "NoCredentialsError", "CredentialRetrievalError"),
@@ -52,11 +53,6 @@ def code_of(error: BaseException) -> str:
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code", ""))
     return type(error).__name__
-
-
-def may_be_renewed(error: BaseException) -> bool:
-    """Return whether credentials were refused, or missing, that may have been renewed in their file since."""
-    return code_of(error) in _OUTDATED
 
 
 def _lack_in(error: BaseException | None) -> ElasticScanError | None:

@@ -110,9 +110,6 @@ SPARK_SAYS: dict[str, tuple[pa.DataType, list[Any], list[int]]] = {
     ),
 }
 
-TEXTS = st.one_of(
-    st.none(), st.text(max_size=30), st.text("ab\0é日😀", max_size=12), st.sampled_from(["", LONG_TEXT])
-)
 BINARIES = st.one_of(st.none(), st.binary(max_size=40))
 LONGS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
 WIDE_DECIMALS = st.one_of(
@@ -225,11 +222,6 @@ def test_every_type_that_a_key_may_have_has_a_hash() -> None:
     assert set(ENCODERS) <= {kind.id for kind, _, _ in SPARK_SAYS.values()} | like_others
 
 
-def test_columns_without_rows_have_no_hashes() -> None:
-    for kind, _, _ in SPARK_SAYS.values():
-        assert spark_hash([pa.chunked_array([], kind), pa.array([], kind)]).tolist() == []
-
-
 # -------------------------------------------------------------------------------------- properties
 
 
@@ -253,21 +245,6 @@ def test_long_binaries_hash_as_the_reference_be_they_few_or_many(
     values = [generator.randbytes(max(lengths) if equal else length) for length in lengths]
     expected = [murmur_reference(value, 42) for value in values]
     assert spark_hash([pa.array(values, pa.binary())]).tolist() == expected
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(st.lists(st.tuples(LONGS, TEXTS), max_size=20), st.integers(0, 5))
-def test_several_columns_hash_as_the_reference(rows: list[tuple[int | None, str | None]], start: int) -> None:
-    expected = []
-    for number, text in rows[start:]:
-        # The two words of a long are mixed as eight bytes are.
-        first = murmur_reference(None if number is None else number.to_bytes(8, "little", signed=True))
-        expected.append(murmur_reference(None if text is None else text.encode(), first))
-    numbers = pa.array([row[0] for row in rows], pa.int64())
-    texts = pa.array([row[1] for row in rows], pa.string())
-    with pytest.MonkeyPatch.context() as patch:
-        shrink_blocks(patch)
-        assert spark_hash([numbers[start:], texts[start:]]).tolist() == expected
 
 
 @settings(deadline=None, max_examples=examples(60))

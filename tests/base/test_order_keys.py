@@ -244,9 +244,3 @@ def test_codes_of_integers_times_and_narrow_decimals_are_views_of_the_column() -
         assert codes.tolist() == [-1, 2]
         assert not codes.flags.owndata
         assert not codes.flags.writeable
-
-
-def test_wide_decimals_are_ranked_only_where_they_do_not_fit_a_long() -> None:
-    kind = pa.decimal128(38, 0)
-    assert sort_codes(array_of([2**63 - 1, -(2**63)], kind)).tolist() == [2**63 - 1, -(2**63)]
-    assert sort_codes(array_of([2**63, -(2**63), 2**63, 10**37], kind)).tolist() == [2, 1, 2, 3]

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from elasticscan.metadata import INDEX_TRANSITIONS, IndexEvent, IndexInfo, IndexPhase
+from elasticscan.metadata import IndexEvent, IndexInfo, IndexPhase
 
 # One row per phase, one column per event; a dot is a refusal.
 TABLE = """
@@ -37,14 +37,3 @@ def test_every_pair_does_what_the_table_says(phase: IndexPhase, event: IndexEven
         return
     with pytest.raises(AssertionError, match=f"phase {phase} cannot take {event}"):
         index(phase).after(event)
-
-
-def test_an_index_is_used_only_when_it_is_ready_and_can_always_be_dropped() -> None:
-    assert [phase for phase in IndexPhase if index(phase).ready] == [IndexPhase.READY]
-    assert [phase for phase in IndexPhase if index(phase).is_over] == [IndexPhase.DROPPED]
-    droppable = {phase for phase, event in INDEX_TRANSITIONS if event is IndexEvent.DROPPED}
-    assert droppable == set(IndexPhase) - {IndexPhase.DROPPED}
-
-
-def test_phases_are_stored_by_their_names() -> None:
-    assert [str(phase) for phase in IndexPhase] == ["entered", "building", "ready", "dropped"]

@@ -44,16 +44,6 @@ def test_statistics_survive_packing() -> None:
     assert statistics.rows == 51
 
 
-def test_an_even_spread_is_interpolated() -> None:
-    histogram = histogram_of(list(range(16_001)))
-    assert histogram.rows_between(key(4_000), key(8_000)) == pytest.approx(4_000, rel=0.01)
-    assert histogram.rows_between(key(4_100), key(4_200)) == pytest.approx(100, rel=0.05)
-    assert histogram.rows_between(b"", END) == 16_001
-    assert histogram.rows_between(key(17_000), END) == 0
-    assert histogram.rows_between(b"", key(-5)) == 0
-    assert histogram.rows_between(key(9), key(3)) == 0
-
-
 def test_one_value_has_as_many_rows_as_values_have_in_the_mean() -> None:
     histogram = histogram_of([each // 10 for each in range(16_000)])
     assert histogram.rows_equal(key(77), key(78)) == pytest.approx(10)

@@ -340,16 +340,6 @@ def short(page: PageRows) -> list[tuple[Any, ...]]:
     return list(zip(*(page.rows.column(name).to_pylist() for name in names), strict=True))
 
 
-def test_deletes_of_rows_that_never_were_are_passed_over_up_to_the_first_change() -> None:
-    shelf = shelf_of(2)
-    shelf.add(written(shelf, range(40), 1, None))
-    assert page_of(shelf, span(0, 1), (1, 1)) == page_of(shelf, span(0, 1))
-    last = max(range(40), key=lambda key: (shelf.slot_of((key,)), key))
-    shelf.add(written(shelf, [last], 2, "v"))
-    page = page_of(shelf, span(0, 2), (1, 1))
-    assert short(page) == [(last, INSERT, "v", 2)]
-
-
 @pytest.mark.parametrize("feed", [True, False])
 def test_older_fragments_are_opened_only_by_a_feed(feed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragment_module, "BATCH_ROWS", 100)

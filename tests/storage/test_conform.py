@@ -46,18 +46,6 @@ def rows(**columns: list[Any]) -> pa.RecordBatch:
 TWO = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
-def test_columns_may_come_in_any_order() -> None:
-    found = conform(rows(b=["x"], a=[1]), TWO)
-    assert found.schema.equals(TWO)
-    assert found.to_pylist() == [{"a": 1, "b": "x"}]
-
-
-def test_metadata_of_the_rows_is_dropped() -> None:
-    schema = pa.schema([pa.field("a", pa.int64(), metadata={"x": "y"}), ("b", pa.string())], {"p": "q"})
-    found = conform(rows(a=[1], b=["x"]).cast(schema), TWO)
-    assert found.schema.equals(TWO, check_metadata=True)
-
-
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
@@ -72,14 +60,6 @@ def test_columns_that_do_not_match_are_named(batch: pa.RecordBatch, message: str
     with pytest.raises(SchemaMismatch) as caught:
         conform(batch, TWO)
     assert message in str(caught.value)
-
-
-def test_rows_without_a_key_are_not_reported_to_have_nulls_there() -> None:
-    keyed = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
-    with pytest.raises(SchemaMismatch, match=r"every row needs a value of a, which cannot be null$"):
-        conform(rows(b=["x"]), keyed)
-    with pytest.raises(SchemaMismatch, match="give a column of nulls"):
-        conform(rows(a=[1]), keyed)
 
 
 def test_nulls_are_refused_where_the_table_allows_none() -> None:

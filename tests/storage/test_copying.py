@@ -15,12 +15,11 @@ from elasticscan.storage import copying as copying_module
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.copying import Apart, Copied, Destination, Keep, check_keys_differ, copy_slots
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
-from elasticscan.storage.pages import PageSource, read_page
+from elasticscan.storage.pages import read_page
 from elasticscan.storage.sealed_file import find_seal, verify_file
 from elasticscan.storage.view import View, most_rows
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
-from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import (
     KEY_KINDS,
     ORIGIN,
@@ -136,27 +135,6 @@ def test_a_copy_for_a_move_keeps_every_version_within_its_bounds(seed: int) -> N
     check_honest(copied, rows, shelf, slots)
 
 
-@pytest.mark.long
-@settings(max_examples=examples(120), deadline=None)
-@given(SEEDS)
-def test_copies_of_consecutive_commits_make_up_the_whole(seed: int) -> None:
-    scenario = Scenario(seed)
-    rng, shelf = scenario.rng, scenario.shelf
-    everything = SlotSet.span(0, shelf.slot_count)
-    copies, done = [], 0
-    while done < scenario.commits:
-        upto = rng.randint(done + 1, scenario.commits)
-        bounds = Bounds(done + 1, upto)
-        copied = copy_all(shelf.source(), everything, bounds, Keep(), Destination(shelf.disk, 1, ORIGIN))
-        if copied is not None:
-            check_honest(copied, versions_in(copied, shelf), shelf, everything)
-            copies.append(as_fragment(copied, len(copies) + 1))
-        done = upto
-    for snapshot in range(scenario.commits + 1):
-        floor = scenario.floor(snapshot)
-        assert visible_through(shelf, copies, floor, snapshot) == scenario.visible(snapshot)
-
-
 @settings(max_examples=examples(150), deadline=None)
 @given(SEEDS)
 def test_compaction_keeps_what_snapshots_from_the_horizon_on_see(seed: int) -> None:
@@ -188,24 +166,6 @@ def needed(versions: list[Version], keep: Keep) -> list[Version]:
     return old + [version for version in versions if version.commit > keep.horizon]
 
 
-@pytest.mark.long
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS)
-def test_a_compaction_of_a_compaction_loses_nothing(seed: int) -> None:
-    scenario = Scenario(seed)
-    shelf = scenario.shelf
-    everything = SlotSet.span(0, shelf.slot_count)
-    fragments: list[Fragment] = list(shelf.fragments)
-    for horizon in range(scenario.commits + 1):
-        source = PageSource(shelf.table, View(fragments), shelf.source().open)
-        bounds = Bounds(scenario.floor(horizon), scenario.commits)
-        copied = copy_all(source, everything, bounds, Keep(horizon, True), Destination(shelf.disk, 1, ORIGIN))
-        fragments = [] if copied is None else [as_fragment(copied, horizon + 100)]
-        for snapshot in range(horizon, scenario.commits + 1):
-            seen = visible_through(shelf, fragments, scenario.floor(snapshot), snapshot)
-            assert seen == scenario.visible(snapshot)
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(SEEDS)
 def test_what_is_known_without_a_file_is_never_too_few_rows_and_says_whether_it_is_exact(seed: int) -> None:
@@ -227,36 +187,11 @@ def shelf_of(*fragments: list[tuple[int, int, str | None]]) -> Shelf:
     return shelf
 
 
-def test_nothing_to_copy_makes_no_file() -> None:
-    shelf = shelf_of([(1, 1, "a")])
-    disk = MemoryDisk()
-    assert (
-        copy_slots(shelf.source(), SlotSet.span(0, 4), Bounds(2, 9), Keep(), Destination(disk, 1, ORIGIN))
-        == []
-    )
-    assert disk.list() == []
-
-
-def test_one_version_of_each_key_is_called_unique() -> None:
-    shelf = shelf_of([(k, 1, "a") for k in range(20)], [(k, 2, "b") for k in range(10)])
-    slots, to = SlotSet.span(0, 4), Destination(shelf.disk, 1, ORIGIN)
-    copied = copy_all(shelf.source(), slots, Bounds(0, 2), Keep(2, True), to)
-    assert copied is not None
-    assert copied.staged.unique
-    assert (copied.min_commit, copied.max_commit) == (1, 2)
-
-
 @pytest.mark.parametrize("rows", [1, 30])
 def test_a_key_in_two_fragments_of_one_write_is_refused_by_name(rows: int) -> None:
     shelf = shelf_of([(k, 1, "a") for k in range(rows)], [(k + rows - 1, 1, "b") for k in range(rows)])
     with pytest.raises(InvalidKey, match=f"'k': {rows - 1}"):
         check_keys_differ(shelf.source())
-
-
-def test_different_keys_in_two_fragments_of_one_write_are_fine() -> None:
-    check_keys_differ(
-        shelf_of([(k, 1, "a") for k in range(30)], [(k, 1, "b") for k in range(30, 60)]).source()
-    )
 
 
 def test_a_version_that_is_there_twice_is_not_taken_for_history() -> None:

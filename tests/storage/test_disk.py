@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ from elasticscan.metadata import Seal, StagedFragment, TableInfo
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import Disk, LocalDisk, MemoryFile, open_disk
 from elasticscan.storage.fragment import (
-    SLOT,
     FragmentReader,
     FragmentTarget,
     fragment_schema,
@@ -192,13 +190,6 @@ def test_an_open_file_is_still_read_after_it_was_deleted(made: Made) -> None:
     assert made.disk.list() == []
 
 
-def test_deleting_what_is_gone_is_fine(made: Made) -> None:
-    write(made.disk, PATH, b"x")
-    made.disk.delete(PATH)
-    made.disk.delete(PATH)
-    made.disk.delete("t9/never.arrow")
-
-
 def test_a_file_takes_another_path_and_may_be_gone_already(made: Made) -> None:
     write(made.disk, PATH, b"rows")
     made.disk.rename(PATH, "trash/1/" + PATH)
@@ -245,18 +236,6 @@ def test_a_root_that_is_gone_is_not_made_anew_by_a_write(kind: str, tmp_path: Pa
         made.disk.list()
 
 
-def test_many_threads_may_use_a_disk_at_once(made: Made) -> None:
-    def work(number: int) -> bool:
-        path = f"t{number % 3}/{number}"
-        write(made.disk, path, bytes([number]))
-        made.disk.list()
-        return read(made.disk, path) == bytes([number])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(64)))
-    assert len(made.disk.list()) == 64
-
-
 # ------------------------------------------------------------------------------------- damaged files
 
 
@@ -281,14 +260,6 @@ def read_fragment(disk: Disk, staged: StagedFragment) -> list[Any]:
         reader.seek(slot, None)
         reader.seek(slot, b"\x80")
     return [row for batch in reader for row in batch.to_pylist()]
-
-
-def test_a_sound_fragment_reads_whole(made: Made, fragment: StagedFragment) -> None:
-    rows = read_fragment(made.disk, fragment)
-    assert [(row["k"], row["v"], row[SLOT]) for row in rows] == [
-        (n, f"value {n}", n // 30) for n in range(90)
-    ]
-    verify_file(made.disk, fragment.path, fragment.seal)
 
 
 def test_an_arrow_file_that_was_never_sealed_is_reported_as_damage(
@@ -373,12 +344,6 @@ def test_too_many_open_files_are_not_reported_as_damage(tmp_path: Path) -> None:
             disk.open(PATH)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_an_unfinished_file_of_a_dead_process_is_listed(tmp_path: Path) -> None:
-    (tmp_path / "t1").mkdir()
-    (tmp_path / "t1" / "a.arrow.unfinished").write_bytes(b"half")
-    assert paths(LocalDisk(tmp_path)) == ["t1/a.arrow.unfinished"]
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from elasticscan.storage.disk import Disk
 from elasticscan.storage.fragment import COMMIT, DELETED, SLOT, FragmentReader
 from elasticscan.storage.ingest import Ingest, discard, reroute, sort_rows
 from elasticscan.store import Store
-from elasticscan.topology import Placement, SlotSet, Tablet
+from elasticscan.topology import Placement, Tablet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.memory_disk import MemoryDisk
@@ -146,23 +146,6 @@ def test_a_repeated_key_of_any_kind_is_refused(name: str) -> None:
         sort_rows(batch_of([*keys, keys[3]], table, [None] * (len(keys) + 1)), table, SLOTS)
 
 
-def test_a_key_that_is_null_is_refused_by_column() -> None:
-    table = table_of(KEY_KINDS["string and int"])
-    nullable = pa.schema([field.with_nullable(True) for field in table.schema])
-    columns = [pa.array(["a", "b"]), pa.array([1, None], pa.int32()), pa.nulls(2, pa.string())]
-    rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(2, pa.int32())], schema=nullable)
-    with pytest.raises(InvalidKey, match="column 'i' is null in 1 rows"):
-        sort_rows(rows, table, SLOTS)
-
-
-def test_a_write_without_rows_stages_nothing() -> None:
-    table, shards = table_of(KEY_KINDS["int"]), Shards(1)
-    ingest = Ingest(table, placement(1, 1, 1, 1), shards.of, ORIGIN)
-    ingest.add(batch_of([], table, []))
-    assert ingest.finish() == []
-    assert shards.files() == 0
-
-
 @pytest.mark.parametrize("buffer_bytes", [50, 1 << 30])
 def test_tombstones_are_counted_and_marked(buffer_bytes: int) -> None:
     table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2)
@@ -196,17 +179,6 @@ def test_rows_that_are_staged_again_lie_where_their_slots_live(seed: int) -> Non
         found = [key for fragment in staged for _, key, _ in rows_in(fragment, table, shards)]
         assert Counter(found) == Counter(keys)
         assert all(fragment.unique for fragment in staged)
-
-
-def test_rows_that_lie_right_are_not_staged_again() -> None:
-    table, shards = table_of(KEY_KINDS["int"]), Shards(1, 2)
-    ingest = Ingest(table, placement(1, 1, 2, 2), shards.of, ORIGIN)
-    ingest.add(batch_of([(n,) for n in range(60)], table, [None] * 60))
-    staged = ingest.finish()
-    assert reroute(table, staged, placement(1, 1, 2, 2), shards.of, ORIGIN) == staged
-    moved = reroute(table, staged, placement(1, 2, 2, 2), shards.of, ORIGIN)
-    assert [f.path for f in moved[:1]] == [staged[0].path]
-    assert moved[0].slots == SlotSet.span(0, 4)
 
 
 def test_a_disk_that_is_full_while_parts_are_merged_leaves_nothing_behind() -> None:

@@ -297,24 +297,6 @@ def overlay_of(shelf: Shelf, bounds: Bounds | None = None) -> Any:
     return slot_range.layers and run_of(slot_range.layers, source.open, ("k", "v"), bounds)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 16, 100])
-def test_rows_at_the_edges_of_batches_are_replaced_removed_and_added(rows: int) -> None:
-    """Batches begin with 0, 8, 16, 24; what is new lies before, at, between and behind them."""
-    changes: list[tuple[int, int, str | None]] = [
-        *((key, 2, "new") for key in (-1, 0, 7, 9)),
-        *((key, 2, None) for key in (6, 8, 30)),
-        (31, 2, "new"),
-    ]
-    shelf = shelf_of(loaded(), changes)
-    assert isinstance(overlay_of(shelf), Overlay)
-    expected = dict.fromkeys(range(0, 32, 2), "old") | {key: value for key, _, value in changes}
-    expected = {key: value for key, value in expected.items() if value is not None}
-    assert rows_of(shelf, limit=(rows, 1 << 30)) == expected
-    for after in range(-2, 33):
-        beyond = {key: value for key, value in expected.items() if key > after}
-        assert rows_of(shelf, limit=(rows, 1 << 30), after=after) == beyond
-
-
 @pytest.mark.parametrize("batch_rows", [4, 99])
 def test_rows_below_slots_are_counted_in_small_files_as_in_large_ones(
     batch_rows: int, monkeypatch: pytest.MonkeyPatch
@@ -364,27 +346,6 @@ def test_others_with_far_too_many_rows_are_not_looked_at(monkeypatch: pytest.Mon
     assert slot_range.layers is not None
     assert run_of(slot_range.layers, source.open, ("k", "v"), bounds) is None
     assert not any(source.open(fragment, ("k", "v")).holds(0) for fragment in shelf.fragments)
-
-
-def test_others_may_have_more_rows_than_the_fragment_over_which_they_are_laid() -> None:
-    writes: list[list[tuple[int, int, str | None]]] = [
-        [(key, commit, f"{commit}") for key in range(5 * commit, 5 * commit + 12)] for commit in (2, 3, 4)
-    ]
-    shelf = shelf_of(loaded(), *writes)
-    assert isinstance(overlay_of(shelf), Overlay)
-    expected = dict.fromkeys(range(0, 32, 2), "old")
-    for rows in writes:
-        expected |= {key: value for key, _, value in rows if value is not None}
-    for rows_of_page in (1, 3, 7, 100):
-        assert rows_of(shelf, limit=(rows_of_page, 1 << 30)) == expected
-
-
-def test_the_fragment_with_most_rows_of_those_that_fit_is_the_one_that_others_are_laid_over() -> None:
-    deletes: list[tuple[int, int, str | None]] = [(key, 2, None) for key in range(60)]
-    shelf = shelf_of(loaded(), deletes, [(3, 3, "new"), (4, 3, "new")])
-    (slot_range,), _ = shelf.source().view.slot_ranges(Bounds(0, 99, 99))
-    assert slot_range.layers is not None and slot_range.layers.base is shelf.fragments[0]
-    assert rows_of(shelf) == {3: "new", 4: "new"}
 
 
 def test_batches_that_were_laid_over_are_kept_and_shared_by_pages_and_snapshots() -> None:
@@ -573,16 +534,6 @@ def test_a_table_that_the_cache_has_room_for_once_is_read_once(
             assert sum(batch.num_rows for batch in batches_of(overlay)) == len(loads) + rows[1][0] % 2
         assert [index for of, index in calls if of is overlay] == list(range(overlay.batch_count))
         assert count == 2 or not [index for of, index in calls if of is large.plain]
-
-
-def test_a_reader_of_an_overlay_that_was_dropped_goes_on() -> None:
-    shelf = shelf_of(loaded(), *[[(2 * number, number, "new")] for number in range(2, 12)])
-    source = shelf.source()
-    old = laid_over(shelf, source, shelf.fragments[:2], 2)
-    before = [batch.to_pydict() for batch in batches_of(old)]
-    for snapshot in range(3, 12):
-        batches_of(laid_over(shelf, source, shelf.fragments[:snapshot], snapshot))
-    assert [batch.to_pydict() for batch in batches_of(old)] == before
 
 
 # ------------------------------------------------------------------------------- columns of all types

@@ -119,13 +119,6 @@ def page_of(shelf: Shelf, limits: Limits, snapshot: int = 99, cursors: Cursors |
     return read_page(shelf.source(), request)
 
 
-def test_an_empty_table_gives_one_empty_page_and_nothing_is_left() -> None:
-    page = page_of(shelf_of(4), PLENTY)
-    assert page.rows.num_rows == 0
-    assert page.rows.schema == pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
-    assert page.after == ()
-
-
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_a_row_beyond_the_byte_limit_comes_alone(fragments: int) -> None:
     shelf = shelf_of(2)

@@ -83,13 +83,6 @@ def test_a_list_of_keys_gives_each_visible_row_that_has_one_once_and_in_order(se
     check(Scenario(seed))
 
 
-@pytest.mark.parametrize("kind", sorted(KEY_KINDS))
-@settings(max_examples=examples(15), deadline=None)
-@given(seed=SEEDS)
-def test_keys_of_any_kind_are_found(kind: str, seed: int) -> None:
-    check(Scenario(seed, kind))
-
-
 def test_older_fragments_are_not_asked_for_what_newer_ones_have() -> None:
     shelf = Shelf(table_of(KEY_KINDS["int"]), 4)
     for commit in (1, 2, 3):

@@ -227,24 +227,6 @@ def equal_to(shelf: Shelf, value: str) -> Range:
     return Range(shelf, "v", key, key + b"\0")
 
 
-def values_of(pages: Sequence[PageRows], shelf: Shelf) -> list[Any]:
-    return [value for _, _, value, _ in rows_of(pages, shelf)]
-
-
-def test_several_fragments_of_which_none_may_match_are_passed_over_together() -> None:
-    shelf = shelf_of(4)
-    shelf.add(versions(shelf, range(20), lambda _: "old"))
-    shelf.add(versions(shelf, range(10), lambda _: "new", commit=2))
-    wanted = equal_to(shelf, "wanted")
-
-    def refuse(*_: Any) -> FragmentReader:
-        raise AssertionError("a fragment that cannot match was opened")
-
-    page = one_page(shelf, Bounds(0, 2), PLENTY, wanted, shelf.everything(), open=refuse)
-    assert (page.rows.num_rows, page.after) == (0, ())
-    assert (page.skipped, page.scanned) == (30, 0)
-
-
 def test_a_batch_that_cannot_match_is_not_even_opened() -> None:
     shelf = shelf_of()
     shelf.add(versions(shelf, range(400), lambda key: f"{key // 4}"))
@@ -340,16 +322,3 @@ def test_many_tablets_of_a_fragment_are_looked_up_in_it_once(
     before = sum(row.value == "wanted" for row in rows if row.slot in at)
     assert len(matching([page], shelf, wanted)) == before + others
     assert looked[0] <= 1 + 2 * others, "of 256 ranges"
-
-
-def test_a_full_page_is_the_last_one_if_the_rest_cannot_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 1_000)
-    shelf = shelf_of(2)
-    for slot, value in enumerate(("wanted", "no")):
-        rows = [v for v in versions(shelf, range(60), str) if v.slot == slot]
-        shelf.add([replace(v, value=value) for v in rows], SlotSet.span(slot, slot + 1))
-    wanted = equal_to(shelf, "wanted")
-    count = shelf.fragments[0].rows
-    (page,) = read_all(shelf, Bounds(0, 1), same(count), wanted)
-    assert page.rows.num_rows == count
-    assert page.skipped == 60 - count

@@ -17,18 +17,13 @@ from elasticscan.base import value_keys
 from elasticscan.base.value_keys import NULL, encode_value, successor
 from elasticscan.metadata import (
     KEY_BYTES,
-    Bounds,
     FragmentStatistics,
     StagedFragment,
     TableInfo,
     unpack_statistics,
 )
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.copying import Destination, Keep
 from elasticscan.storage.fragment import (
-    COMMIT,
-    DELETED,
-    SLOT,
     FragmentReader,
     FragmentTarget,
     fragment_schema,
@@ -37,7 +32,7 @@ from elasticscan.storage.fragment import (
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.memory_disk import MemoryDisk
-from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, copy_all, table_of
+from tests.storage.versions import KEY_KINDS, ORIGIN, Shelf, Version, table_of
 
 
 def _whole(bits: int, signed: bool = True) -> st.SearchStrategy[int]:
@@ -142,19 +137,6 @@ def test_every_type_with_value_keys_that_a_table_may_have_is_tried() -> None:
     assert {kind.id for kind in TYPES} == set(value_keys._ENCODERS) - views
 
 
-def test_a_fragment_without_rows_has_columns_without_blocks() -> None:
-    _, statistics = written({"a": pa.array([], pa.int64())})
-    assert statistics.block_rows == ()
-    assert statistics.columns["a"] == ()
-
-
-def test_nested_and_system_columns_have_none() -> None:
-    _, statistics = written(
-        {"a": pa.array([1, 2]), "b": pa.array([[1], None]), "c": pa.array([{"x": 1}] * 2)}
-    )
-    assert set(statistics.columns) == {"a"}
-
-
 def test_tombstones_count_as_nulls_and_widen_only_the_bounds_of_their_keys() -> None:
     shelf = Shelf(table_of(KEY_KINDS["int"]), 1)
     versions = [Version((n,), 1, None if n % 2 else f"v{n}", 0) for n in range(8)]
@@ -170,19 +152,3 @@ def statistics_of(shelf: Shelf, versions: Sequence[Version]) -> FragmentStatisti
     with mock.patch.object(shelf, "register", wraps=shelf.register) as register:
         shelf.add(versions)
     return unpack_statistics(register.call_args.args[0].statistics)
-
-
-def test_a_copy_has_statistics_of_the_rows_that_it_keeps() -> None:
-    shelf = Shelf(table_of(KEY_KINDS["int"]), 1)
-    shelf.add([Version((n,), 1, f"old {n}", 0) for n in range(6)])
-    shelf.add([Version((n,), 2, None if n == 5 else f"new {n}", 0) for n in range(3, 6)])
-    keep = Keep(horizon=2, drop_tombstones=True)
-    copied = copy_all(
-        shelf.source(), SlotSet.span(0, 1), Bounds(0, 2), keep, Destination(shelf.disk, 1, ORIGIN)
-    )
-    assert copied is not None
-    statistics = unpack_statistics(copied.staged.statistics)
-    assert set(statistics.columns) == set(shelf.table.schema.names)
-    assert {SLOT, COMMIT, DELETED}.isdisjoint(statistics.columns)
-    texts = [pa.array(["old 0", "old 1", "old 2", "new 3"]), pa.array(["new 4"])]
-    check_bounds(statistics, "v", texts)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import FragmentDamaged, FragmentMissing
+from elasticscan.base.errors import FragmentDamaged
 from tests.base.s3 import S3Server
 
 pytest.importorskip("botocore", reason="pip install 'elasticscan[s3]'")
@@ -74,14 +73,6 @@ def test_what_is_expected_comes_with_one_request(opened: Callable[[], Object], s
     assert s3_server.line.answered <= TAIL_BYTES + 300_000 + 2 * BLOCK_BYTES
 
 
-def test_what_was_forgotten_is_fetched_again(opened: Callable[[], Object], s3_server: S3Server) -> None:
-    file = opened()
-    assert part(file, 0, 1_000_000)
-    s3_server.line.clear()
-    assert file.forget() and part(file, 0, 1_000_000)
-    assert s3_server.line.methods == {"GET": 1}
-
-
 def test_a_stretch_ahead_that_fails_is_asked_for_again(
     opened: Callable[[], Object], s3_server: S3Server
 ) -> None:
@@ -112,12 +103,6 @@ def test_a_scan_goes_on_where_there_are_no_threads(
     assert s3_server.line.answered <= len(CONTENT) + TAIL_BYTES
 
 
-def test_threads_may_share_an_object(opened: Callable[[], Object]) -> None:
-    file = opened()
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(lambda offset: part(file, offset, 200_000), range(0, 2_900_000, 50_000)))
-
-
 def test_blocks_that_fit_are_shared_by_all_who_open_an_object(objects: Bucket, s3_server: S3Server) -> None:
     blocks = BlockCache()
     for _ in range(2):
@@ -136,8 +121,3 @@ def test_blocks_stay_within_their_bound_and_the_ones_used_last_stay() -> None:
     blocks.forget("x")
     blocks.forget("y")
     assert blocks._bytes == 0 and blocks.size_of("y") is None
-
-
-def test_an_object_that_is_gone_is_reported_when_it_is_opened(objects: Bucket) -> None:
-    with pytest.raises(FragmentMissing):
-        Object(objects, "none", Stride(), BlockCache())

@@ -32,13 +32,6 @@ def test_parts_after_a_place_are_some_at_a_time() -> None:
     assert len(many.after(0, 100 * MB, MB)) == 32
 
 
-def test_a_place_is_in_its_part_or_in_none() -> None:
-    parts = Parts((0, MB), (100, MB + 100))
-    assert parts.end_of_first(MB + 5, 2 * MB) == MB + 100
-    assert parts.end_of_first(MB + 5, MB + 7) == MB + 7
-    assert parts.end_of_first(500, MB) == 500
-
-
 @settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 50 * MB), st.integers(1, MB)), min_size=1, max_size=30))
 def test_every_place_is_within_a_part(places: list[tuple[int, int]]) -> None:

@@ -205,21 +205,6 @@ def order_of(indexed: Indexed, descending: bool) -> IndexOrder:
     return IndexOrder(3, tuple(indexed.ranges()), descending)
 
 
-def test_an_empty_table_no_cursors_and_no_ranges_give_an_empty_page_and_leave_nothing() -> None:
-    empty = seed_where(lambda t: not t.fragments)
-    full = seed_where(lambda t: len(t.expected(t.bounds(t.commits))) > 5)
-    for indexed, cursors, order in (
-        (empty, whole(empty), EVERYTHING),
-        (full, (), EVERYTHING),
-        (full, (Cursor(SlotSet()),), EVERYTHING),
-        (full, whole(full), IndexOrder(3, ())),
-    ):
-        bounds = indexed.bounds(indexed.commits)
-        page = read_one(indexed.source(), cursors, order, bounds, ["f", "t"], PLENTY)
-        assert (page.rows.num_rows, len(page.slots), page.after, page.scanned) == (0, 0, (), 0)
-        assert page.rows.schema.names == ["f", "t"]
-
-
 def test_an_index_that_carries_the_columns_is_read_without_the_rows() -> None:
     def clean(indexed: Indexed) -> bool:
         only = indexed.fragments[0] if len(indexed.fragments) == 1 else None

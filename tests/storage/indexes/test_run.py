@@ -22,10 +22,8 @@ from elasticscan.base.value_keys import (
 )
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
 from elasticscan.storage import fragment as fragment_module
-from elasticscan.storage.fragment import FragmentReader
 from elasticscan.storage.indexes import run as index_run
 from elasticscan.storage.indexes.run import RunReader, build_runs, key_columns, run_columns
-from elasticscan.storage.lookup import rows_at
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.storage.faulty_disk import FaultyDisk
@@ -156,20 +154,6 @@ def test_the_place_of_a_key_in_a_column_of_numbers_is_that_of_its_bytes(
         assert all(row >= key for row in keys[end:])
 
 
-def test_a_fragment_of_nothing_but_tombstones_has_one_run_without_entries() -> None:
-    indexed = filled(1)
-    indexed.fragments.clear()
-    indexed._write([Version(key, 1, None, slot) for key, slot in indexed.slots.items()], SlotSet.span(0, 16))
-    (fragment,) = indexed.fragments
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_run, "RUN_ROWS", 1 << 20)
-        (staged,) = build_runs(indexed.disk, indexed.table, indexed.index, fragment, ORIGIN)
-    histogram = unpack_histogram(staged.histogram)
-    assert (staged.rows, histogram.rows, histogram.bounds, set(histogram.distinct)) == (0, 0, (), {0})
-    (run,) = readers(indexed, (staged,))
-    assert (run.entries, run.lower_bound(b""), run.upper_bound(b"\2"), len(everything(run))) == (0, 0, 0, 0)
-
-
 @settings(max_examples=examples(40), deadline=None)
 @given(SEEDS)
 def test_the_histogram_of_a_run_is_exact(seed: int) -> None:
@@ -253,23 +237,3 @@ def test_a_run_that_was_cut_or_is_of_another_index_is_damaged() -> None:
 
 
 # ------------------------------------------------------------------------------- rows by number
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(SEEDS)
-def test_rows_come_by_number_in_the_order_asked(seed: int) -> None:
-    indexed = filled(seed)
-    (fragment,) = indexed.fragments
-    names = [*indexed.table.schema.names]
-    reader = FragmentReader(indexed.disk, fragment.path, names, fragment.seal)
-    whole = pa.concat_batches(list(reader))
-    rng = np.random.default_rng(seed)
-    for count in (0, 1, 5, 50):
-        rows = rng.integers(0, fragment.rows, count)
-        for asked in (rows, np.sort(rows), np.sort(rows)[::-1]):
-            chosen = indexed.rng.sample(whole.schema.names, 3)
-            found = rows_at(reader, asked, chosen)
-            assert repr(found.to_pylist()) == repr(whole.select(chosen).take(pa.array(asked)).to_pylist())
-    for outside in (-1, fragment.rows):
-        with pytest.raises(FragmentDamaged, match="does not have"):
-            rows_at(reader, np.array([0, outside]), names)
