@@ -43,21 +43,6 @@ class Balance:
         assert 2 * self.join_bytes <= self.split_bytes, "what was joined would be split again"
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A step: cut a tablet in two."""
-
-    tablet: int
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A step: make two neighbours at one shard one tablet."""
-
-    left: int
-    right: int
-
-
 def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, float]:
     """Return about how many bytes each tablet has: those of each fragment, spread evenly over its slots."""
     density = np.zeros(placement.slot_count + 1)  # what begins at each slot, less what ends
@@ -86,26 +71,28 @@ def tablet_depths(placement: Placement, fragments: Sequence[Fragment]) -> dict[i
     return {tablet.id: int(depth) for tablet, depth in zip(placement.tablets, worst, strict=True)}
 
 
-def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[Split, ...]:
-    """Plan the cuts of tablets that are too large; one of a single slot stays as it is."""
+def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[int, ...]:
+    """Return the tablets to cut, which are too large; one of a single slot stays as it is."""
     return tuple(
-        Split(tablet.id)
+        tablet.id
         for tablet in placement.tablets
         if sizes[tablet.id] > bounds.split_bytes and tablet.end - tablet.start > 1
     )
 
 
-def plan_joins(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[Join, ...]:
-    """Plan joins of neighbours that are small together, as long as enough tablets are left."""
+def plan_joins(
+    placement: Placement, sizes: Mapping[int, float], bounds: Balance
+) -> tuple[tuple[int, int], ...]:
+    """Return the neighbours to join, which are small together, as long as enough tablets are left."""
     spare = len(placement.tablets) - bounds.fewest_tablets
-    joins: list[Join] = []
+    joins: list[tuple[int, int]] = []
     joined: Tablet | None = None
     for left, right in pairwise(placement.tablets):
         together = sizes[left.id] + sizes[right.id]
         if len(joins) >= spare:
             break
         if left is not joined and left.shard == right.shard and together < bounds.join_bytes:
-            joins.append(Join(left.id, right.id))
+            joins.append((left.id, right.id))
             joined = right
     return tuple(joins)
 
@@ -122,7 +109,7 @@ def plan_even(
         InvalidTopologyChange: `shards` is empty or repeats itself.
     """
     by_count = plan_balance(placement, shards)
-    if not plan_moves(_after(placement, by_count), sizes, shards, bounds):
+    if not plan_moves(after_moves(placement, by_count), sizes, shards, bounds):
         return by_count
     held, homes = _held(placement, sizes, shards), dict[int, Move]()
     strangers = [tablet for tablet in placement.tablets if tablet.shard not in held]
@@ -130,7 +117,7 @@ def plan_even(
         target = min(held, key=lambda shard: (held[shard], shard))
         homes[tablet.id] = Move(tablet.id, tablet.shard, target)
         held[target] += sizes[tablet.id]
-    for move in plan_moves(_after(placement, homes.values()), sizes, shards, bounds):
+    for move in plan_moves(after_moves(placement, homes.values()), sizes, shards, bounds):
         first = homes.get(move.tablet, move)
         homes[move.tablet] = Move(move.tablet, first.source, move.target)
     return tuple(homes.values())
@@ -145,23 +132,18 @@ def _held(placement: Placement, sizes: Mapping[int, float], shards: Sequence[int
     return held
 
 
-def _after(placement: Placement, moves: Iterable[Move]) -> Placement:
+def after_moves(placement: Placement, moves: Iterable[Move]) -> Placement:
     """Return the placement once some moves are carried out, for plans alone: epochs stay."""
     homes = {move.tablet: move.target for move in moves}
     return Placement(tuple(replace(t, shard=homes.get(t.id, t.shard)) for t in placement.tablets))
 
 
 def plan_moves(
-    placement: Placement,
-    sizes: Mapping[int, float],
-    shards: Sequence[int],
-    bounds: Balance,
-    most: int | None = None,
+    placement: Placement, sizes: Mapping[int, float], shards: Sequence[int], bounds: Balance
 ) -> tuple[Move, ...]:
     """Plan the moves that balance bytes among shards that take tablets; none while all are about equal.
 
-    Tablets at other shards, which are being emptied, are left to the process that empties them. Returns
-    at most the first `most` moves.
+    Tablets at other shards, which are being emptied, are left to the process that empties them.
     """
     held = _held(placement, sizes, shards)
     if len(held) < 2:
@@ -173,7 +155,7 @@ def plan_moves(
     size = np.array([sizes[tablet.id] for tablet in tablets])
     movable_at = np.array([tablet.shard for tablet in tablets])
     moves: list[Move] = []
-    while most is None or len(moves) < most:
+    while True:
         fullest = max(held, key=lambda shard: (held[shard], -shard))
         emptiest = min(held, key=lambda shard: (held[shard], shard))
         gap = held[fullest] - held[emptiest]
@@ -181,9 +163,8 @@ def plan_moves(
         off = np.where((movable_at == fullest) & (size < gap), abs(size - gap / 2), np.inf)
         nearest = int(off.argmin()) if tablets else 0  # the one of the lowest id
         if gap <= margin or not tablets or off[nearest] == np.inf:
-            break
+            return tuple(moves)
         moves.append(Move(tablets[nearest].id, fullest, emptiest))
         movable_at[nearest] = -1  # one tablet moves once in a plan
         held[fullest] -= size[nearest]
         held[emptiest] += size[nearest]
-    return tuple(moves)

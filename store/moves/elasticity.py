@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 
 from elasticscan.base.concurrency import completed
 from elasticscan.base.errors import (
@@ -19,7 +19,7 @@ from elasticscan.base.limits import DRAIN_WAIT_SECONDS, PARALLEL_MOVES
 from elasticscan.catalog import Tx, append_topology, newest_topology, retry_interrupted
 from elasticscan.metadata import ShardDefined, TabletsChanged
 from elasticscan.store.context import Context
-from elasticscan.store.moves.balancing import Balance, plan_even, tablet_bytes
+from elasticscan.store.moves.balancing import Balance, after_moves, plan_even, tablet_bytes
 from elasticscan.store.moves.mover import Mover, when_possible
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.moves.under_way import enter_moves, give_up_moves, move_of, moves_in, transition
@@ -106,11 +106,12 @@ class Elasticity:
         """Move everything off a shard, then remove it. Waits for moves to it that are under way."""
         with self._context.catalog.writing() as tx:
             shard = tx.state.shard_named(name)
-            if not any(s.id != shard.id and not s.draining for s in tx.state.shards.values()):
+            if not _active(tx) - {shard.id}:
                 raise InvalidTopologyChange(
                     f"{name!r} is the last shard that takes tablets; expand the store first", shard=name
                 )
-            _set_draining(tx, shard.id, True)
+            if not shard.draining:
+                tx.append(ShardDefined(replace(shard, draining=True)))
         self._drain(shard.id)
         return self._publish(f"contracted by {name}")
 
@@ -143,7 +144,7 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
             before = tx.state.placement
-            left, right = _new_tablet_ids(tx, 2)
+            left, right = islice(_new_tablet_ids(tx), 2)
             after = split_tablet(before, tablet_id, at, (left, right))
             return self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
 
@@ -154,7 +155,7 @@ class Elasticity:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
             before = tx.state.placement
-            (joined,) = _new_tablet_ids(tx, 1)
+            joined = next(_new_tablet_ids(tx))
             after = join_tablets(before, left, right, joined)
             return self._replace(tx, before, after, f"tablets {left} and {right} joined into {joined}")
 
@@ -170,7 +171,7 @@ class Elasticity:
             moving = {move.tablet for move in moves_in(tx)}
             before = tx.state.placement
             there = {tablet.id: tablet for tablet in before.tablets if tablet.id not in moving}
-            ids, changes = count(_new_tablet_ids(tx, 1)[0]), list[Change]()
+            ids, changes = _new_tablet_ids(tx), list[Change]()
             for tablet in splits:
                 with suppress(InvalidTopologyChange, KeyError):
                     changes.append(halves(there[tablet], None, (next(ids), next(ids))))
@@ -196,7 +197,7 @@ class Elasticity:
         with owning() as owner:
             with self._context.catalog.writing() as tx:
                 plans = self._adopt_dead(tx, owner)
-                draining = [shard.id for shard in tx.state.shards.values() if shard.draining]
+                draining = sorted(tx.state.shards.keys() - _active(tx))
                 holding = tx.state.placement.shards
             with _keeping(errors):
                 self._carry_out(plans, owner)
@@ -216,18 +217,30 @@ class Elasticity:
         return moved
 
     def _add_or_take_back(self, tx: Tx, claims: Claims, new: Sequence[tuple[str, str]]) -> int:
-        """Return how many shards were not there already."""
+        """Return how many shards were not there already.
+
+        Raises:
+            AlreadyExists: there is a shard of a name.
+        """
         there = {shard.name: shard for shard in tx.state.shards.values()}
-        known = {(shard.name, shard.root): shard for shard in there.values()}
-        back = {known[shard].id for shard in new if shard in known and known[shard].draining}
-        for draining in back:
-            _set_draining(tx, draining, False)
-        added = _add_shards(tx, [shard for shard in dict.fromkeys(new) if shard not in known])
-        taken = [shard.id for shard in there.values()]
-        for shard in added:
-            self._context.claim(claims, shard, taken)
-            taken.append(shard.id)
-        return len(back) + len(added)
+        changed, taken = 0, [shard.id for shard in there.values()]
+        for name, root in dict.fromkeys(new):
+            before = there.get(name)
+            if before is not None and before.root != root:
+                raise AlreadyExists(
+                    f"the store already has a shard {name!r}, with another root; choose another name",
+                    shard=name,
+                )
+            if before is not None and not before.draining:
+                continue
+            shard = before or Shard(tx.state.newest_ids["shard"] + 1, name, root)
+            tx.append(ShardDefined(replace(shard, draining=False)))
+            if before is None:
+                there[name] = shard
+                self._context.claim(claims, shard, taken)
+                taken.append(shard.id)
+            changed += 1
+        return changed
 
     # How plans are carried out
 
@@ -257,7 +270,7 @@ class Elasticity:
     def _plan_draining(self, shard: int, owner: str) -> list[Move] | None:
         """Return moves that empty a shard; [] while others move its tablets, None when it was removed."""
         with self._context.catalog.writing() as tx:
-            info = next((s for s in tx.state.shards.values() if s.id == shard), None)
+            info = tx.state.shards.get(shard)
             if info is None:
                 return None  # another process removed it
             if not info.draining:
@@ -275,11 +288,9 @@ class Elasticity:
     def _plan(self, tx: Tx, owner: str, only_from: int | None = None) -> list[Move]:
         """Plan on the placement as it will be after the moves under way; enter our part."""
         adopted = self._adopt_dead(tx, owner)
-        moving = {move.tablet: move.target for move in moves_in(tx)}
-        now = tx.state.placement.tablets
-        after = Placement(tuple(replace(t, shard=moving.get(t.id, t.shard)) for t in now))
-        active = [shard.id for shard in tx.state.shards.values() if not shard.draining]
-        even = plan_even(after, tablet_bytes(after, tx.state.fragments()), active, Balance())
+        under_way = moves_in(tx)
+        moving, after = {move.tablet for move in under_way}, after_moves(tx.state.placement, under_way)
+        even = plan_even(after, tablet_bytes(after, tx.state.fragments()), sorted(_active(tx)), Balance())
         plans = [p for p in even if p.tablet not in moving and only_from in (None, p.source)]
         enter_moves(tx, plans, owner)
         return adopted + plans
@@ -298,12 +309,10 @@ class Elasticity:
                 for done, outcome in enumerate(outcomes, 1):
                     try:
                         outcome.result()
-                    except (InvalidTopologyChange, TryAgain) as error:
-                        # Another process changed the tablet or its target: the next plan knows of that.
-                        if not tolerate:
-                            errors.append(error)
                     except Exception as error:
-                        errors.append(error)
+                        # Another process changed the tablet or its target: the next plan knows of that.
+                        if not (tolerate and isinstance(error, (InvalidTopologyChange, TryAgain))):
+                            errors.append(error)
                     self._on_progress(done, len(plans))
         finally:
             # Those that did not begin end, too. If the catalog stays away, they are left to the next process.
@@ -328,8 +337,7 @@ class Elasticity:
 
     def _adopt_dead(self, tx: Tx, owner: str) -> list[Move]:
         """Make the moves of processes that died ours, where they still make sense."""
-        active = {shard.id for shard in tx.state.shards.values() if not shard.draining}
-        adopted = []
+        active, adopted = _active(tx), list[Move]()
         for move in moves_in(tx):
             if owner_is_gone(move, tx.times.expiry):
                 transition(tx, move, move.owner, Event.OWNER_DIED)  # the source goes on serving
@@ -355,33 +363,14 @@ class Elasticity:
             )
 
 
-def _add_shards(tx: Tx, new: Iterable[tuple[str, str]]) -> tuple[Shard, ...]:
-    """Enter shards, each a name and a root.
-
-    Raises:
-        AlreadyExists: there is a shard of a name.
-    """
-    first = tx.state.newest_ids["shard"] + 1
-    for number, (name, root) in enumerate(new, first):
-        if any(shard.name == name for shard in tx.state.shards.values()):
-            raise AlreadyExists(
-                f"the store already has a shard {name!r}, with another root; choose another name",
-                shard=name,
-            )
-        tx.append(ShardDefined(Shard(number, name, root)))
-    return tuple(shard for shard in tx.state.shards.values() if shard.id >= first)
+def _active(tx: Tx) -> set[int]:
+    """Return the shards that take tablets."""
+    return {shard.id for shard in tx.state.shards.values() if not shard.draining}
 
 
-def _set_draining(tx: Tx, shard: int, draining: bool) -> None:
-    before = tx.state.shards[shard]
-    if before.draining != draining:
-        tx.append(ShardDefined(replace(before, draining=draining)))
-
-
-def _new_tablet_ids(tx: Tx, count: int) -> range:
+def _new_tablet_ids(tx: Tx) -> Iterator[int]:
     """Return ids that no tablet has had; they are taken once a placement with them is appended."""
-    first = tx.state.newest_ids["tablet"] + 1
-    return range(first, first + count)
+    return count(tx.state.newest_ids["tablet"] + 1)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ target's half-made copy is a file that nothing refers to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from elasticscan.base.errors import (
@@ -20,12 +20,12 @@ from elasticscan.base.errors import (
     TryAgain,
 )
 from elasticscan.catalog import Tx, append_topology, retry_interrupted
-from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched, StagedFragment
+from elasticscan.metadata import Bounds, FileChanges, Fragment, MoveSwitched
 from elasticscan.storage import Apart, Copied, Destination, Keep, PageSource, View, copy_slots, discard
 from elasticscan.store.context import Checkpoint, Context
 from elasticscan.store.moves.under_way import move_of, transition
 from elasticscan.store.writing.entering import added
-from elasticscan.store.writing.indexing import with_runs
+from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import Event, Move, SlotSet, Tablet
 
 SMALL_REST_ROWS = 20_000  # what the switch may copy while writers wait
@@ -81,7 +81,13 @@ class Mover:
         On any error the move is undone: the source goes on serving, the copy is removed. If the catalog
         stays away meanwhile, `resume_moves` does that, once the owner has retired.
         """
-        progress = _Progress(move, self._look_up(move))
+        try:
+            with self._context.catalog.reading() as tx:
+                progress = _Progress(move, tx.state.tablet(move.tablet))
+        except BaseException:
+            # Nothing was begun.
+            when_possible(self._context, lambda tx: transition(tx, move, self.owner, Event.FAILED))
+            raise
         try:
             if progress.tablet.shard != move.server:
                 raise InvalidTopologyChange(
@@ -109,14 +115,6 @@ class Mover:
                     tablet=move.tablet,
                     shard=shard,
                 ) from error
-
-    def _look_up(self, move: Move) -> Tablet:
-        try:
-            with self._context.catalog.reading() as tx:
-                return tx.state.tablet(move.tablet)
-        except BaseException:
-            self._end(move, lambda _: False)  # nothing was begun
-            raise
 
     def _copy_and_switch(self, progress: _Progress) -> None:
         # The source's files become garbage, and the target may have no files yet: so both roots are checked.
@@ -174,10 +172,9 @@ class Mover:
             # From here on they are removed if their runs cannot be built.
             progress.copies += [(source.table.id, copied) for copied in copies]
             indexes = self._context.state().indexes(source.table.id)
-            for number, copied in enumerate(copies, first):
-                (staged,) = with_runs(self._context, source.table, indexes, [copied.staged])
-                progress.copies[number] = (source.table.id, replace(copied, staged=staged))
-                size += staged.bytes + sum(run.bytes for run in staged.runs)
+            copies = indexed(self._context, source.table, indexes, copies)
+            progress.copies[first:] = [(source.table.id, copied) for copied in copies]
+            size += sum(c.staged.bytes + sum(run.bytes for run in c.staged.runs) for c in copies)
         progress.copied_to = upto
         return size
 
@@ -208,10 +205,12 @@ class Mover:
                 self._copy(progress, _sources(self._context, tx, progress, upto), upto, to)
             self._context.check_not_collected(tx, (copied.staged for _, copied in progress.copies))
             self._checkpoint("switching")
-            files = {
-                table: FileChanges(added(tx.state, copies))
-                for table, copies in self._indexed(tx, progress).items()
-            }
+            files = dict[int, FileChanges]()
+            for table in tx.state.infos({of for of, _ in progress.copies}):  # else it was dropped
+                copies = [copied for of, copied in progress.copies if of == table.id]
+                copies = indexed(self._context, table, tx.state.indexes(table.id), copies)
+                entering = [(c.staged, c.min_commit, c.max_commit) for c in copies]
+                files[table.id] = FileChanges(added(tx.state, entering))
             tx.append(MoveSwitched(progress.tablet, move.target, tx.state.number, files))
             reason = f"tablet {move.tablet} moved from shard {move.source} to {move.target}"
             append_topology(tx, reason, published=False)
@@ -221,24 +220,14 @@ class Mover:
         self._context.note_newest((move.source,))
         self._checkpoint(str(after.phase))
 
-    def _indexed(self, tx: Tx, progress: _Progress) -> dict[int, list[tuple[StagedFragment, int, int]]]:
-        """Return the copies of tables that are still there, with runs of indexes that were made since."""
-        files: dict[int, list[tuple[StagedFragment, int, int]]] = {}
-        tables = {table.id: table for table in tx.state.infos({of for of, _ in progress.copies})}
-        for of, copied in progress.copies:
-            if of in tables:
-                (staged,) = with_runs(self._context, tables[of], tx.state.indexes(of), [copied.staged])
-                files.setdefault(of, []).append((staged, copied.min_commit, copied.max_commit))
-        return files
-
     def _check_still_right(self, tx: Tx, progress: _Progress) -> None:
-        row = move_of(tx, progress.move.tablet)
-        active = {shard.id for shard in tx.state.shards.values() if not shard.draining}
+        row, target = move_of(tx, progress.move.tablet), tx.state.shards.get(progress.move.target)
         if (
             row is None
             or row.owner != self.owner
             or tx.state.tablet(progress.move.tablet) != progress.tablet
-            or progress.move.target not in active
+            or target is None
+            or target.draining
         ):
             raise InvalidTopologyChange(
                 f"tablet {progress.move.tablet} or its target changed while it was being moved; "
@@ -251,20 +240,17 @@ class Mover:
 
         Files go last, and only when it is known that the catalog does not refer to them.
         """
-        if progress.move.server == progress.move.target:
+        move = progress.move
+        if move.server == move.target:
             return True
-        switched = self._end(progress.move, lambda tx: _has_switched(tx, progress))
+
+        def has_switched(tx: Tx) -> bool:
+            return transition(tx, move, self.owner, Event.FAILED) is None and _has_switched(tx, progress)
+
+        switched = when_possible(self._context, has_switched)
         if switched is False:
             discard([copied.staged for _, copied in progress.copies], self._context.disk_of)
         return bool(switched)
-
-    def _end(self, move: Move, has_switched: Callable[[Tx], bool]) -> bool | None:
-        """End a move that failed. Returns whether it went through all the same; None when unknown."""
-
-        def end(tx: Tx) -> bool:
-            return transition(tx, move, self.owner, Event.FAILED) is None and has_switched(tx)
-
-        return when_possible(self._context, end)
 
 
 def when_possible(context: Context, work: Callable[[Tx], T]) -> T | None:

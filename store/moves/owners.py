@@ -108,11 +108,10 @@ def beat(tx: Tx, owner: str) -> None:
 
 def owner_is_gone(owned: OwnedMove | OwnedStep, now: float) -> bool:
     """Return whether the owner of a move or step is gone; `now` is the trusted time."""
-    where, _, rest = owned.owner.partition(":")
-    pid, _, rest = rest.partition(":")
+    where, pid, started, _ = f"{owned.owner}:::".split(":", 3)
     if where != machine() or not pid.isdigit():
         return now - owned.heartbeat_at > SILENT_SECONDS
-    if _start_ticks(int(pid)) != rest.partition(":")[0]:
+    if _start_ticks(int(pid)) != started:
         return True
     if int(pid) == os.getpid():
         return owned.owner not in _RUNNING

@@ -29,13 +29,19 @@ def move_of(tx: Tx, tablet: int) -> OwnedMove | None:
 def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
     """Enter planned moves, or none of them; no other process may move their tablets until they ended."""
     assert all(move.phase is Phase.PLANNED for move in planned), f"a move begins with a plan: {planned}"
-    under_way = {move.tablet: move for move in moves_in(tx)} if planned else {}
-    for move in planned:
-        if move.tablet in under_way:
-            raise _busy(under_way[move.tablet])
+    tablets = {move.tablet for move in planned}
+    for other in (move for move in moves_in(tx) if move.tablet in tablets):
+        raise NotReady(
+            f"tablet {other.tablet} is already being moved by {other.owner}; wait for it, or run "
+            "`elasticscan move --resume` if that process is gone",
+            tablet=other.tablet,
+            owner=other.owner,
+            kind="tablet",
+        )
     at = tx.times.stamp
     for move in planned:
-        _put_move(tx, OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at))
+        owned = OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at)
+        tx.put_lease(str(move.tablet), owned)
 
 
 def give_up_moves(tx: Tx, owner: str, planned: Collection[Move]) -> None:
@@ -67,19 +73,5 @@ def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
     if after.is_over:
         tx.remove_lease(OwnedMove, str(move.tablet))
     else:
-        _put_move(tx, replace(after, heartbeat_at=tx.times.stamp))
+        tx.put_lease(str(move.tablet), replace(after, heartbeat_at=tx.times.stamp))
     return after
-
-
-def _put_move(tx: Tx, move: OwnedMove) -> None:
-    tx.put_lease(str(move.tablet), move)
-
-
-def _busy(move: OwnedMove) -> NotReady:
-    return NotReady(
-        f"tablet {move.tablet} is already being moved by {move.owner}; wait for it, or run "
-        "`elasticscan move --resume` if that process is gone",
-        tablet=move.tablet,
-        owner=move.owner,
-        kind="tablet",
-    )

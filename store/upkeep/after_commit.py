@@ -23,7 +23,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
-from elasticscan.store.moves.owners import new_owner, owner_is_gone, retire
+from elasticscan.store.moves.owners import new_owner, owner_is_gone, owning, retire
 from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.collector import collect_dropped
 from elasticscan.store.upkeep.executor import (
@@ -31,13 +31,12 @@ from elasticscan.store.upkeep.executor import (
     Kept,
     Site,
     plan_at,
-    scattered,
     states_of,
 )
-from elasticscan.store.upkeep.flushing import has_much, pending_after_commit
-from elasticscan.store.upkeep.planning import Merge, SiteState, depth_of
+from elasticscan.store.upkeep.flushing import flush, has_much, pending_after_commit
+from elasticscan.store.upkeep.planning import Merge, SiteState, depth_of, plan_scattered
 from elasticscan.store.upkeep.policy import Policy
-from elasticscan.store.upkeep.steps import claim
+from elasticscan.store.upkeep.steps import claim, end_steps
 
 # What a commit adds to the allowance: a fixed part, so that small commits keep up, and one by its own size,
 # so that large ones take no many times as long; and what the allowance never exceeds.
@@ -103,18 +102,19 @@ class AfterCommit:
 
     def after_moves(self) -> None:
         """See `Upkeep`."""
-        owner = new_owner()
         try:
             with self.context.catalog.reading() as tx:
-                plans = scattered(tx, self.policy)
-            if plans:
-                with self.context.catalog.writing() as tx:
-                    plans = {site: plan for site, plan in plans.items() if claim(tx, site.target, owner)}
-                Executor(self.context, owner, Kept()).merge(plans)
+                states = [here for table in tx.state.infos() for here in states_of(tx, table.id).items()]
+            plans = {site: plan_scattered(state.current, self.policy) for site, state in states}
+            if any(plans.values()):
+                with owning() as owner:
+                    with self.context.catalog.writing() as tx:
+                        plans = {
+                            at: some for at, some in plans.items() if some and claim(tx, at.target, owner)
+                        }
+                    Executor(self.context, owner, Kept()).merge(plans)
         except ElasticScanError as error:
             self.problem = str(error)
-        finally:
-            retire(owner)
 
     def _claim_merges(
         self, tx: Tx, table: int, staged: Collection[StagedFragment], entered: _Entered
@@ -132,23 +132,18 @@ class AfterCommit:
 
     def _work(self, entered: _Entered) -> None:
         """Carry steps out, as far as the allowance goes."""
-        is_pending = bool(entered.sites)
         try:
-            if is_pending:
-                self._carry_out(entered)
+            if entered.sites and entered.owner is not None:
+                executor = Executor(self.context, entered.owner, Kept())
+                if entered.sites[0].shard == MEMORY:
+                    self._flush(entered.sites.pop(0), entered)
+                if entered.sites:
+                    self._merge(executor, entered.sites)
+                self.problem = None
             if self._commits % LOOK_EVERY == 1:
                 self._take_over_moves()
-            self.problem = None if is_pending else self.problem
         except ElasticScanError as error:
             self.problem = str(error)
-
-    def _carry_out(self, entered: _Entered) -> None:
-        assert entered.owner is not None, "claiming a site makes an owner"
-        executor = Executor(self.context, entered.owner, Kept())
-        if entered.sites[0].shard == MEMORY:
-            self._flush(entered.sites.pop(0), executor, entered)
-        if entered.sites:
-            self._merge(executor, entered.sites)
 
     def _merge(self, executor: Executor, sites: Sequence[Site]) -> None:
         self._retry.update(dict.fromkeys(sites, self._commits + RETRY_EVERY))  # unless something comes of it
@@ -156,9 +151,8 @@ class AfterCommit:
         with self.context.catalog.reading() as tx:
             # The table that was written to, and one that was flushed.
             for table in sorted({site.table for site in sites}):
-                for site, state in states_of(tx, table).items():
-                    if site in plans:
-                        plans[site] = self._affordable(tx, site, state)
+                states = states_of(tx, table).items()
+                plans |= {site: self._affordable(tx, site, state) for site, state in states if site in plans}
         for site, gone in executor.merge(plans).items():
             self._retry.pop(site, None)
             self._gone += gone
@@ -166,21 +160,19 @@ class AfterCommit:
             self._gone = 0
             collect_dropped(self.context, sites[0].table, GARBAGE_FILES)
 
-    def _flush(self, memory: Site, executor: Executor, entered: _Entered) -> None:
+    def _flush(self, memory: Site, entered: _Entered) -> None:
         """Flush rows of a table, and enter the steps at shards where its files are to be merged then."""
-        before = list(entered.sites)
-        self._retry[memory] = self._commits + RETRY_EVERY
-
-        def claim_pending(tx: Tx, staged: Collection[StagedFragment]) -> None:
-            entered.sites[:] = before  # of a transaction that begins again
-            self._claim_merges(tx, memory.table, staged, entered)
-            if not has_much(tx, memory.table):  # else a tablet is being moved, or a shard is away
-                self._retry.pop(memory, None)
-
+        assert entered.owner is not None, "claiming a site makes an owner"
+        self._retry[memory], flushed = self._commits + RETRY_EVERY, None
         try:
-            executor.flush(memory.table, claim_pending)
+            flushed = flush(self.context, memory.table)
         finally:
-            executor.end([memory.target])
+            with self.context.catalog.writing() as tx:
+                end_steps(tx, {memory.target: entered.owner})
+                if flushed is not None:
+                    self._claim_merges(tx, memory.table, flushed, entered)
+                    if not has_much(tx, memory.table):  # else a tablet is being moved, or a shard is away
+                        self._retry.pop(memory, None)
 
     def _affordable(self, tx: Tx, site: Site, state: SiteState) -> list[Merge]:
         """Plan at a site; returns the first merges that the allowance is enough for, all when overdue."""
@@ -198,7 +190,7 @@ class AfterCommit:
         with self.context.catalog.reading() as tx:
             dead = [move for move in moves_in(tx) if owner_is_gone(move, tx.times.expiry)]
             sizes = tablet_bytes(tx.state.placement, tx.state.fragments()) if dead else {}
-            names = {shard.id: shard.name for shard in tx.state.shards.values()} if dead else {}
+        names = self.context.shard_names() if dead else {}
         for move in dead:
             if sizes.get(move.tablet, 0) <= self._allowance:
                 self._allowance -= sizes.get(move.tablet, 0)

@@ -9,9 +9,8 @@ next collection takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import attrgetter
 
 from elasticscan.base.clock import SystemClock
@@ -25,6 +24,7 @@ from elasticscan.base.errors import (
 )
 from elasticscan.catalog import (
     RemovedFile,
+    StoreState,
     Tx,
     forget_topologies,
     oldest_topology,
@@ -94,15 +94,6 @@ class _Look:
         return min(((file.dropped_at, file.fragment) for file in drops), default=(math.inf, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The files that the catalog knows, by shard: all, dropped ones, and what time it was then."""
-
-    paths: Mapping[int, Set[str]]
-    dropped: Mapping[int, Sequence[RemovedFile]]
-    now: float
-
-
 class _Collection:
     def __init__(self, context: Context, rules: GarbageRules, dry_run: bool = False) -> None:
         self._context, self._rules, self._dry_run = context, rules, dry_run
@@ -114,32 +105,32 @@ class _Collection:
 
     def plans(self) -> list[tuple[_Look, RemovalPlan]]:
         """Return a plan for each root that can be reached; nothing is changed yet."""
-        looks = self._looks()
-        doubt = _doubt([look.shelf for look in looks])
-        manifests = []
+        looks, plans = self._looks(), list[tuple[_Look, RemovalPlan]]()
+        doubt, store = _doubt([look.shelf for look in looks]), self._context.info.store_id
+        whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
         for look in looks:
             try:
-                manifests.append((look, self._manifests(look)))
+                files = self._manifests(look)
             except (ShardUnavailable, WrongRoot) as error:
                 self._skip(look.shard, error)
-        newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
-        store = self._context.info.store_id
-        whole = replace(self._rules, share=1.0)  # a removed shard may have come back with forgotten files
-        plans = []
-        for look, files in manifests:
+                continue
+            newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
             rules = self._rules if look.shard.id in self._active else whole
             plans.append((look, plan(look.shelf, rules, files, store, newest, doubt)))
         return plans
 
     def _looks(self) -> list[_Look]:
         """All roots that can be reached, those of removed shards too: files may be left there."""
-        with self._context.catalog.reading() as tx:
-            every, active = tx.state.all_shards, {shard.id for shard in tx.state.shards.values()}
-        self._active = active
+        state, now = self._known()
+        self._active = active = state.shards.keys()
         by_place: dict[Place, list[Shard]] = {}
-        for shard in every:
+        for shard in state.all_shards:
             by_place.setdefault(place_of(self._context.root_of(shard.id)), []).append(shard)
-        known = self._known()
+        paths, dropped = dict[int, set[str]](), dict[int, list[RemovedFile]]()
+        for number, path in state.known_paths():
+            paths.setdefault(number, set()).add(path)
+        for file in state.removed_files():
+            dropped.setdefault(file.shard, []).append(file)
         looks = []
         for shards in by_place.values():
             owner = next((shard for shard in shards if shard.id in active), shards[-1])
@@ -147,15 +138,16 @@ class _Collection:
             # Any other shard got there by a link or a mount, and its own look finds that out.
             for shard in (owner, *(shard for shard in shards if shard != owner and shard.id not in former)):
                 ids = former | {owner.id} if shard == owner else frozenset({shard.id})
+                known = set[str]().union(*(paths.get(at, ()) for at in ids))
+                gone = [file for at in ids for file in dropped.get(at, ())]
                 try:
-                    looks.append(self._look(shard, ids, known))
+                    looks.append(self._look(shard, ids, known, gone, now))
                 except OperatorNeeded as error:
                     if shard.id in active:
                         self._skip(shard, error)
                     else:
-                        files = chain.from_iterable(known.dropped.get(at, ()) for at in ids)
-                        over = known.now - self._rules.grace_seconds
-                        self.away += [file for file in files if file.dropped_at <= over]
+                        over = now - self._rules.grace_seconds
+                        self.away += [file for file in gone if file.dropped_at <= over]
         return looks
 
     def _skip(self, shard: Shard, error: OperatorNeeded) -> None:
@@ -169,33 +161,28 @@ class _Collection:
         self.skipped.append((shard.name, str(error)))
 
     @retry_interrupted
-    def _known(self) -> _Known:
-        """Read all files of the catalog, once for all roots and before any of them is listed.
+    def _known(self) -> tuple[StoreState, float]:
+        """Return all files of the catalog, once for all roots and before any is listed, and the time.
 
         What is committed from then on is unknown here, and younger than the grace period, or spared when it
         would be condemned.
         """
         with self._context.catalog.reading() as tx:
-            every, gone, now = tx.state.known_paths(), tx.state.removed_files(), tx.times.expiry
-        paths, dropped = dict[int, set[str]](), dict[int, list[RemovedFile]]()
-        for shard, path in every:
-            paths.setdefault(shard, set()).add(path)
-        for file in gone:
-            dropped.setdefault(file.shard, []).append(file)
-        return _Known(paths, dropped, now)
+            return tx.state, tx.times.expiry
 
     @retry_interrupted
-    def _look(self, shard: Shard, ids: frozenset[int], known: _Known) -> _Look:
+    def _look(
+        self, shard: Shard, ids: frozenset[int], known: Set[str], gone: Sequence[RemovedFile], now: float
+    ) -> _Look:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
         is_noted = not self._dry_run and self._context.note_newest([shard.id], again=True)
         files = dict(disk.list())
         of_path: dict[str, list[RemovedFile]] = {}
-        for file in chain.from_iterable(known.dropped.get(at, ()) for at in ids):
+        for file in gone:
             of_path.setdefault(file.path, []).append(file)
-        live = frozenset(chain.from_iterable(known.paths.get(at, ()) for at in ids)) - of_path.keys()
-        dropped_at = {path: min(file.dropped_at for file in drops) for path, drops in of_path.items()}
-        seconds = {path: known.now - at for path, at in dropped_at.items()}
+        live = frozenset(known - of_path.keys())
+        seconds = {path: now - min(f.dropped_at for f in drops) for path, drops in of_path.items()}
         seen_at = files.get(MARKER, 0.0)
         if not is_noted:  # as near as may be: by this machine's clock, unless something there is newer
             seen_at = max(SystemClock().now(), *files.values())

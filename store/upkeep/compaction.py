@@ -13,7 +13,7 @@ the smallest first, so that memory and open files are bounded whatever the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -42,9 +42,9 @@ from elasticscan.store.context import Context
 from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
 from elasticscan.store.upkeep.planning import is_current
-from elasticscan.store.upkeep.steps import add_done
+from elasticscan.store.upkeep.steps import add_done, end_steps
 from elasticscan.store.writing.entering import replace_fragments
-from elasticscan.store.writing.indexing import with_runs
+from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import Phase, SlotSet
 
 COMPACT = "compact"
@@ -137,25 +137,22 @@ def merge_fragments(
     if merging is None:
         return Merged()
 
-    def note(tx: Tx, merged: Sequence[Merged]) -> None:
-        """Record it apart from the steps of upkeep, whose share of the bytes written `status` reports."""
-        (of,) = merged
-        if of != Merged():
-            add_done(tx, {f"{COMPACT}/{table.id}/{shard}": of.sums})
-
-    return merge_together(context, [merging], None, note)[0]
+    # Apart from the steps of upkeep, whose share of the bytes written `status` reports.
+    return merge_together(context, {f"{COMPACT}/{table.id}/{shard}": merging})[0]
 
 
 def merge_together(
     context: Context,
-    mergings: Sequence[Merging],
-    pace: Pace | None,
-    note: Callable[[Tx, Sequence[Merged]], None],
+    planned: Mapping[str, Merging],
+    pace: Pace | None = None,
+    owners: Mapping[str, str] | None = None,
 ) -> list[Merged]:
     """Carry out some planned merges, each at a site of its own, and make them visible in one transaction.
 
-    `note` is called in it with what was done by each. Otherwise as `merge_fragments`.
+    They are counted as done at their targets, and the steps that `owners` have there are over, each where
+    something was done. Otherwise as `merge_fragments`.
     """
+    mergings = [*planned.values()]
     assert len({(merging.table.id, merging.shard) for merging in mergings}) == len(mergings)
     with context.noticing_collection():
         try:
@@ -166,7 +163,9 @@ def merge_together(
                 merging.index()
             with context.catalog.writing() as tx:
                 merged = [merging.enter(tx) for merging in mergings]
-                note(tx, merged)
+                real = {at: of for at, of in zip(planned, merged, strict=True) if of != Merged()}
+                add_done(tx, {target: of.sums for target, of in real.items()})
+                end_steps(tx, {target: owner for target, owner in (owners or {}).items() if target in real})
                 for merging, result in zip(mergings, merged, strict=True):
                     if result.added:
                         merging.copies = []  # the commit refers to them, or may do so
@@ -191,10 +190,8 @@ def plan_merge(
         return None
     horizon = horizon_of(tx, table.id, context.retention_of(table))
     overwrites, upto = tx.state.overwrites(table.id), tx.state.commit
-    bounds, overwritten = (
-        Bounds(floor_at(overwrites, horizon), upto, since=horizon),
-        floor_at(overwrites, upto),
-    )
+    bounds = Bounds(floor_at(overwrites, horizon), upto, since=horizon)
+    overwritten = floor_at(overwrites, upto)
     there = [(f, f.slots if slots is None else f.slots & slots) for f in tx.state.fragments(table.id, shard)]
     parts = [replace(fragment, slots=own) for fragment, own in there if own]
     chosen = frozenset(fragments)
@@ -226,8 +223,10 @@ def keep_for(
     overwritten: int,
 ) -> Keep:
     """Return the versions to keep, and apart; given what takes no part: fragments, and rows in the log."""
-    overlapping, slots = _overlapping(fragments, others), _slots_of(fragments)
-    newest = max(fragment.max_commit for fragment in fragments)
+    slots, newest = _slots_of(fragments), max(fragment.max_commit for fragment in fragments)
+    # They can hold a version of a key which is older than one that takes part. There are never more of them
+    # while the merge goes on: what comes to its slots is newer, or comes from a fragment that was there.
+    overlapping = [o for o in others if o.min_commit <= newest and not o.slots.isdisjoint(slots)]
     history = [other for other in overlapping if not is_current(other, overwritten)]
     complete = len(history) == len(overlapping)
     complete &= all(commit.number > newest or commit.slots.isdisjoint(slots) for commit in memory)
@@ -245,17 +244,6 @@ def worth_merging(fragments: Sequence[Fragment], bounds: Bounds, overwritten: in
         return tuple(fragments)
     history = tuple(fragment for fragment in fragments if fragment not in current)
     return history if len(history) > 1 or not all(map(bounds.touch, history)) else ()
-
-
-def _overlapping(fragments: Sequence[Fragment], others: Sequence[Fragment]) -> list[Fragment]:
-    """Return the fragments that can hold a version of a key which is older than one that takes part.
-
-    There are never more of them while the merge goes on: what comes to its slots is newer, or comes from a
-    fragment that was there.
-    """
-    slots = _slots_of(fragments)
-    newest = max(fragment.max_commit for fragment in fragments)
-    return [other for other in others if other.min_commit <= newest and not other.slots.isdisjoint(slots)]
 
 
 @dataclass(slots=True)
@@ -284,8 +272,22 @@ class Merging:
 
     def copy(self, pace: Pace | None) -> None:
         """Stage the merged fragments; none where the shard leaves the store meanwhile."""
-        with self.context.unless_left(self.shard):
-            self.copies = self._merge(pace)
+        apart = self.keep.apart
+        assert apart is not None, "a merge writes history to a file of its own"
+        in_part = replace(self.keep, drop_tombstones=False, apart=replace(apart, complete=False))
+        left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
+        try:
+            with self.context.unless_left(self.shard):
+                while len(some := _smallest(left, self.table.compression is not None)) < len(left):
+                    left = [fragment for fragment in left if fragment not in some]
+                    for copied in self._copy(some, some, in_part, pace):
+                        staged.append(copied.staged)
+                        stages.append(copied.as_fragment(-len(staged), self.table))
+                        left.append(stages[-1])
+                replaced = (*self.fragments, *stages, *self.hidden)
+                self.copies = self._copy(left, replaced, self.keep, pace)
+        finally:
+            discard(staged, self.context.disk_of)
 
     def index(self) -> None:
         """Stage their runs, so that there is less to do under the catalog's lock."""
@@ -294,13 +296,11 @@ class Merging:
 
     def enter(self, tx: Tx) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
-        now = tx.state.info(self.table.id)
+        now, leased = tx.state.info(self.table.id), oldest_held(tx, self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.
-        if now is None or not _still_allowed(tx, self.table, self.keep.horizon):
+        if now is None or (leased is not None and leased < self.keep.horizon):
             return Merged()
-        self.served = {
-            fragment.id: fragment.slots for fragment in tx.state.fragments(self.table.id, self.shard)
-        }
+        self.served = {f.id: f.slots for f in tx.state.fragments(self.table.id, self.shard)}
         slots = self._still_served(tx)
         if slots:  # else the shard need not be there any more
             self.copies = self._index(tx.state.indexes(self.table.id), self.copies)
@@ -310,25 +310,6 @@ class Merging:
         return self._swap(tx, self.copies, slots)
 
     # ------------------------------------------------------------------ files
-
-    def _merge(self, pace: Pace | None) -> list[Copied]:
-        left, stages, staged = list(self.fragments), list[Fragment](), list[StagedFragment]()
-        in_part = replace(self.keep, drop_tombstones=False, apart=replace(self._apart, complete=False))
-        try:
-            while len(some := _smallest(left, self.table.compression is not None)) < len(left):
-                left = [fragment for fragment in left if fragment not in some]
-                for copied in self._copy(some, some, in_part, pace):
-                    staged.append(copied.staged)
-                    stages.append(copied.as_fragment(-len(staged), self.table))
-                    left.append(stages[-1])
-            return self._copy(left, (*self.fragments, *stages, *self.hidden), self.keep, pace)
-        finally:
-            discard(staged, self.context.disk_of)
-
-    @property
-    def _apart(self) -> Apart:
-        assert self.keep.apart is not None
-        return self.keep.apart
 
     def _copy(
         self,
@@ -351,11 +332,11 @@ class Merging:
 
     def _index(self, indexes: Sequence[IndexInfo], copies: Sequence[Copied]) -> list[Copied]:
         """Return the merged fragments with the runs that they lack."""
-        before = [copied.staged for copied in copies]
-        after = with_runs(self.context, self.table, indexes, before)
-        self.bytes_written += sum(run.bytes for staged in after for run in staged.runs)
-        self.bytes_written -= sum(run.bytes for staged in before for run in staged.runs)
-        return [replace(copied, staged=staged) for copied, staged in zip(copies, after, strict=True)]
+        having = {run.path for copied in copies for run in copied.staged.runs}
+        whole = indexed(self.context, self.table, indexes, copies)
+        runs = (run for copied in whole for run in copied.staged.runs)
+        self.bytes_written += sum(run.bytes for run in runs if run.path not in having)
+        return whole
 
     # ------------------------------------------------------------------ the transaction
 
@@ -370,8 +351,7 @@ class Merging:
         """Put the merged fragments in for what their sources still serve."""
         if not slots:
             return Merged()
-        there = [fragment.id for fragment in self.fragments if fragment.id in self.served]
-        left = {number: self.served[number] - slots for number in there}
+        left = {f.id: self.served[f.id] - slots for f in self.fragments if f.id in self.served}
         added = [(c.staged.serving(slots), c.min_commit, c.max_commit) for c in copies]
         replace_fragments(tx, self.table.id, left, added, COMPACT)
         gone = frozenset(number for number, some in left.items() if not some)
@@ -389,11 +369,6 @@ def _smallest(fragments: Sequence[Fragment], compressed: bool = False) -> list[F
 
 def _slots_of(fragments: Sequence[Fragment]) -> SlotSet:
     return SlotSet.union(fragment.slots for fragment in fragments)
-
-
-def _still_allowed(tx: Tx, table: TableInfo, horizon: int) -> bool:
-    leased = oldest_held(tx, table.id)
-    return leased is None or leased >= horizon
 
 
 def being_copied(tx: Tx) -> SlotSet:

@@ -21,11 +21,11 @@ from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, Fragment, IndexRun, floor_at
 from elasticscan.store.context import Context
 from elasticscan.store.upkeep.compaction import Merged, Merging, Pace, merge_together, plan_merge
-from elasticscan.store.upkeep.flushing import FLUSH, OnFlushed, flush
+from elasticscan.store.upkeep.flushing import FLUSH
 from elasticscan.store.upkeep.horizons import horizon_of
-from elasticscan.store.upkeep.planning import Merge, SiteState, is_current, plan_scattered, plan_site
+from elasticscan.store.upkeep.planning import Merge, SiteState, is_current, plan_site
 from elasticscan.store.upkeep.policy import Policy
-from elasticscan.store.upkeep.steps import add_done, claim, end_steps
+from elasticscan.store.upkeep.steps import claim, end_steps
 
 BALANCE, GARBAGE = "balance", "garbage"
 _MERGE = "merge"
@@ -106,18 +106,7 @@ def plan_at(
     if not all(is_current(fragment, state.floor) for fragment in state.fragments):
         horizon = horizon_of(tx, table.id, context.retention_of(table))
     oldest = floor_at(tx.state.overwrites(table.id), horizon)
-
-    def is_needed(fragment: Fragment) -> bool:
-        return fragment.max_commit >= oldest and fragment.is_needed_at(horizon)
-
-    return plan_site(state, is_needed, policy, tidy)
-
-
-def scattered(tx: Tx, policy: Policy) -> dict[Site, tuple[Merge, ...]]:
-    """Return the merges of what moves of tablets have scattered, wherever there are some."""
-    states = (here for table in tx.state.infos() for here in states_of(tx, table.id).items())
-    plans = {site: plan_scattered(state.current, policy) for site, state in states}
-    return {site: merges for site, merges in plans.items() if merges}
+    return plan_site(state, horizon, oldest, policy, tidy)
 
 
 class Executor:
@@ -158,12 +147,6 @@ class Executor:
         with self._context.catalog.writing() as tx:
             end_steps(tx, dict.fromkeys(targets, self.owner))
 
-    def flush(self, table: int, on_flushed: OnFlushed = lambda _tx, _staged: None) -> bool:
-        """Flush a table's rows, by a step that the owner has; returns whether some left the log."""
-        flushed = flush(self._context, table, on_flushed)
-        self.kept.flushes += flushed
-        return flushed
-
     def merge(self, plans: Mapping[Site, Sequence[Merge]]) -> Counter[Site]:
         """Carry out merges at several sites, of each one after the other, by steps that the owner has.
 
@@ -173,44 +156,42 @@ class Executor:
         """
         left, running, done = {site: [*merges] for site, merges in plans.items()}, set(plans), Counter[Site]()
         try:
-            while True:
-                with self._context.catalog.reading() as tx:
-                    begun = {site: self._begin(tx, site, merges) for site, merges in left.items()}
-                mergings = {site: merging for site, merging in begun.items() if merging is not None}
-                if not mergings:
-                    return done
+            while mergings := self._begin(left):
                 last = {site for site in mergings if len(left[site]) == 1}
                 for site, merged in self._merge_together(mergings, last).items():
-                    left[site] = left[site][1:] if merged != Merged() else []
-                    if merged != Merged():
-                        done[site] += len(merged.gone)
-                        running -= {site} & last
+                    if merged == Merged():
+                        left[site] = []
+                        continue
+                    del left[site][0]
+                    done[site] += len(merged.gone)
+                    running -= {site} & last
+            return done
         finally:
             if running:
                 self.end([site.target for site in running])
 
-    def _begin(self, tx: Tx, site: Site, merges: list[Merge]) -> Merging | None:
-        """Return the next merge at a site, without merges that are not worth it any more."""
-        while merges:
-            planned = merges[0].fragments, merges[0].slots
-            merging = plan_merge(self._context, tx, site.table, site.shard, *planned)
-            if merging is not None:
-                return merging
-            del merges[0]
-        return None
+    def _begin(self, left: Mapping[Site, list[Merge]]) -> dict[Site, Merging]:
+        """Return the next merge at each site, without merges that are not worth it any more."""
+        begun = dict[Site, Merging]()
+        with self._context.catalog.reading() as tx:
+            for site, merges in left.items():
+                while merges and site not in begun:
+                    fragments, slots = merges[0].fragments, merges[0].slots
+                    merging = plan_merge(self._context, tx, site.table, site.shard, fragments, slots)
+                    if merging is None:
+                        del merges[0]
+                    else:
+                        begun[site] = merging
+        return begun
 
     def _merge_together(self, mergings: Mapping[Site, Merging], last: Collection[Site]) -> dict[Site, Merged]:
         """Carry out a merge at each of some sites; the steps at the `last` ones are over with it."""
-
-        def note(tx: Tx, merged: Sequence[Merged]) -> None:
-            real = {site: of for site, of in zip(mergings, merged, strict=True) if of != Merged()}
-            add_done(tx, {site.target: of.sums for site, of in real.items()})
-            end_steps(tx, {site.target: self.owner for site in real if site in last})
-
         for merging in mergings.values():
             self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")
         self._context.checkpoint("step begun")
-        merged = merge_together(self._context, list(mergings.values()), self._pace, note)
+        planned = {site.target: merging for site, merging in mergings.items()}
+        owners = {site.target: self.owner for site in last}
+        merged = merge_together(self._context, planned, self._pace, owners)
         for of in merged:
             self.kept.merges += of != Merged()
             self.kept.fragments_gone += len(of.gone) - of.added

@@ -10,8 +10,7 @@ One record puts the files in the place of the rows. Some rows stay in the log un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from elasticscan.base.errors import OperatorNeeded
 from elasticscan.base.limits import FLUSH_BYTES, FLUSH_COMMITS, FLUSH_SECONDS, MEMORY_STORE_BYTES
@@ -22,13 +21,10 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.memory import TableMemory
 from elasticscan.store.upkeep.compaction import being_copied
 from elasticscan.store.writing.entering import added, replace_files
-from elasticscan.store.writing.indexing import with_runs
+from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import SlotSet
 
 FLUSH = "flush"
-
-# Called in the transaction that enters the files, with these.
-OnFlushed = Callable[[Tx, Collection[StagedFragment]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +68,8 @@ def has_much(tx: Tx, table_id: int) -> bool:
 
 
 @retry_interrupted
-def flush(context: Context, table_id: int, on_flushed: OnFlushed = lambda _tx, _staged: None) -> bool:
-    """Copy a table's rows from the log to files; returns whether some left the log.
+def flush(context: Context, table_id: int) -> list[StagedFragment] | None:
+    """Copy a table's rows from the log to files; returns these, and None if no row left the log.
 
     Raises:
         DiskFull, ShardUnavailable: a shard cannot be written to. Rows of the others were flushed.
@@ -81,7 +77,7 @@ def flush(context: Context, table_id: int, on_flushed: OnFlushed = lambda _tx, _
     with context.catalog.reading() as tx:
         plan = _plan(context, tx, table_id)
     if plan is None:
-        return False
+        return None
     copies, kept = dict[int, list[Copied]](), set[str]()
     try:
         with context.noticing_collection():
@@ -89,14 +85,13 @@ def flush(context: Context, table_id: int, on_flushed: OnFlushed = lambda _tx, _
             context.checkpoint("rows flushed")
             with context.catalog.writing() as tx:
                 flushed, entered = _enter(context, tx, plan, copies)
-                on_flushed(tx, entered)
                 kept = {staged.path for staged in entered}  # the record has them, or may have them
     finally:
         every = (copied.staged for here in copies.values() for copied in here)
         discard([staged for staged in every if staged.path not in kept], context.disk_of)
     if problem is not None:
         raise problem
-    return flushed
+    return entered if flushed else None
 
 
 def _plan(context: Context, tx: Tx, table_id: int) -> _FlushPlan | None:
@@ -123,20 +118,14 @@ def _copy(context: Context, plan: _FlushPlan, copies: dict[int, list[Copied]]) -
         try:
             to = Destination(context.writable_disk(shard), shard, context.origin(FLUSH))
             copies[shard] = copy_slots(source, slots, plan.bounds, plan.keep, to)
-            copies[shard] = _indexed(context, plan, copies[shard])
+            indexes = context.state().indexes(plan.table.id)
+            copies[shard] = indexed(context, plan.table, indexes, copies[shard])
         except OperatorNeeded as error:
             discard([copied.staged for copied in copies.pop(shard, ())], context.disk_of)
             problem = error
     if problem is not None and not copies:
         raise problem
     return problem
-
-
-def _indexed(context: Context, plan: _FlushPlan, copies: list[Copied]) -> list[Copied]:
-    """Return the copies with runs of all indexes."""
-    staged = [copied.staged for copied in copies]
-    whole = with_runs(context, plan.table, context.state().indexes(plan.table.id), staged)
-    return [replace(copied, staged=made) for copied, made in zip(copies, whole, strict=True)]
 
 
 def _enter(
@@ -155,9 +144,9 @@ def _enter(
         return False, []
     entered = list[tuple[StagedFragment, int, int]]()
     for shard, own in here.items():
-        copies[shard] = _indexed(context, plan, copies[shard]) if own else copies[shard]
-        for copied in copies[shard] if own else ():
-            entered.append((copied.staged.serving(own), copied.min_commit, copied.max_commit))
+        if own:
+            copies[shard] = indexed(context, plan.table, tx.state.indexes(plan.table.id), copies[shard])
+            entered += [(c.staged.serving(own), c.min_commit, c.max_commit) for c in copies[shard]]
     files = [staged for staged, *_ in entered]
     context.check_not_collected(tx, files)
     numbers = tuple(commit.number for commit in flushed)

@@ -17,7 +17,7 @@ torn, and says nothing, stays in the trash for its time first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -161,7 +161,7 @@ def plan(
             continue
         manifest = manifests[path]
         if manifest is not None and manifest.store == store:
-            ahead = max(ahead, _newer(manifest, newest_commit))
+            ahead = max(ahead, manifest.after_commit, manifest.max_commit)
         action, reason = _of_proven(shelf, path, manifest, store)
         if action is Action.TRASH and doubt is not None:
             action, reason = Action.KEEP, doubt
@@ -175,19 +175,17 @@ def plan(
         for path in sorted(shelf.files)
         if not is_fragment_path(path) and not path.startswith((f"{TRASH}/", "elasticscan-"))
     ]
-    unknown, of = _share_of_unknown(shelf, decisions)
-    too_many = unknown > rules.few and unknown > rules.share * of
+    going = (Action.TRASH, Action.DELETE)
+    unknown = sum(d.action in going and d.path not in shelf.dropped for d in decisions)
+    of = sum(is_fragment_path(path) for path in shelf.files)
+    if unknown <= max(rules.few, rules.share * of):
+        unknown = of = 0
     vanished = tuple(
         path
         for path, seconds in sorted(shelf.dropped.items())
         if path not in shelf.files and seconds >= rules.grace_seconds
     )
-    return RemovalPlan(tuple(decisions), vanished, ahead, *((unknown, of) if too_many else (0, 0)))
-
-
-def _newer(manifest: Manifest, newest_commit: int) -> int:
-    reached = max(manifest.after_commit, manifest.max_commit)
-    return reached if reached > newest_commit else 0
+    return RemovalPlan(tuple(decisions), vanished, ahead if ahead > newest_commit else 0, unknown, of)
 
 
 def _too_young(shelf: Shelf, path: str) -> str:
@@ -232,14 +230,6 @@ def _look_into_trash(
             yield path, Action.KEEP, f"the catalog refers to {original}"
         elif (manifest := manifests.get(path)) is not None and not _is_own(shelf, manifest, store):
             yield path, Action.KEEP, _account(manifest)
-        elif seconds >= rules.trash_seconds:
-            yield path, Action.EMPTY, f"in the trash for {seconds:,.0f} s"
         else:
-            yield path, Action.KEEP, f"in the trash for {seconds:,.0f} s"
-
-
-def _share_of_unknown(shelf: Shelf, decisions: Sequence[Decision]) -> tuple[int, int]:
-    """(files that would go because the catalog does not know them, all files of ours there)."""
-    going = (Action.TRASH, Action.DELETE)
-    unknown = sum(d.action in going and d.path not in shelf.dropped for d in decisions)
-    return unknown, sum(is_fragment_path(path) for path in shelf.files)
+            action = Action.EMPTY if seconds >= rules.trash_seconds else Action.KEEP
+            yield path, action, f"in the trash for {seconds:,.0f} s"

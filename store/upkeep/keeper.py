@@ -17,14 +17,7 @@ from elasticscan.base.limits import GC_GRACE_SECONDS
 from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY
 from elasticscan.store.context import Context
-from elasticscan.store.moves.balancing import (
-    Join,
-    Split,
-    plan_joins,
-    plan_moves,
-    plan_splits,
-    tablet_bytes,
-)
+from elasticscan.store.moves.balancing import plan_joins, plan_moves, plan_splits, tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import beating, owner_is_gone, owning
 from elasticscan.store.moves.under_way import moves_in
@@ -39,7 +32,7 @@ from elasticscan.store.upkeep.executor import (
     plan_at,
     states_of,
 )
-from elasticscan.store.upkeep.flushing import pending_tables
+from elasticscan.store.upkeep.flushing import flush, pending_tables
 from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.policy import Policy
 from elasticscan.store.upkeep.steps import StepsDone, add_done, claim, end_steps, steps_in
@@ -81,8 +74,7 @@ class Keeper:
         """
         self._context.catalog.check_writable()
         kept = Kept()
-        with _noting(kept, "taking over from keepers that are gone"):
-            self._forget_dead()
+        self._forget_dead()
         with owning() as owner, beating(self._context.catalog, owner):
             pace = _Pace(self._context, self._bytes_per_second)
             executor = Executor(self._context, owner, kept, pace, self._on_step)
@@ -115,7 +107,7 @@ class Keeper:
             ):
                 if mine:
                     executor.on_step(f"flush {table.name!r}")
-                    executor.flush(table.id)
+                    executor.kept.flushes += flush(self._context, table.id) is not None
 
     # Merges
 
@@ -157,7 +149,7 @@ class Keeper:
         interrupted = dead or any(shard.draining for shard in shards)
         active = [shard.id for shard in shards if not shard.draining]
         # Tablets move as they are after a split.
-        unbalanced = not splits and not joins and bool(plan_moves(placement, sizes, active, bounds, most=1))
+        unbalanced = not splits and not joins and bool(plan_moves(placement, sizes, active, bounds))
         if not (interrupted or splits or joins or unbalanced):
             return
         with executor.step(BALANCE) as mine:
@@ -170,7 +162,8 @@ class Keeper:
                     kept.moves += Elasticity(self._context, self._bytes_per_second).resume()
                     return  # what is pending now depends on where tablets are since
             there = self._reachable(active, kept) if unbalanced else ()
-            self._change(splits, joins, plan_moves(placement, sizes, there, bounds, MOST_MOVES), kept)
+            to_move = plan_moves(placement, sizes, there, bounds)[:MOST_MOVES]
+            self._change(splits, joins, to_move, kept)
 
     def _reachable(self, shards: Sequence[int], kept: Kept) -> list[int]:
         """Return the shards whose storage is available; others must not stop moves between these."""
@@ -182,20 +175,18 @@ class Keeper:
         return there
 
     def _change(
-        self, splits: Sequence[Split], joins: Sequence[Join], moves: Sequence[Move], kept: Kept
+        self, splits: Sequence[int], joins: Sequence[tuple[int, int]], moves: Sequence[Move], kept: Kept
     ) -> None:
         """Change tablets. A change that others have made impossible meanwhile is left out."""
         elasticity = Elasticity(self._context, self._bytes_per_second)
         names = self._context.shard_names()
-        for split in splits:
-            self._on_step(f"split tablet {split.tablet}")
-        for join in joins:
-            self._on_step(f"join tablets {join.left} and {join.right}")
+        for tablet in splits:
+            self._on_step(f"split tablet {tablet}")
+        for left, right in joins:
+            self._on_step(f"join tablets {left} and {right}")
         if splits or joins:
             with suppress(UsageError, TryAgain):
-                cut, joined = elasticity.change(
-                    [split.tablet for split in splits], [(join.left, join.right) for join in joins]
-                )
+                cut, joined = elasticity.change(splits, joins)
                 kept.splits += cut
                 kept.joins += joined
         for move in moves:
@@ -225,10 +216,15 @@ class Keeper:
                     add_done(tx, {GARBAGE: (kept.files_removed, 0, 0)})
 
     def _is_collection_pending(self, tx: Tx) -> bool:
+        """Return whether dropped files are many, or have waited for a while.
+
+        Files that died writers left are in no catalog, so all roots are looked at now and then.
+        """
         dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.state.removed_files())
         last = tx.lease(StepsDone, GARBAGE)
         since = float("inf") if last is None else tx.times.expiry - last.value.newest_at
-        return self._policy.is_collection_pending(dropped, since)
+        waited = self._policy.garbage_seconds if dropped else self._policy.orphan_seconds
+        return dropped >= self._policy.garbage_files or since >= waited
 
 
 @contextmanager

@@ -31,10 +31,9 @@ tiers are by bytes per slot, so that merges can be cut by slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -111,25 +110,29 @@ class SiteState:
 
 
 def plan_site(
-    state: SiteState, is_needed: Callable[[Fragment], bool], policy: Policy, tidy: bool = False
+    state: SiteState, horizon: int, oldest: int, policy: Policy, tidy: bool = False
 ) -> tuple[Merge, ...]:
     """Plan the merges of a table at a shard: of its newest rows, of its history, and of what is over.
 
     Args:
         state: of the site.
-        is_needed: whether some snapshot that is kept reads a fragment of history.
+        horizon: the oldest snapshot that is kept, ...
+        oldest: ... and the newest overwrite that it sees: history from there on is needed.
         policy: the bounds.
         tidy: as for `plan_merges`.
     """
     merges = plan_merges(state.current, policy, tidy)
     history = [fragment for fragment in state.fragments if not is_current(fragment, state.floor)]
-    over = [fragment for fragment in history if not is_needed(fragment)]
-    superseded = {fragment.id for fragment in history if fragment.superseded_at is not None}
-    needed = parts_of((fragment for fragment in history if is_needed(fragment)), state.runs)
-    mergeable = [part for part in needed if part.id in superseded or part.bytes < policy.small_bytes]
+    needed = [f for f in history if f.max_commit >= oldest and f.is_needed_at(horizon)]
+    kept = {fragment.id: fragment for fragment in needed}
+    mergeable = [
+        part
+        for part in parts_of(needed, state.runs)
+        if kept[part.id].superseded_at is not None or part.bytes < policy.small_bytes
+    ]
     # By the same tiers, up to a bound of its own.
     merges += plan_merges(mergeable, replace(policy, slot_fragments=policy.history_fragments))
-    if over:  # there is nothing to copy
+    if over := [fragment for fragment in history if fragment.id not in kept]:  # there is nothing to copy
         slots = SlotSet.union(fragment.slots for fragment in over)
         merges += (Merge(tuple(fragment.id for fragment in over), slots, 0),)
     return merges
@@ -176,27 +179,19 @@ def mean_depth(parts: Sequence[Part]) -> float:
     return sum(len(part.slots) for part in parts) / max(len(slots), 1)
 
 
-class _Profile(NamedTuple):
-    """Slots from each edge to the next one, and what serves them.
+def _profile(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return edges of slots, and what serves those from each edge to the next one.
 
-    `depths` are numbers of parts; `bytes` per slot are those of all of them, and of the densest one.
+    These are three rows: numbers of parts, and the bytes per slot of all of them and of the densest one.
     """
-
-    edges: npt.NDArray[np.int64]
-    depths: npt.NDArray[np.float64]
-    bytes: npt.NDArray[np.float64]
-    densest: npt.NDArray[np.float64]
-
-
-def _profile(parts: Sequence[Part]) -> _Profile:
     edges = np.unique(np.concatenate([part.slots.edges for part in parts]))
-    count, size, densest = np.zeros((3, len(edges)))
+    count, size, densest = served = np.zeros((3, len(edges)))
     for part in parts:
         inside = part.slots.mask(edges)
         count[inside] += 1
         size[inside] += part.density
         densest[inside] = np.maximum(densest[inside], part.density)
-    return _Profile(edges, count, size, densest)
+    return edges, served
 
 
 def _deepest(parts: Sequence[Part]) -> list[Part]:
@@ -260,7 +255,7 @@ def _is_worth_tidying(parts: Sequence[Part], policy: Policy) -> bool:
     """Return True if scans gain enough from merging all, where several parts serve the same slots."""
     if len(parts) < 2:
         return False
-    edges, count, size, densest = _profile(parts)
+    edges, (count, size, densest) = _profile(parts)
     slots = np.diff(edges, append=edges[-1:]) * (count > 1)
     everything, oldest = float(slots @ size), float(slots @ densest)
     return everything > 0 and everything - oldest >= policy.tidy_share * oldest
@@ -273,7 +268,7 @@ def _cut(chosen: Sequence[Part], parts: Sequence[Part], policy: Policy) -> tuple
     most = max(policy.step_bytes, sum(part.bytes for part in parts) / policy.most_pieces)
     if sum(part.bytes for part in chosen) <= most:
         return (_merge(chosen),)
-    edges, depths, size, _ = _profile(chosen)
+    edges, (depths, size, _) = _profile(chosen)
     pieces, filled = list[list[Range]](), 0.0
     for (start, end), depth, per_slot in zip(pairwise(edges.tolist()), depths, size, strict=False):
         if depth < 2:

@@ -51,16 +51,3 @@ class Policy:
         assert min(self.tier_ratio, self.small_tier_ratio) >= 1, "no two equal fragments are merged"
         assert min(self.step_bytes, self.small_bytes, self.tidy_share) > 0, self
         assert self.scattered_fragments >= 1, "one is left"
-
-    def is_collection_pending(self, dropped_files: int, since_last_seconds: float) -> bool:
-        """Return True if garbage should be collected now.
-
-        Files that the catalog dropped are a reason as soon as they are many, or have waited for a while;
-        files that died writers left are in no catalog, so all roots are looked at now and then.
-
-        Args:
-            dropped_files: how many were dropped before the grace period.
-            since_last_seconds: how long ago the last collection ended; infinite if there never was one.
-        """
-        waited = self.garbage_seconds if dropped_files else self.orphan_seconds
-        return dropped_files >= self.garbage_files or since_last_seconds >= waited

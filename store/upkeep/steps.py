@@ -47,12 +47,11 @@ def claim(tx: Tx, target: str, owner: str) -> bool:
     return True
 
 
-def end_steps(tx: Tx, owners: Mapping[str, str]) -> bool:
-    """End the steps at some targets, each of its owner; false when another one has taken any over."""
-    found = {step.target for step in steps_in(tx) if owners.get(step.target) == step.owner} if owners else ()
-    for target in found:
-        tx.remove_lease(OwnedStep, target)
-    return len(found) == len(owners)
+def end_steps(tx: Tx, owners: Mapping[str, str]) -> None:
+    """End the steps at some targets, each of its owner, where no other one has taken it over."""
+    for step in steps_in(tx) if owners else ():
+        if owners.get(step.target) == step.owner:
+            tx.remove_lease(OwnedStep, step.target)
 
 
 def add_done(tx: Tx, done: Mapping[str, tuple[int, int, int]]) -> None:

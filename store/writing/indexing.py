@@ -41,7 +41,7 @@ from elasticscan.metadata import (
     StagedRun,
     TableInfo,
 )
-from elasticscan.storage import RUN_COLUMNS, Disk, build_runs
+from elasticscan.storage import RUN_COLUMNS, Copied, Disk, build_runs
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
 from elasticscan.store.reading.beginning import columns_of
@@ -103,6 +103,14 @@ def with_runs(
             with suppress(OSError, ElasticScanError):
                 disk.delete(path)
         raise
+
+
+def indexed(
+    context: Context, table: TableInfo, indexes: Sequence[IndexInfo], copies: Sequence[Copied]
+) -> list[Copied]:
+    """Return copies with runs of every index, as `with_runs`."""
+    whole = with_runs(context, table, indexes, [copied.staged for copied in copies])
+    return [replace(copied, staged=staged) for copied, staged in zip(copies, whole, strict=True)]
 
 
 def define_index(

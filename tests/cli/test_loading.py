@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,30 +24,6 @@ def empty(tmp_path: Path) -> str:
 def read(uri: str, table: str = "t") -> pa.Table:
     with Store.open(uri) as store:
         return store.table(table).scan().to_table().sort_by("id")
-
-
-def _write_arrow(rows: pa.Table, path: Path) -> None:
-    with pa.ipc.new_file(str(path), rows.schema) as writer:
-        writer.write_table(rows, max_chunksize=1_000)
-
-
-WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
-    "r.parquet": pyarrow.parquet.write_table,
-    "r.csv": pyarrow.csv.write_csv,
-    "r.csv.gz": lambda rows, path: pyarrow.csv.write_csv(rows, pa.output_stream(path, compression="gzip")),
-    "r.arrow": _write_arrow,
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_file_makes_a_table_with_the_types_of_its_values(
-    shell: Shell, empty: str, tmp_path: Path, rows: pa.Table, name: str
-) -> None:
-    WRITERS[name](rows, tmp_path / name)
-    reported = shell.json("load", empty, "t", tmp_path / name, "--primary-key", "id")
-    assert (reported["rows"], reported["created"]) == (5_000, True)
-    assert read(empty).to_pylist() == rows.to_pylist()
-    assert "5,000 rows loaded into t" in shell.ok("load", empty, "t", tmp_path / name)
 
 
 def test_what_a_scan_printed_as_csv_loads_as_it_was(shell: Shell, empty: str, tmp_path: Path) -> None:

@@ -22,18 +22,6 @@ def test_status_as_json_is_exactly_the_status_of_the_store(shell: Shell, uri: st
         assert shell.json("status", uri) == json.loads(json.dumps(store.status()))
 
 
-def test_tables_are_listed_without_reading_their_files(
-    shell: Shell, uri: str, tmp_path: Path, rows: pa.Table
-) -> None:
-    with Store.open(uri) as store:
-        store.table("t").upsert(rows.slice(0, 10))
-    for file in tmp_path.glob("made.store/shards/s1/t*/*.arrow"):
-        file.unlink()
-    (found,) = shell.json("tables", uri)
-    assert f" ≤ {found['rows']:,} " in shell.ok("tables", uri)
-    assert found["rows"] >= rows.num_rows and not found["rows_exact"]
-
-
 def test_topologies_are_drawn(shell: Shell, uri: str, tmp_path: Path) -> None:
     shell.ok("move", uri, 1, "s2")
     drawing = tmp_path / "map.svg"

@@ -40,21 +40,6 @@ def test_a_stream_is_as_far_behind_as_the_table_has_commits_after_its_own(
     assert (quick["name"], quick["commit"], behind) == ("quick", 4, [0, 0, 0.0])
 
 
-def test_commits_of_other_tables_do_not_put_a_stream_behind(
-    shell: Shell, followed: str, rows: pa.Table
-) -> None:
-    with Store.open(followed) as store:
-        store.create_table("other", rows.schema, ["id"])
-        store.table("other").upsert(rows)
-        hold(store, "slow", 6, "other")
-    found = shell.json("status", followed)["streams"]
-    assert [(each["table"], each["name"], each["behind_commits"]) for each in found] == [
-        ("other", "slow", 0),
-        ("t", "quick", 0),
-        ("t", "slow", 2),
-    ]
-
-
 @pytest.mark.long
 def test_scans_and_ended_leases_are_no_streams(uri: str) -> None:
     with Store.open(uri) as store:

@@ -1,4 +1,4 @@
-"""rotate-secret, stores that can only be read, and passwords that are not shown."""
+"""Stores that can only be read, and passwords that are not shown."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from typing import Any
 
 import pytest
 
-from elasticscan.base.errors import ContinuationKeyError
-from elasticscan.store import Store
-
 # As `Shell` of conftest.py, which tests get as a fixture and cannot import.
 Shell = Any
 SECRET = "hunter2"
-
-
-def test_a_secret_is_replaced_and_revoked(shell: Shell, uri: str) -> None:
-    with Store.open(uri) as store:
-        key = next(iter(store.table("t").scan(page_rows=10))).key
-    message = shell.ok("rotate-secret", uri)
-    assert "still open" in message
-    with Store.open(uri) as store:
-        assert store.resume(key).count() > 4_900
-    assert shell.json("rotate-secret", uri, "--revoke")["revoked"] is True
-    with Store.open(uri) as store, pytest.raises(ContinuationKeyError):
-        store.resume(key)
 
 
 @pytest.mark.parametrize("command", ["status", "tables", "verify", "topologies"])

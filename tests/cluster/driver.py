@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.base.quick_java import quick_java
 from tests.cluster.jobs import JOBS
-from tests.soak.processes import members
+from tests.soak.processes import members, tell
 
 
 def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
@@ -43,11 +43,6 @@ def session(master: str, place: str, settings: dict[str, str]) -> SparkSession:
     for name, value in (fixed | settings).items():
         building = building.config(name, value)
     return building.getOrCreate()
-
-
-def tell(**what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 def listen(jobs: SimpleQueue[dict[str, Any]]) -> None:

@@ -32,11 +32,6 @@ def sql(spark: SparkSession, query: str, store: str, gate: str | None = None) ->
     return _answer(attach(spark, store).sql(query), gate)
 
 
-def aggregate(spark: SparkSession, path: str, query: list[str]) -> list[Any]:
-    """One row of aggregates over a table."""
-    return list(spark.read.format("elasticscan").load(path).selectExpr(*query).collect()[0])
-
-
 def attached(spark: SparkSession, store: str, query: str) -> list[list[Any]]:
     """What Spark's own SQL gives of an attached store's views."""
     attach(spark, store)
@@ -143,5 +138,5 @@ def _held(frame: DataFrame, gate: str | None, slow: int | None = None) -> DataFr
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    job.__name__: job for job in (read, sql, aggregate, attached, write, stream, shown, stop)
+    job.__name__: job for job in (read, sql, attached, write, stream, shown, stop)
 }

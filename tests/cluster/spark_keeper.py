@@ -10,7 +10,6 @@ are JSON lines.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.base.quick_java import quick_java
-from tests.soak.processes import members
+from tests.soak.processes import members, tell
 
 PATIENCE_SECONDS = 120.0
 # By turns, since Spark never runs a task a second time at the host where it runs already.
@@ -106,11 +105,6 @@ def end_session() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
-
-
-def tell(**what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 def main(spark: str, place: str) -> None:

@@ -28,13 +28,17 @@ def flush_between_the_rounds_of_a_move(patch: Patch) -> None:
 
 
 class _Altered:
-    """A transaction of which some questions are answered otherwise."""
+    """A transaction, or its state, of which some attributes are others."""
 
-    def __init__(self, tx: Tx, **answers: Any) -> None:
-        self._tx, self._answers = tx, answers
+    def __init__(self, honest: Any, **answers: Any) -> None:
+        self._honest, self._answers = honest, answers
 
     def __getattr__(self, name: str) -> Any:
-        return self._answers.get(name, getattr(self._tx, name))
+        return self._answers.get(name, getattr(self._honest, name))
+
+
+def _with_state(tx: Tx, **answers: Any) -> Any:
+    return _Altered(tx, state=_Altered(tx.state, **answers))
 
 
 class _Everywhere:
@@ -48,7 +52,7 @@ def flush_staged_before_a_switch(patch: Patch) -> None:
     honest = flushing._enter
 
     def enter(context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-        return honest(context, _Altered(tx, placement=_Everywhere), plan, copies)  # type: ignore[arg-type]
+        return honest(context, _with_state(tx, placement=_Everywhere()), plan, copies)
 
     patch.setattr(flushing, "_enter", enter)
 
@@ -59,8 +63,7 @@ def rows_are_flushed_twice(patch: Patch) -> None:
     honest = flushing._enter
 
     def enter(context: Context, tx: Tx, plan: Any, copies: Any) -> Any:
-        altered: Any = _Altered(tx, memory=lambda table: plan.memory.commits)
-        return honest(context, altered, plan, copies)
+        return honest(context, _with_state(tx, memory=lambda table: plan.memory.commits), plan, copies)
 
     patch.setattr(flushing, "_enter", enter)
 

@@ -1,4 +1,4 @@
-"""Scans read by threads that Python did not start: of DuckDB, delta-rs, Polars, and bare ones.
+"""Scans read by threads that Python did not start: of DuckDB, delta-rs, and bare ones.
 
 python foreign.py PROGRAM URI ROUNDS     runs one of the programs below so many times
 
@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from elasticscan.store import Page, Scan, Store
 
@@ -74,18 +73,6 @@ def duckdb_aggregates(store: Store, number: int) -> None:
         del trips
 
 
-def duckdb_joins(store: Store, number: int) -> None:
-    import duckdb  # noqa: PLC0415
-
-    with duckdb.connect(config={"threads": 2 + number % 3}) as connection:
-        left, right = stream(some_scan(store)), stream(some_scan(store))
-        query = "SELECT count(*), sum(l.id) FROM left_ l JOIN right_ r USING (id) WHERE r.v < 50"
-        connection.register("left_", left)
-        connection.register("right_", right)
-        expected = sum(key for key in range(ROWS) if key % 100 < 50)
-        assert connection.execute(query).fetchall() == [(ROWS // 2, expected)]
-
-
 def duckdb_limits(store: Store, number: int) -> None:
     """The reader is let go of before its end, by whichever thread that happens to be in."""
     import duckdb  # noqa: PLC0415
@@ -101,7 +88,7 @@ def duckdb_in_several_threads(store: Store, number: int) -> None:
 
     def work() -> None:
         try:
-            for each in (duckdb_aggregates, duckdb_limits, duckdb_joins):
+            for each in (duckdb_aggregates, duckdb_limits):
                 each(store, number)
         except BaseException:
             errors.append(traceback.format_exc())
@@ -123,19 +110,6 @@ def delta_writes(store: Store, number: int) -> None:
     store.table("copy").overwrite(stream(some_scan(store)))
     deltalake.write_deltalake(where, stream(store.table("copy").scan()), mode="append")
     assert deltalake.DeltaTable(where).version() == 1
-
-
-def polars_reads(store: Store, _number: int) -> None:
-    import polars  # noqa: PLC0415
-
-    frame = polars.from_arrow(stream(some_scan(store)))
-    assert isinstance(frame, polars.DataFrame)
-    assert (frame.height, frame["id"].sum()) == (ROWS, TOTAL)
-    # Arrow's own scanner reads ahead in its own threads.
-    scanned = pads.Scanner.from_batches(stream(some_scan(store)), filter=pads.field("v") < 50)
-    lazy = polars.from_arrow(scanned.to_reader())
-    assert isinstance(lazy, polars.DataFrame)
-    assert lazy.lazy().group_by("v").agg(polars.col("id").sum()).collect().height == 50
 
 
 def bare_threads(store: Store, _number: int) -> None:
@@ -201,11 +175,9 @@ PROGRAMS: dict[str, Callable[[Store, int], None]] = {
     each.__name__: each
     for each in (
         duckdb_aggregates,
-        duckdb_joins,
         duckdb_limits,
         duckdb_in_several_threads,
         delta_writes,
-        polars_reads,
         bare_threads,
         handed_on,
         abandoned,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -18,7 +17,8 @@ import pytest
 
 from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.catalog import sqlite, tables
-from elasticscan.storage import disk, overlay
+from elasticscan.storage import overlay
+from elasticscan.storage.disk import local
 from elasticscan.store import Scan, Store
 from elasticscan.store.context.leases import lease_end
 from elasticscan.store.writing import writer
@@ -170,24 +170,6 @@ def test_what_a_child_writes_after_its_parent_closed_the_store_is_there(store: S
         assert ids(other) == list(range(ROWS + 2))
 
 
-def test_a_pool_of_forked_processes_uses_the_store_of_its_parent(store: Store) -> None:
-    _shared.append(store)
-    ids(store)
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        counts = pool.map(_write_one, range(ROWS, ROWS + 12), chunksize=1)
-    assert all(count > ROWS for count in counts)
-    assert ids(store) == list(range(ROWS + 12))
-
-
-_shared: list[Store] = []  # a forked pool finds it as it is here
-
-
-def _write_one(key: int) -> int:
-    store = _shared[-1]
-    store.table("t").upsert(pa.table({"id": [key]}))
-    return store.table("t").scan().to_table().num_rows
-
-
 def test_a_child_forked_by_a_thread_in_a_transaction_is_refused_and_leaves_it_alone(
     anywhere: Store,
 ) -> None:
@@ -271,7 +253,7 @@ def test_a_child_finds_the_locks_of_modules_unlocked(store: Store) -> None:
     held, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with disk._DESCRIPTORS._lock(), overlay._lock(), sqlite._following():
+        with local._DESCRIPTORS._lock(), overlay._lock(), sqlite._following():
             held.set()
             leave.wait(CHILD_SECONDS)
 

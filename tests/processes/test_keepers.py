@@ -14,7 +14,6 @@ import pytest
 
 from elasticscan.store import Store
 from tests.base.postgres import Server
-from tests.processes.programs import change
 from tests.processes.test_killed_processes import SCHEMA, apply, program, rows
 
 WRITERS, WRITES, KEEPERS = 2, 25, 3
@@ -66,7 +65,7 @@ def test_keepers_share_a_store_with_writers_though_one_is_killed(
             assert keeper.wait() == 0
         state: dict[int, int] = {}
         for _, (seed, number) in sorted(commits.items()):
-            state = apply(state, seed, number, change)
+            state = apply(state, seed, number)
         assert rows(store) == state
         # Two keepers that want the same find so in the catalog: that is no problem of either.
         assert [problem for each in rounds for problem in each["problems"]] == []

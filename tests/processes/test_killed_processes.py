@@ -20,6 +20,7 @@ import pytest
 
 from elasticscan.store import Store
 from tests.processes import adversary
+from tests.processes.programs import change
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 KILLS = int(os.environ.get("ELASTICSCAN_KILLS", "6"))
@@ -57,8 +58,8 @@ def run_and_kill(seconds: float, *arguments: str, lines: int = 1) -> list[dict[s
     return [json.loads(line) for line in said if line.endswith("\n")]
 
 
-def apply(state: dict[int, int], seed: int, number: int, sys_path: Any) -> dict[int, int]:
-    kind, keys, value = sys_path(seed, number)
+def apply(state: dict[int, int], seed: int, number: int) -> dict[int, int]:
+    kind, keys, value = change(seed, number)
     changed = dict(state)
     for key in keys:
         if kind == "write":
@@ -73,14 +74,6 @@ def rows(store: Store) -> dict[int, int]:
     found = dict(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
     assert len(found) == table.num_rows, "a key was returned twice"
     return found
-
-
-@pytest.fixture
-def change() -> Any:
-    """The writer's own plan of what it does in each step."""
-    namespace: dict[str, Any] = {"__name__": "programs"}
-    exec(compile(PROGRAMS.read_text(), str(PROGRAMS), "exec"), namespace)
-    return namespace["change"]
 
 
 @pytest.fixture
@@ -105,7 +98,7 @@ def any_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def test_a_killed_writer_leaves_exactly_the_acknowledged_commits(any_uri: str, change: Any) -> None:
+def test_a_killed_writer_leaves_exactly_the_acknowledged_commits(any_uri: str) -> None:
     uri = any_uri
     chance = random.Random(7)
     state: dict[int, int] = {}
@@ -115,12 +108,12 @@ def test_a_killed_writer_leaves_exactly_the_acknowledged_commits(any_uri: str, c
             done = [line["done"] for line in said if "done" in line]
             begun = [line["begin"] for line in said if "begin" in line]
             for number in done:
-                state = apply(state, seed, number, change)
+                state = apply(state, seed, number)
             with Store.open(uri) as store:
                 found = rows(store)
             if found != state:  # the one that was not acknowledged may be there, but then wholly
                 assert begun[-1] not in done
-                state = apply(state, seed, begun[-1], change)
+                state = apply(state, seed, begun[-1])
             assert found == state
 
 

@@ -25,7 +25,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elasticscan.connector import register
 from tests.base.quick_java import quick_java
-from tests.soak.programs import COPY, SOURCE, tell
+from tests.soak.processes import tell
+from tests.soak.programs import COPY, SOURCE
 
 FAILED = 3  # the exit code of a stream that ended with an error
 

@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROC = Path("/proc")
 
 
+def tell(**what: Any) -> None:
+    """Say a line of JSON on the standard output."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
 class Program:
     """`python -m MODULE ARGUMENTS`, which says JSON lines. Its errors go to a file of its own.
 

@@ -10,13 +10,11 @@ none of them survives whoever started it.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
 from dataclasses import dataclass
 from threading import Event, Thread
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import TryAgain, UsageError
 from elasticscan.store import Store
 from tests.processes.programs import change_topology
+from tests.soak.processes import tell
 
 SOURCE, COPY = "a", "b"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("name", pa.string())])
@@ -69,11 +68,6 @@ def rows(keys: NDArray[np.int64], value: int) -> pa.Table:
 def names(ids: pa.Array, values: pa.Array) -> pa.Array:
     """A text that belongs to a key and a value, so that a row put together of two is noticed."""
     return pc.binary_join_element_wise(ids.cast(pa.string()), values.cast(pa.string()), ":")
-
-
-def tell(**what: Any) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 def write(store: Store, seed: int, writer: int, stopping: Event) -> None:

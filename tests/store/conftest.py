@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from elasticscan.store import Store
+from elasticscan.store import Store, Table
+from tests.base.manual_clock import ManualClock
 
 
 @pytest.fixture
@@ -15,3 +16,13 @@ def other(store: Store) -> Iterator[Store]:
     with Store.open(store.uri) as opened:
         opened.table("t").scan().to_table()
         yield opened
+
+
+@pytest.fixture
+def table(store: Store) -> Table:
+    return store.table("t")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)

@@ -164,32 +164,6 @@ def test_any_path_reads_only_slots_that_can_hold_rows(
     assert scan.to_table().num_rows == rows
 
 
-def test_ranges_of_keys_in_all_slots_give_what_a_direct_scan_gives(store: Store) -> None:
-    table = store.table("t")
-    wide = table.scan(["id"], "id > 1000 AND id < 3000 AND k <> 5")
-    assert wide.explain()["access"] == "direct"
-    by_key = table.scan(["id"], "id > 1000 AND id < 3000 AND k <> 5", index="key")
-    assert by_key.explain()["remainder"] == "k <> 5"
-    assert sorted(by_key.to_table().column("id").to_pylist()) == sorted(
-        wide.to_table().column("id").to_pylist()
-    )
-    assert by_key.explain()["actual"]["rows_scanned"] == 1_999
-
-
-def test_a_scan_by_key_goes_on_from_its_key_by_the_same_path(store: Store) -> None:
-    condition = f"id IN ({', '.join(map(str, range(0, 4_000, 10)))}) AND k < 50"
-    scan = store.table("t").scan(["id"], condition, index="key", page_rows=7)
-    ids, keys = [], [scan.key]
-    while keys[-1] is not None:
-        resumed = store.resume(keys[-1])
-        assert resumed.explain()["access"] == "key"
-        page = next(iter(resumed))
-        ids += page.rows.column("id").to_pylist()
-        keys.append(page.key)
-    assert len(keys) > 50
-    assert sorted(ids) == [n for n in range(0, 4_000, 10) if n % 100 < 50 and n % 40_000]
-
-
 def test_the_path_by_key_can_be_asked_for_where_there_is_one(store: Store) -> None:
     with pytest.raises(InvalidOption, match="limits no id"):
         store.table("t").scan(None, "k = 7", index="key")

@@ -27,11 +27,6 @@ Rows = dict[int, int]
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_000_000.0)
-
-
-@pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with Store.create(tmp_path / "s", ["a", "b"], 4, 16, clock=clock) as made:
         made.create_table("t", SCHEMA, ["id"]).create_index("by_v", ["v"])
@@ -217,18 +212,6 @@ def test_writers_that_end_after_a_commit_leave_no_garbage_to_pile_up(
     with store.context.catalog.reading() as tx:
         assert len(tx.state.fragments()) + len(tx.state.removed_files()) < 60
     assert len(list(tmp_path.rglob("*.arrow"))) < 120
-
-
-def test_overwrites_that_no_snapshot_begins_with_are_not_read(store: Store, clock: ManualClock) -> None:
-    table = store.table("t")
-    for number in range(40):
-        table.overwrite(table_of({number: number}))
-        clock.advance(RETENTION / 4)
-    with store.context.catalog.reading() as tx:
-        assert 1 <= len(tx.state.overwrites(table.definition.id)) <= 16
-    assert [commit.kind for commit in table.history()].count("overwrite") == 40
-    with pytest.raises(SnapshotExpired):
-        rows_at(table, table.history()[1].number)
 
 
 def test_what_is_gone_stays_gone_when_retention_is_prolonged(store: Store, clock: ManualClock) -> None:

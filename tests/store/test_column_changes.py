@@ -18,12 +18,10 @@ from elasticscan.base.errors import (
     LimitExceeded,
     NotFound,
     SchemaMismatch,
-    TableChanged,
 )
 from elasticscan.store import Store, Table, schema_changes
 from elasticscan.store.reading import beginning
 from elasticscan.store.repair.rebuild import repair_store
-from elasticscan.store.writing import publishing, staging
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -48,11 +46,6 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
         made.create_table("t", SCHEMA, ["id"], compression=request.param)
         made.table("t").upsert(old_rows(range(COUNT)))
         yield made
-
-
-@pytest.fixture
-def table(store: Store) -> Table:
-    return store.table("t")
 
 
 def old_row(i: int) -> Row:
@@ -130,35 +123,6 @@ def test_rows_from_before_have_the_new_names_and_types_and_no_file_is_written_an
         assert got[:2] == [{name: row[name] for name in ("w", "must", "n")} for row in (MIXED[1], MIXED[0])]
 
 
-@pytest.mark.parametrize(
-    ("text", "means"),
-    [
-        ("n > 1000", lambda row: (row["n"] or 0) > 1_000),
-        ("n = 3", lambda row: row["n"] == 3),
-        ("n >= 3 AND n < 1099511627780", lambda row: 3 <= (row["n"] or 0) < FAR + 4),
-        ("d > 100", lambda row: row["d"] > 100),
-        ("v IS NULL", lambda row: row["v"] is None),
-        ("v = 0.5", lambda row: row["v"] == 0.5),
-        ("w = 'v1'", lambda row: row["w"] == "v1"),
-        ("must = 'x'", lambda row: row["must"] == "x"),
-        ("must IS NULL", lambda row: row["must"] is None),
-    ],
-)
-def test_filters_meet_bounds_of_older_types_and_names(
-    store: Store, table: Table, text: str, means: Callable[[Row], bool]
-) -> None:
-    change(table)
-    write_new(table, NEW_IDS)
-    hits = {i: row for i, row in MIXED.items() if means(row)}
-    assert read(store, filter=text) == hits
-    store.compact()
-    assert read(store, filter=text) == hits
-    table.create_index("by_n", ["n"], include=["w", "v"])
-    table.create_index("by_must", ["must", "d"])
-    for index in ("auto", "none", "by_n", "by_must"):
-        assert read(store, filter=text, index=index) == hits
-
-
 def test_values_of_dropped_columns_leave_the_files_when_no_snapshot_from_before_is_kept(
     store: Store, table: Table
 ) -> None:
@@ -196,95 +160,7 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
     assert read(store) == MIXED
 
 
-@pytest.mark.usefixtures("rows_in_files")
-def test_rows_staged_before_are_committed_as_they_are_now(store: Store, other: Store) -> None:
-    definition, ids = other.table("t").definition, range(COUNT - 10, COUNT + 30)
-    parts = [
-        staging.stage(other.context, definition, old_rows(some).to_batches()) for some in (ids[:20], ids[20:])
-    ]
-    change(store.table("t"))
-    store.table("t").create_index("by_must", ["must"], include=["v", "w"])
-    store.table("t").create_index("by_n", ["n"])
-    store.expand(["c"])  # their rows are staged again elsewhere
-    publishing.publish(other.context, definition, [fragment for part in parts for fragment in part])
-    rows = {i: changed(old_row(i)) for i in (*range(COUNT), *ids)}
-    for made in (store, other):
-        assert read(made) == rows
-        assert read(made, index="by_must", filter="must IS NULL") == rows
-        assert read(made, index="by_n", filter="n > 3") == {
-            i: row for i, row in rows.items() if (row["n"] or 0) > 3
-        }
-
-
-def test_changes_that_are_read_on_are_null_in_a_column_after_it_was_dropped(
-    store: Store, other: Store, table: Table
-) -> None:
-    feed = table.changes(2, columns=["id", "n", "v"], page_rows=5)
-    table.upsert(old_rows([1]))
-    feed = table.changes(2, columns=["id", "n", "v"], page_rows=5)
-    began, key = table.definition, feed.key
-    table.drop_columns(["v"])
-    table.upsert(pa.Table.from_pylist([{k: x for k, x in old_row(2).items() if k != "v"}], table.schema))
-    assert key is not None
-    message = other.resume(key).to_table().to_pylist()
-    assert [(row["_change_type"], row["v"]) for row in message] == [
-        ("update_preimage", "v1"),
-        ("update_postimage", "v1"),
-    ]
-    with store.context.catalog.reading() as tx:
-        newest = tx.state.commit
-    for _ in range(2):
-        later = beginning.begin_changes(
-            store.context,
-            lambda tx: (tx.state.info(began.id).at(began.definition), ()),
-            (newest - 1, newest),
-            None,
-            None,
-            True,
-            (10, 1 << 20),
-        )
-        assert [row["v"] for row in later.to_table().to_pylist()] == [None, None]
-        store.compact()
-
-
-def test_changes_that_do_not_fit_the_type_that_a_reader_began_with_end_it(store: Store, table: Table) -> None:
-    began = table.definition
-    table.widen_column("n", pa.int64())
-
-    def of_then(number: int) -> Any:
-        return beginning.begin_changes(
-            store.context,
-            lambda tx: (tx.state.info(began.id).at(began.definition), ()),
-            (number - 1, number),
-            ["id", "n"],
-            None,
-            False,
-            (10, 1 << 20),
-        )
-
-    number = table.upsert(old_rows([3]).set_column(2, table.schema.field("n"), pa.array([7], pa.int64())))
-    assert of_then(number).to_table().to_pylist() == [{"id": 3, "n": 7}]
-    number = table.upsert(old_rows([3]).set_column(2, table.schema.field("n"), pa.array([FAR], pa.int64())))
-    with pytest.raises(TableChanged, match="begin again"):
-        of_then(number).to_table()
-
-
 # -------------------------------------------------------------------------------- alongside the rest
-
-
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_restore_over_changes_brings_the_rows_back_in_the_columns_of_now(
-    store: Store, table: Table, is_replaced: bool
-) -> None:
-    table.tag("before")
-    change(table)
-    write_new(table, NEW_IDS)
-    if is_replaced:
-        table.overwrite(pa.Table.from_pylist([new_row(7)], table.schema))
-    table.restore("before")
-    assert read(store) == {i: changed(row) for i, row in OLD.items()}
-    assert [commit.kind for commit in table.history()][:2] == ["create", "write"]
-    assert store.verify() == []
 
 
 @pytest.mark.usefixtures("rows_in_files")

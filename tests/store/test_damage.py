@@ -14,18 +14,17 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import ElasticScanError, FragmentDamaged, StoreDamaged
+from elasticscan.base.errors import ElasticScanError, FragmentDamaged
 from elasticscan.store import Store
 from tests.seeds import ranges_of_seeds
 from tests.store.copies_of_stores import copied_store
-from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of, some_rows
+from tests.store.damage_model import NAMES, Row, Template, files_below, opened, rows_of
 from tests.store.damage_programs import DamagePrograms
 
 ROWS_IN_FILES = True
@@ -100,47 +99,6 @@ def test_no_flipped_bit_gives_a_wrong_row(
     assert set(outcomes) == {"damaged"}, outcomes
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["catalog.db", "catalog.db-wal"])
-def test_no_flipped_bit_of_a_catalog_tells_anything_wrong(
-    template: Template, tmp_path: Path, name: str
-) -> None:
-    """One bit at a time of the database, or of its log while another process has the store open."""
-    place = tmp_path / "store"
-    copied_store(template.place, place)
-    with nullcontext() if name == "catalog.db" else opened(place) as holding:
-        if holding is not None:
-            holding.table("small").upsert(some_rows(random.Random(1), "small", 20, added=False)[0])
-        path, of_log = place / name, holding is not None
-        sound, content = message(place, of_log), path.read_bytes()
-        outcomes: Counter[str] = Counter()
-        for bit in bits_to_flip(len(content), random.Random(7)):
-            flip(path, bit)
-            try:
-                outcomes["same" if message(place, of_log) == sound else f"wrong at bit {bit}"] += 1
-            except ElasticScanError as error:
-                outcomes[error.code] += 1
-            if of_log:
-                flip(path, bit)
-            else:  # nobody has it open, and leases were written to it
-                path.write_bytes(content)
-        assert message(place, of_log) == sound
-    assert outcomes["ES_STORE_DAMAGED"], "some bits matter"
-    assert not [said for said in outcomes if said.startswith("wrong")], outcomes
-
-
-def test_a_damaged_record_is_told_by_its_number(template: Template, tmp_path: Path) -> None:
-    copied_store(template.place, tmp_path / "store")
-    path = tmp_path / "store" / "catalog.db"
-    with opened(tmp_path / "store") as store:
-        assert store.verify() == []
-        fragment = store.context.table_state(1, store.status()["snapshot"]).fragments[0].path
-    for found in re.finditer(fragment.encode(), path.read_bytes()):  # in pages that are not in use, too
-        flip(path, 8 * found.start())
-    with pytest.raises(StoreDamaged, match="record"), opened(tmp_path / "store") as store:
-        store.table("big").scan().to_table()
-
-
 def flip(path: Path, bit: int) -> None:
     """Turn one bit of a file over, in its place."""
     with path.open("r+b") as file:
@@ -148,24 +106,6 @@ def flip(path: Path, bit: int) -> None:
         (byte,) = file.read(1)
         file.seek(bit // 8)
         file.write(bytes([byte ^ 1 << bit % 8]))
-
-
-def message(place: Path, without_changes: bool = False) -> list[Any]:
-    """Everything that a store tells of itself and of its small table, and how many rows the big one has."""
-    with opened(place) as store:
-        table = store.table("small")
-        scans = [table.scan(index="none"), table.scan(index="by_v", filter="v < 700")]
-        if not without_changes:  # for which a lease is written
-            scans.append(table.changes(after=table.definition.oldest_snapshot))
-        tables = [store.table(name) for name in NAMES]
-        status = {name: value for name, value in store.status().items() if name != "leases"}
-        return [
-            *(Counter(rows_of(scan.to_table())) for scan in scans),
-            store.table("big").scan(["id"]).count(),
-            *((table.schema, table.history(), table.indexes()) for table in tables),
-            store.topology_history(),
-            status,
-        ]
 
 
 def file_of(place: Path, table: str, index: str | None, large: bool) -> Path:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import elasticscan
-from elasticscan.base.errors import InvalidOption, LimitExceeded, SnapshotExpired, StoreDamaged
+from elasticscan.base.errors import InvalidOption, LimitExceeded, StoreDamaged
 from elasticscan.store import Store, Table
 from tests.base.manual_clock import ManualClock
 
@@ -18,11 +18,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 def rows(*ids: int, v: str = "a") -> pa.Table:
     return pa.table([list(ids), [v] * len(ids)], schema=SCHEMA)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_000_000.0)
 
 
 @pytest.fixture
@@ -97,25 +92,3 @@ def test_what_is_said_is_bounded(table: Table) -> None:
     table.upsert(rows(1), user_metadata={"k": "x" * (4_096 - len('{"k": ""}'))})
     with pytest.raises(LimitExceeded, match=r"4,097 bytes"):
         table.upsert(rows(1), user_metadata={"k": "x" * (4_097 - len('{"k": ""}'))})
-
-
-def test_the_last_commit_of_a_table_is_readable_until_its_own_next_one(store: Store, table: Table) -> None:
-    other = store.create_table("u", SCHEMA, ["id"])
-    table.set_retention("0s")
-    for v in "abc":
-        last = table.upsert(rows(1, 2, v=v))
-    table.create_index("by_v", ["v"])
-    for _ in range(3):
-        newest = other.upsert(rows(1))
-    store.compact()
-    for snapshot in (last, newest - 1, newest):
-        there = table.scan(snapshot=snapshot).to_table().to_pylist()
-        assert sorted(row["id"] for row in there) == [1, 2]
-        assert {row["v"] for row in there} == {"c"}
-        assert table.scan(filter="v = 'c'", snapshot=snapshot).count() == 2
-    with pytest.raises(SnapshotExpired):
-        table.scan(snapshot=last - 1)
-    table.upsert(rows(1, 2, v="d"))
-    store.compact()
-    with pytest.raises(SnapshotExpired):
-        table.scan(snapshot=last)

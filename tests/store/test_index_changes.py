@@ -1,4 +1,4 @@
-"""Indexes and tables that change below scans, builders that die, and what damage and full disks leave."""
+"""Indexes and tables that change below scans; what damage and full disks leave."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import AlreadyExists, DiskFull, FragmentDamaged, NotFound, NotReady, TableChanged
+from elasticscan.base.errors import DiskFull, FragmentDamaged, NotFound, NotReady, TableChanged
 from elasticscan.metadata import IndexInfo
-from elasticscan.storage import build_runs, open_disk
+from elasticscan.storage import open_disk
 from elasticscan.store import Scan, Store
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.writing import indexing
@@ -33,10 +33,6 @@ PAGES: dict[str, dict[str, Any]] = {
 }
 
 Row = tuple[int, int | None, int]
-
-
-class Killed(BaseException):
-    """The process died here; so nobody catches it by name."""
 
 
 @pytest.fixture
@@ -108,13 +104,6 @@ def runs_of(made: Store, index: str = "by_k") -> list[Path]:
     return [Path(made.uri, "shards", names[shard_of[run.fragment]], run.path) for run in runs]
 
 
-def move_away(made: Store, tablet: int) -> None:
-    found = made.context.placement().tablet(tablet)
-    assert found is not None
-    names = made.context.shard_names()
-    made.move(tablet, next(name for shard, name in names.items() if shard != found.shard))
-
-
 def check_index(made: Store, index: str = "by_k") -> None:
     """Every row, and no other, is found through the index, in its order, each fragment's entries once."""
     assert read(made.table("t").scan(index=index, order_by="k")) == everything(made)
@@ -124,26 +113,6 @@ def check_index(made: Store, index: str = "by_k") -> None:
         for fragment in tx.state.fragments(table=wanted.table):
             entries = sum(run.rows for run in runs if run.fragment == fragment.id)
             assert entries == fragment.rows - fragment.tombstones
-
-
-def die_while_building(
-    monkeypatch: pytest.MonkeyPatch, runs: int, store: Store, index: str, columns: list[str]
-) -> None:
-    """Build an index of `t`, and die when so many runs are written, the last one not entered."""
-    built: list[Any] = []
-
-    def mortal(*args: Any) -> Any:
-        made = build_runs(*args)
-        built.append(made)
-        if len(built) >= runs:
-            raise Killed
-        return made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(indexing, "BUILDERS", 1)
-        patch.setattr(indexing, "build_runs", mortal)
-        with pytest.raises(Killed):
-            store.table("t").create_index(index, columns)
 
 
 # ------------------------------------------------------------------------ dropped below a scan
@@ -195,98 +164,6 @@ def test_a_table_that_is_dropped_between_two_pages_ends_the_scan(
 
 
 # ------------------------------------------------------------------------------------ building
-
-
-def test_an_index_that_is_being_built_is_refused_by_name_and_ignored_by_auto(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    die_while_building(monkeypatch, 2, store, "by_v", ["v"])
-    assert [(i.name, i.ready) for i in store.table("t").indexes()] == [("by_k", True), ("by_v", False)]
-    with pytest.raises(NotReady):
-        store.table("t").scan(index="by_v")
-    scan = store.table("t").scan(filter="v = 1")
-    assert [c["access"] for c in scan.explain()["candidates"]] == ["direct", "by_k"]
-    described = {index["name"]: index for index in store.status()["tables"][0]["indexes"]}
-    assert (described["by_k"]["ready"], described["by_v"]["ready"]) == (True, False)
-    store.table("t").upsert(table_of(range(50), value=5))
-    with pytest.raises(NotReady):
-        store.table("t").scan(index="by_v")
-    check_index(store)
-
-
-@pytest.mark.parametrize("runs", [1, 2, 4])
-def test_a_build_that_was_killed_goes_on_where_it_ended(
-    store: Store, monkeypatch: pytest.MonkeyPatch, runs: int
-) -> None:
-    die_while_building(monkeypatch, runs, store, "by_vk", ["v", "k"])
-    store.table("t").upsert(table_of(range(0, 60, 2), value=7))
-    store.move(1, "b")
-    entered = len(runs_of(store, "by_vk"))
-    progress: list[tuple[int, int]] = []
-    store.table("t").create_index("by_vk", ["v", "k"], on_progress=lambda *done: progress.append(done))
-    assert progress[0][0] > 0, "what was built is not built again"
-    assert progress[-1][0] == progress[-1][1]
-    assert len(runs_of(store, "by_vk")) > entered
-    rows = read(store.table("t").scan(index="by_vk", order_by=["v", "k"]))
-    assert rows == sorted(everything(store), key=lambda row: (row[2], in_order(row)))
-    store.table("t").create_index("by_vk", ["v", "k"])  # whoever did not see the end may call again
-    with pytest.raises(AlreadyExists, match="sorted by v, k"):
-        store.table("t").create_index("by_vk", ["k", "v"])
-    store.collect_garbage(grace_seconds=0)
-    assert files_of(store) == known_files(store)
-
-
-@pytest.mark.long
-def test_rows_that_are_written_while_an_index_is_built_are_found_through_it(tmp_path: Path) -> None:
-    """Two writers and a mover alongside four builds; then every index has every row."""
-    wanted: dict[str, tuple[list[str], str]] = {
-        "one": (["k"], "sorted"),
-        "two": (["v", "k"], "sorted"),
-        "three": (["k"], "hash"),
-        "four": (["v"], "sorted"),
-    }
-    with Store.create(tmp_path / "store", ["a", "b"], tablets=8, slots=32) as made:
-        filled(made)
-        stop, errors = threading.Event(), []
-
-        def working(work: Callable[[int], object]) -> Callable[[], None]:
-            def loop() -> None:
-                number = 0
-                try:
-                    while not stop.is_set():
-                        work(number)
-                        number += 1
-                except BaseException as error:
-                    errors.append(error)
-
-            return loop
-
-        works = [
-            lambda n: made.table("t").upsert(table_of(range(n % 7, COUNT, 7), value=n % 50)),
-            lambda n: made.table("t").delete(
-                pa.table({"id": pa.array(range(n % 13, COUNT, 13), pa.int64())})
-            ),
-            lambda n: move_away(made, 1 + n % 8),
-        ]
-        threads = [threading.Thread(target=working(work)) for work in works]
-        for thread in threads:
-            thread.start()
-        for name, (columns, kind) in wanted.items():
-            made.table("t").create_index(name, columns, kind)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert errors == []
-        check_index(made, "one")
-        rows = everything(made)
-        by_v = sorted(rows, key=lambda row: (row[2], row[0]))
-        assert read(made.table("t").scan(index="four", order_by="v")) == by_v
-        assert sorted(read(made.table("t").scan(index="two")), key=in_order) == rows
-        for k in [*range(9), None]:
-            text = "k IS NULL" if k is None else f"k = {k}"
-            found = sorted(read(made.table("t").scan(filter=text, index="three")), key=in_order)
-            assert found == [row for row in rows if row[1] == k]
-        assert made.verify() == []
 
 
 def test_two_who_build_the_same_index_at_once_both_succeed(
@@ -433,39 +310,6 @@ def test_a_disk_that_is_full_while_an_index_is_built_shows_nothing_of_it(
     disks["a"].full_after = None
     made.table("t").create_index("by_k", ["k"])
     check_index(made)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("change", ["write", "move", "compact"])
-@pytest.mark.parametrize("room", [0, 2_000, 4_000, 6_000, 8_000, 10_000, 12_000, 16_000])
-def test_a_disk_that_is_full_while_runs_of_new_fragments_are_built_changes_nothing(
-    full: tuple[Store, dict[str, FaultyDisk]], change: str, room: int
-) -> None:
-    """Whether it is full in the middle of a fragment, of its runs, or of the next shard's."""
-    made, disks = full
-    made.table("t").create_index("by_k", ["k"])
-    made.table("t").create_index("by_v", ["v"])
-    expected = everything(made)
-    before = made.context.catalog.versions()[1]
-    disks["b"].full_after = disks["b"].written + room
-    changes: dict[str, Callable[[], object]] = {
-        "write": lambda: made.table("t").upsert(table_of(range(COUNT), value=9)),
-        "move": lambda: move_away(made, 1),
-        "compact": made.compact,
-    }
-    try:
-        changes[change]()
-    except DiskFull:
-        assert made.context.catalog.versions()[1] == before
-        assert everything(made) == expected
-        assert made.status()["moves"] == []
-    else:
-        assert room > 4_000, "so little cannot have been enough"
-    assert files_of(made) == known_files(made), "what was half written is removed"
-    disks["b"].full_after = None
-    changes[change]()
-    check_index(made)
-    assert made.verify() == []
 
 
 # ------------------------------------------------------------------------------------------ status

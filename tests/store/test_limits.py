@@ -16,7 +16,7 @@ from elasticscan.base.errors import ElasticScanError, InvalidKey, LimitExceeded,
 from elasticscan.storage.conform import check_row_bytes
 from elasticscan.store import Store
 from tests.base.examples import examples
-from tests.storage.columns import COLUMNS, REFUSED, sample_rows
+from tests.storage.columns import COLUMNS, sample_rows
 
 ID = pa.field("id", pa.int64())
 Make = Callable[[Store, list[pa.Field]], object]
@@ -117,27 +117,6 @@ def test_a_definition_that_is_too_large_is_refused(store: Store, make: Make, wha
 def test_names_that_nobody_can_type_are_refused(store: Store, name: str) -> None:
     with pytest.raises(SchemaMismatch, match="control characters"):
         create(store, [pa.field(name, pa.int8())])
-
-
-@pytest.mark.parametrize("make", [create, add])
-@pytest.mark.parametrize("kind", REFUSED, ids=str)
-def test_types_that_a_table_cannot_hold_are_refused_however_deep(
-    store: Store, make: Make, kind: pa.DataType
-) -> None:
-    for wrapped in (kind, pa.list_(kind), pa.struct([("a", pa.list_(kind))])):
-        with pytest.raises(SchemaMismatch, match="cannot hold"):
-            make(store, [pa.field("v2", wrapped)])
-
-
-@pytest.mark.parametrize("make", [create, add])
-def test_metadata_is_dropped_wherever_it_is(store: Store, make: Make) -> None:
-    huge = {"note": "x" * (8 << 20)}
-    item = pa.field("item", pa.struct([pa.field("a", pa.int8(), metadata=huge)]), metadata=huge)
-    kinds = [pa.list_(item), pa.large_list(item), pa.list_(item, 2), pa.map_(pa.string(), item)]
-    make(store, [pa.field(f"m{i}", kind, metadata=huge) for i, kind in enumerate(kinds)])
-    name = "other" if make is create else "t"
-    assert store.table(name).schema.serialize().size < 10_000
-    works(store, name)
 
 
 # ------------------------------------------------------------------------------------ keys, rows

@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 import apsw
 import pyarrow as pa
@@ -18,7 +17,6 @@ import pytest
 from elasticscan.base.errors import (
     CatalogOutdated,
     CatalogUnavailable,
-    CommitUnknown,
     StoreDamaged,
     WrongRoot,
 )
@@ -30,7 +28,6 @@ from elasticscan.store import Store
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.writing.definitions import reserve_table
 from elasticscan.topology import Shard
-from tests.base.connections import gate_statements
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 KEYS = range(40)
@@ -182,23 +179,6 @@ def test_scans_and_keys_do_not_go_on_over_an_older_catalog(tmp_path: Path) -> No
         case.close()
 
 
-@pytest.mark.parametrize("way", [through_sqlite, as_another_file])
-def test_a_store_goes_on_when_the_newest_catalog_is_put_back(
-    tmp_path: Path, way: Callable[[Path, Path], None]
-) -> None:
-    case = Case(tmp_path)
-    newest = tmp_path / "newest.db"
-    copied(case.database, newest)
-    way(case.older, case.database)
-    with pytest.raises(CatalogOutdated):
-        values(case.first)
-    way(newest, case.database)
-    assert values(case.first) == values(case.second) == {NEWEST}
-    case.second.table("t").upsert(rows(8))
-    assert values(case.first) == {8}
-    case.close()
-
-
 def test_an_open_store_adopts_an_older_catalog(tmp_path: Path) -> None:
     case = Case(tmp_path)
     as_another_file(case.older, case.database)
@@ -234,25 +214,6 @@ def test_a_write_begins_again_in_the_file_that_has_taken_the_place_of_its_own(tm
     case.first.table("t").upsert(rows(8))
     with Store.open(case.place) as other:
         assert values(other) == values(case.first) == values(case.second) == {8}
-    case.close()
-
-
-def test_a_commit_into_a_file_that_is_just_being_replaced_is_not_acknowledged(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    newest = tmp_path / "newest.db"
-    copied(case.database, newest)
-
-    def replace(statement: str, execute: Callable[[], Any]) -> Any:
-        if statement == "COMMIT":
-            as_another_file(newest, case.database)
-        return execute()
-
-    end = gate_statements(case.first.context.catalog, replace)
-    with pytest.raises(CommitUnknown, match="replaced"):
-        case.first.table("t").upsert(rows(8))
-    end()
-    with Store.open(case.place) as other:
-        assert values(other) == values(case.second) == {NEWEST}
     case.close()
 
 

@@ -178,13 +178,6 @@ def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch
     assert not any(SECRET in path.name for path in tmp_path.rglob("*"))
 
 
-def test_a_root_that_is_no_uri_is_refused_without_its_password(tmp_path: Path) -> None:
-    root = f"postgresql+psycopg://u:{SECRET}@[::1/db"
-    said = message(lambda: Store.create(tmp_path / "store", {"a": root}))
-    assert "ES_INVALID_OPTION" in said
-    assert SECRET not in said
-
-
 # Buckets are looked for where nobody answers, and nothing is asked of a machine elsewhere.
 NOBODY = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
@@ -247,20 +240,6 @@ def test_a_store_whose_catalog_is_at_a_server_shows_no_password(
             assert SECRET not in message(lambda: store.table("no"))
         adopt(place)
         assert SECRET not in capsys.readouterr().out
-
-
-def test_a_status_and_errors_about_roots_show_no_password(tmp_path: Path) -> None:
-    disks: dict[str, MemoryDisk] = {}
-    root = f"s3://KEY:{SECRET}@bucket/x?secret_key={SECRET}"
-
-    def disk(root: str) -> MemoryDisk:
-        return disks.setdefault(root, MemoryDisk())
-
-    with Store.create(tmp_path / "s", {"a": root}, disks=disk) as store:
-        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        assert SECRET not in repr(store.status())
-        assert SECRET not in message(lambda: store.expand({"b": root}))
-        assert SECRET not in repr(store)
 
 
 def test_a_read_of_an_attached_table_shows_no_password() -> None:

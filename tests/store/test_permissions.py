@@ -115,15 +115,6 @@ def test_a_backup_that_a_group_may_read_keeps_the_secrets_to_its_owner(tmp_path:
     assert found[".arrow"] == "0o640"
 
 
-def test_an_sqlite_catalog_by_url_is_its_owners_alone_wherever_it_is(tmp_path: Path, umask: int) -> None:
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x").chmod(0o777)
-    with Store.create(f"sqlite:///{tmp_path}/x/c.db", {"a": str(tmp_path / "a")}) as store:
-        fill_one(store)
-        assert modes(tmp_path / "x")["files"] == {"0o600"}
-        assert modes(tmp_path / "a") == {"directories": {"0o700"}, "files": {"0o600"}}
-
-
 def fill_one(store: Store) -> None:
     store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
     store.table("t").upsert(pa.table({"id": range(100)}))

@@ -35,11 +35,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-@pytest.fixture
-def table(store: Store) -> Table:
-    return store.table("t")
-
-
 def test_frames_have_the_values_exactly(table: Table) -> None:
     expected = pa.table(ROWS).to_pylist()
     assert table.to_arrow().sort_by("id").to_pylist() == expected

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import CatalogOutdated, ReadOnlyStore, SnapshotExpired
+from elasticscan.base.errors import ReadOnlyStore, SnapshotExpired
 from elasticscan.store import Store
 from elasticscan.store.context.leases import Hold, leases_in
 from tests.base.manual_clock import ManualClock
@@ -84,23 +84,6 @@ def test_reading_leaves_no_file_behind_and_tells_everything(uri: str) -> None:
     assert files_of(uri) == before
 
 
-@pytest.mark.parametrize("written_by", ["a store that stays open", "stores that come and go"])
-def test_a_reader_sees_each_commit_as_soon_as_it_is_there(uri: str, written_by: str) -> None:
-    with Store.open(uri, read_only=True) as reader:
-        assert Steps.ids(_of(reader)) == IDS
-        writer = Store.open(uri)
-        for turn in range(4):
-            writer.table("t").upsert(ids(200 + turn, 201 + turn))
-            if turn == 2:
-                writer.move(1, "b")
-            if written_by == "stores that come and go":
-                writer.close()
-                writer = Store.open(uri)
-            assert Steps.ids(_of(reader)) == list(range(201 + turn))
-        writer.close()
-        assert Steps.ids(_of(reader)) == list(range(204))
-
-
 def _of(store: Store) -> Steps:
     steps = Steps()
     steps.store = store
@@ -119,25 +102,6 @@ def test_changes_that_a_killed_writer_left_beside_the_catalog_are_read(uri: str,
     with Store.open(copy, read_only=True) as reader:
         assert Steps.ids(_of(reader)) == list(range(210))
     assert files_of(str(copy)) == before
-
-
-def test_a_catalog_that_was_put_back_before_it_was_opened_is_seen(uri: str, tmp_path: Path) -> None:
-    with Store.open(uri) as store:
-        shutil.copy(f"{uri}/catalog.db", tmp_path / "old")
-        store.table("t").upsert(ids(200, 210))
-    os.replace(tmp_path / "old", f"{uri}/catalog.db")
-    with Store.open(uri, read_only=True) as reader:
-        table = reader.table("t")
-        for read in (
-            table.scan,
-            lambda: table.scan(filter="id > 5"),
-            lambda: table.get([1]),
-            lambda: table.aggregate("count(*)"),
-            lambda: table.changes(after=1),
-        ):
-            with pytest.raises(CatalogOutdated, match="put the newest"):
-                read()
-        assert reader.status()["outdated"]
 
 
 def test_readers_do_not_stay_with_a_log_that_was_removed(uri: str) -> None:

@@ -111,27 +111,6 @@ def test_a_store_with_its_catalog_comes_back_with_the_rows_of_its_log(
         assert rows_in(store) == oracle
 
 
-@pytest.mark.parametrize("with_catalog", [True, False])
-def test_rows_that_were_deleted_after_a_tablet_came_back_stay_deleted(
-    tmp_path: Path, with_catalog: bool
-) -> None:
-    with Store.create(tmp_path / "old", ["a", "b"], tablets=1, slots=1) as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        table.upsert(pa.table({"id": range(3), "v": ["x"] * 3, "n": range(3)}, SCHEMA))
-        (tablet,) = store.topology.placement.tablets
-        store.move(tablet.id, "b")
-        store.move(tablet.id, "a")
-        table.delete([1])
-        table.compact()
-    if not with_catalog:
-        for file in (tmp_path / "old").glob("catalog.db*"):
-            file.unlink()
-    report = repair_store(tmp_path / "old", tmp_path / "new")
-    assert (report.tables, report.lost) == ({"t": 2}, [])
-    with Store.open(tmp_path / "new") as store:
-        assert sorted(store.table("t").scan().to_table()["id"].to_pylist()) == [0, 2]
-
-
 def test_files_of_another_hash_make_no_store(tmp_path: Path) -> None:
     with Store.create(tmp_path / "old", ["a"], tablets=2, slots=8) as store:
         store.context.info = replace(store.context.info, hash="java")
@@ -346,16 +325,6 @@ def test_a_catalog_that_is_older_than_the_files_is_not_believed(tmp_path: Path) 
     report = repair_store(old, tmp_path / "new")
     assert report.tables == {"t": 350}
     assert any("older than the files" in text for text in report.doubts)
-
-
-@pytest.mark.parametrize("into", ["old/x", "old/shards/a/x", ".", "link/x"])
-def test_a_store_is_not_made_in_the_damaged_one_nor_around_it(tmp_path: Path, into: str) -> None:
-    three_writes(tmp_path / "all" / "old")
-    (tmp_path / "all" / "link").symlink_to(tmp_path / "all" / "old")
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises((InvalidOption, AlreadyExists), match=r"overlap;|there already"):
-        repair_store(tmp_path / "all" / "old", tmp_path / "all" / into)
-    assert before == sorted(tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("left", ["marker", "files", "both"])

@@ -1,4 +1,4 @@
-"""What an operator meets after something went wrong: damage, dead processes, failed changes."""
+"""What an operator meets after something went wrong: changes of its shards that failed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from elasticscan.base.errors import (
     ShardUnavailable,
 )
 from elasticscan.store import Store, publish, stage
-from elasticscan.store.moves import elasticity
-from elasticscan.store.moves.under_way import enter_moves
-from elasticscan.topology import Move
 
 ROWS = 2_000
 
@@ -30,44 +27,6 @@ def filled(uri: Path, shards: tuple[str, ...] = ("a", "b")) -> Iterator[Store]:
         yield store
 
 
-def files(uri: Path, shard: str) -> list[Path]:
-    return sorted((uri / "shards" / shard / "t1").glob("*.arrow"))
-
-
-@pytest.fixture
-def dead(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Owners that are taken for dead."""
-    gone: set[str] = set()
-    monkeypatch.setattr(elasticity, "owner_is_gone", lambda move, _now: move.owner in gone)
-    return gone
-
-
-def plan_by_a_process_that_dies(store: Store, tablets: list[int], target: str, dead: set[str]) -> None:
-    with store.context.catalog.writing() as tx:
-        for tablet in tablets:
-            enter_moves(
-                tx, [Move(tablet, tx.state.tablet(tablet).shard, tx.state.shard_named(target).id)], "dead"
-            )
-    dead.add("dead")
-
-
-def test_garbage_of_removed_shards_is_collected_too(tmp_path: Path) -> None:
-    with filled(tmp_path / "store") as store:
-        table = store.table("t").definition
-        stage(store.context, table, [pa.record_batch({"id": pa.array(range(500))})])  # its writer dies
-        store.contract("a")
-        store.collect_garbage(grace_seconds=0)
-        assert files(tmp_path / "store", "a") == []
-        known = {fragment.path for fragment in store_fragments(store)}
-        assert {f"t1/{path.name}" for path in files(tmp_path / "store", "b")} == known
-        assert store.table("t").scan().to_table().num_rows == ROWS
-
-
-def store_fragments(store: Store) -> tuple[object, ...]:
-    with store.context.catalog.reading() as tx:
-        return tx.state.fragments()
-
-
 @pytest.mark.usefixtures("rows_in_files")
 def test_a_write_that_was_routed_again_leaves_no_file_behind(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
@@ -77,23 +36,6 @@ def test_a_write_that_was_routed_again_leaves_no_file_behind(tmp_path: Path) -> 
         publish(store.context, table, staged)
         gone = next(fragment for fragment in staged if fragment.shard == 1)
         assert not (tmp_path / "store" / "shards" / "a" / gone.path).exists()
-        assert store.table("t").scan().to_table().num_rows == ROWS
-
-
-def test_a_split_does_not_lose_what_a_dead_process_had_planned(tmp_path: Path, dead: set[str]) -> None:
-    with filled(tmp_path / "store") as store:
-        plan_by_a_process_that_dies(store, [1, 2], "b", dead)
-        store.split(8)
-        assert store.resume_moves() == 2
-        where = {tablet["id"]: tablet["shard"] for tablet in store.status()["tablets"]}
-        assert (where[1], where[2]) == ("b", "b")
-
-
-def test_an_expansion_finishes_what_a_dead_process_had_planned(tmp_path: Path, dead: set[str]) -> None:
-    with filled(tmp_path / "store") as store:
-        plan_by_a_process_that_dies(store, [1], "b", dead)
-        store.expand(["c"])
-        assert store.status()["moves"] == []
         assert store.table("t").scan().to_table().num_rows == ROWS
 
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import TableChanged
-from elasticscan.connector import ElasticScanSource
 from elasticscan.store import Store
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -52,15 +51,3 @@ def test_an_open_store_does_not_go_on_with_another_one(tmp_path: Path) -> None:
         assert store.verify() == []
         assert store.table("t").scan().to_table()["v"].to_pylist() == [2] * 10
         store.expand(["c"])
-
-
-@pytest.mark.long
-def test_spark_reads_the_store_that_is_there_now(tmp_path: Path) -> None:
-    place = tmp_path / "s"
-    for value in range(6):
-        make(place, value)
-        source = ElasticScanSource({"store": str(place), "table": "t"})
-        reader = source.reader(source.schema())
-        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-        assert [row for batch in batches for row in batch.column("v").to_pylist()] == [value] * 10
-        fork()

@@ -206,17 +206,6 @@ def test_the_roots_of_two_shards_are_swapped(tmp_path: Path) -> None:
         assert count(store) == 2 * ROWS
 
 
-def test_the_roots_of_two_stores_are_swapped(tmp_path: Path) -> None:
-    with made(tmp_path / "one") as one, made(tmp_path / "two") as two:
-        one.table("t").upsert(rows())
-        swap(root(one, "a"), root(two, "a"))
-        for change in [*changes(one).values(), lambda: one.collect_garbage(grace_seconds=0)]:
-            with pytest.raises(WrongRoot, match=one.context.info.store_id):
-                change()
-        swap(root(one, "a"), root(two, "a"))
-        assert (count(one), count(two)) == (ROWS, ROWS)
-
-
 def test_a_root_has_one_shard_by_whatever_name(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -248,27 +237,6 @@ def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_p
             store.table("t").upsert(rows(5_000))
         with pytest.raises(WrongRoot):
             store.collect_garbage(grace_seconds=0)
-
-
-def test_a_root_that_became_a_link_to_another_shards_is_refused_by_a_collection(tmp_path: Path) -> None:
-    roots = {"a": tmp_path / "a", "b": tmp_path / "b"}
-    with made(tmp_path / "store", {name: str(where) for name, where in roots.items()}) as store:
-        store.table("t").upsert(rows())
-        store.compact()
-        for away_one, there in (("b", "a"), ("a", "b")):
-            real = roots[away_one].rename(tmp_path / "real")
-            roots[away_one].symlink_to(roots[there])
-            for dry_run in (True, False):
-                with pytest.raises(WrongRoot):
-                    store.collect_garbage(grace_seconds=0, dry_run=dry_run)
-            roots[away_one].unlink()
-            real.rename(roots[away_one])
-        before = [files(where) for where in roots.values()]
-        assert {(d.shard, d.action) for d in store.collect_garbage(grace_seconds=0).decisions} == {
-            ("a", Action.DELETE),
-            ("b", Action.DELETE),
-        }
-        assert all(files(where) < had for where, had in zip(roots.values(), before, strict=True))
 
 
 def test_a_store_whose_catalog_is_a_database_takes_no_root_of_another(tmp_path: Path) -> None:
@@ -387,15 +355,6 @@ def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> Non
         store.table("t").upsert(rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
 
 
-def test_a_shard_that_is_away_does_not_stop_the_catalog(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        with away(root(store, "a")):
-            store.create_table("other", SCHEMA, ["id"])
-            assert list(root(store, "a").iterdir()) == [], "nothing is noted below a mount point"
-        store.table("t").upsert(rows(ROWS))
-        assert count(store) == 2 * ROWS
-
-
 def test_a_catalog_with_two_names_is_not_written_to(tmp_path: Path) -> None:
     with made(tmp_path / "one") as one:
         one.table("t").upsert(rows(ROWS))
@@ -482,31 +441,6 @@ def test_a_copied_store_is_only_read_until_it_is_adopted(tmp_path: Path) -> None
         assert sum(page.rows.num_rows for page in one.resume(key)) > 0
         one.table("t").upsert(rows(ROWS))
         assert one.verify() == []
-
-
-@pytest.mark.parametrize("newer", [False, True])
-def test_the_originals_catalog_in_the_place_of_a_copys_is_refused(tmp_path: Path, newer: bool) -> None:
-    """Be it the very one that the copy was made with: the copy has gone on since."""
-    with made(tmp_path / "one") as one:
-        pass
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    with Store.open(tmp_path / "two") as two:
-        two.adopt()
-        two.table("t").upsert(rows(ROWS, value=1))
-    if newer:
-        with Store.open(tmp_path / "one") as one:
-            for start in (1, 2, 3):
-                one.table("t").upsert(rows(start * ROWS))
-    catalog = tmp_path / "two" / "catalog.db"
-    original = tmp_path / "one" / "catalog.db"
-    catalog.write_bytes(original.read_bytes())  # it stays the same file
-    with Store.open(tmp_path / "two") as two:
-        with pytest.raises((WrongRoot, CatalogOutdated)):
-            two.table("t").upsert(rows(ROWS, value=2))
-        with pytest.raises((WrongRoot, CatalogOutdated)):
-            two.collect_garbage(grace_seconds=0)
-    with Store.open(tmp_path / "two") as two, Store.open(tmp_path / "one") as one:
-        assert two.context.incarnation() == one.context.incarnation(), "nothing was changed"
 
 
 def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> None:
@@ -669,28 +603,6 @@ def test_files_leave_while_nobody_holds_the_write_lock(tmp_path: Path) -> None:
         assert found.count(Action.TRASH) == 2_400
         assert found.count(Action.DELETE) >= 2
         assert len(left) == found.removed
-
-
-def test_a_shard_that_is_away_does_not_keep_the_others_from_being_collected(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        store.table("t").upsert(rows())
-        store.compact()
-        before = files(root(store, "a"))
-        for gone in ("empty", "missing"):
-            with away(root(store, "a")):
-                if gone == "missing":
-                    root(store, "a").rmdir()
-                found = store.collect_garbage(grace_seconds=0)
-                assert [name for name, _ in found.skipped] == ["a"]
-                assert "mount" in found.skipped[0][1]
-                assert {decision.shard for decision in found.decisions} <= {"b"}
-                assert found.removed == (2 if gone == "empty" else 0)
-                root(store, "a").mkdir(exist_ok=True)
-        assert files(root(store, "a")) == before
-        assert store.collect_garbage(grace_seconds=0).removed == 2, (
-            "the catalog still knew what was left to do"
-        )
-        assert count(store) == ROWS
 
 
 def test_too_much_at_once_is_refused_unless_it_is_asked_for(tmp_path: Path) -> None:

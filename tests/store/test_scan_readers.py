@@ -33,11 +33,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-@pytest.fixture
-def table(store: Store) -> Table:
-    return store.table("t")
-
-
 def rest(stream: Any) -> int:
     return sum(batch.num_rows for batch in stream)
 
@@ -88,15 +83,6 @@ def test_a_failed_call_leaves_the_lease_and_the_rows_returned_as_they_were(
     assert store.status()["leases"] == []
 
 
-def test_pages_after_a_failed_count_have_the_columns_of_the_scan(store: Store, table: Table) -> None:
-    scan = table.scan(page_rows=7)
-    at_page(store, 4, fail)
-    with pytest.raises(ShardUnavailable):
-        scan.count()
-    assert next(scan).rows.schema == scan.schema
-    assert scan.schema.names == SCHEMA.names
-
-
 @pytest.mark.parametrize("use", STREAMS)
 def test_a_stream_that_failed_does_not_end_as_if_complete(store: Store, table: Table, use: str) -> None:
     scan = table.scan(page_rows=7)
@@ -110,17 +96,6 @@ def test_a_stream_that_failed_does_not_end_as_if_complete(store: Store, table: T
         with pytest.raises(ScanConsumed, match=r"Store.resume\(scan.key\)"):
             again(scan)
     assert 0 < store.resume(scan.key).count() < ROWS
-
-
-def test_a_write_from_a_scan_that_failed_is_not_repeated_with_a_part(store: Store, table: Table) -> None:
-    copy = store.create_table("copy", SCHEMA, ["id"])
-    scan = table.scan(page_rows=7)
-    at_page(store, 4, fail)
-    with pytest.raises(ShardUnavailable):
-        copy.overwrite(scan)
-    with pytest.raises(UsageError):
-        copy.overwrite(scan)
-    assert copy.scan().count() == 0
 
 
 def test_a_stream_that_failed_before_its_first_page_leaves_the_scan_to_others(
@@ -145,15 +120,6 @@ def test_a_stream_of_a_closed_scan_raises(table: Table, use: str, begun: bool) -
             assert next(iter(stream)).num_rows > 0
     with pytest.raises(ScanConsumed, match="was closed"):
         rest(stream)
-
-
-def test_pages_of_a_closed_scan_raise(table: Table) -> None:
-    scan = table.scan(page_rows=7)
-    pages = iter(scan)
-    next(pages)
-    scan.close()
-    with pytest.raises(ScanConsumed, match="was closed"):
-        next(pages)
 
 
 def test_a_scan_that_is_closed_after_its_last_page_was_read_whole(table: Table) -> None:
@@ -260,17 +226,6 @@ def test_a_page_that_is_asked_for_while_the_thread_reads_one_is_refused(store: S
     at_page(store, 2, ask)
     assert sum(page.rows.num_rows for page in scan) == ROWS
     assert len(refused) == 1
-
-
-def test_a_second_stream_gets_nothing(table: Table) -> None:
-    scan = table.scan(page_rows=7)
-    first, second = pa.RecordBatchReader.from_stream(scan), scan.to_reader()
-    taken = first.read_next_batch().num_rows
-    with pytest.raises(ScanConsumed):
-        second.read_next_batch()
-    assert taken + rest(first) == ROWS
-    with pytest.raises(ScanConsumed):
-        second.read_next_batch()
 
 
 # -------------------------------------------------------------------------------------- closed stores

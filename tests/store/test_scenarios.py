@@ -18,7 +18,6 @@ from elasticscan.base.errors import (
 )
 from elasticscan.base.limits import LEASE_SECONDS
 from elasticscan.catalog import Tx
-from elasticscan.storage import copy_slots
 from elasticscan.store import Scan, Store
 from elasticscan.store.context import leases
 from elasticscan.store.moves.mover import Mover
@@ -186,33 +185,6 @@ def test_crash_between_the_switch_and_the_history(store: Store) -> None:
 # ------------------------------------------------------------------------------------ shards
 
 
-CHANGES_OF_SHARDS: dict[str, list[tuple[str, Any]]] = {
-    "a base shard leaves": [("contract", "s1")],
-    "others come": [("expand", ["s3", "s4", "s5"])],
-    "its name comes back": [("contract", "s1"), ("expand", ["s1"])],
-    "all base shards leave": [("expand", ["s3"]), ("contract", "s1"), ("contract", "s2")],
-    "each leaves in turn": [
-        ("expand", ["s3"]),
-        ("contract", "s1"),
-        ("expand", ["s1"]),
-        ("contract", "s2"),
-        ("contract", "s3"),
-    ],
-}
-
-
-@pytest.mark.parametrize("what", CHANGES_OF_SHARDS)
-def test_a_scan_goes_on_whatever_becomes_of_its_shards(store: Store, what: str) -> None:
-    got, key = some_pages(store.table("t").scan(page_rows=7), 2)
-    for change, shards in CHANGES_OF_SHARDS[what]:
-        getattr(store, change)(shards)
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    store.compact()
-    store.collect_garbage(grace_seconds=0)
-    assert sorted(got + read(store.resume(key))) == EVERYTHING
-    assert read(store.table("t").scan()) == with_value(range(COUNT), 1)
-
-
 def test_empty_shard(store: Store) -> None:
     """A shard without tablets is never asked."""
     for tablet in tablets_at(store, "s1"):
@@ -263,48 +235,6 @@ def test_lease_lost_by_client_crash(store: Store) -> None:
         assert sum(f.rows for f in tx.state.fragments()) == COUNT
     with pytest.raises(SnapshotExpired):
         store.resume(key)
-
-
-def test_a_lease_that_ran_out_is_renewed_only_while_its_snapshot_is_kept(store: Store) -> None:
-    _, key = some_pages(store.table("t").scan(page_rows=7), 1)
-    _, later = some_pages(store.table("t").scan(page_rows=7), 1)
-    clock_of(store).advance(LEASE_SECONDS + 1)
-    assert len(read(store.resume(later))) == COUNT - 7
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    clock_of(store).advance(LEASE_SECONDS + 1)
-    store.compact()
-    with pytest.raises(SnapshotExpired):
-        store.resume(key)
-
-
-def test_a_lease_taken_while_a_compaction_runs_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = store.context.catalog.versions()[1]
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    scans: list[Scan] = []
-
-    def interrupted(*args: Any) -> Any:
-        merged = copy_slots(*args)
-        scans.append(store.table("t").scan(snapshot=first))
-        return merged
-
-    monkeypatch.setattr(compaction, "copy_slots", interrupted)
-    store.compact()
-    assert read(scans[0]) == EVERYTHING
-    assert store.table("t").definition.oldest_snapshot <= first
-
-
-@pytest.mark.usefixtures("rows_in_files")
-def test_a_compaction_that_fails_leaves_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.table("t").upsert(rows_of(range(COUNT), 1))
-    before = sorted(Path(store.uri).rglob("*.arrow"))
-
-    def failing(*_: Any) -> int:
-        raise OSError("the network is away")
-
-    monkeypatch.setattr(compaction.Merging, "_swap", failing)
-    with pytest.raises(OSError, match="away"):
-        store.compact()
-    assert sorted(Path(store.uri).rglob("*.arrow")) == before
 
 
 def test_the_oldest_snapshot_never_goes_back(store: Store) -> None:

@@ -99,16 +99,6 @@ def test_a_connection_that_breaks_anywhere_is_made_anew_and_nobody_notices(
     assert store.status()["moves"] == []
 
 
-def test_a_small_commit_waits_for_two_answers(store: Store, line: SeveredLine) -> None:
-    table = store.table("t")
-    table.upsert(rows(20, 40))
-    line.cut_at()
-    table.upsert(rows(0, 3))
-    assert line.trips == 2, "of the look at the table's definition, and of the append"
-    with Store.open(store.uri) as other:
-        assert keys(other) == list(range(40))
-
-
 @pytest.mark.parametrize("is_checked", [True, False], ids=["", "planted: whatever the layout is"])
 def test_a_small_commit_is_checked_against_an_index_that_was_made_meanwhile(
     store: Store, is_checked: bool, monkeypatch: pytest.MonkeyPatch

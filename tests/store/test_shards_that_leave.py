@@ -17,7 +17,7 @@ from elasticscan.store import Action, Context, Store, Table
 from elasticscan.store.copies import backup
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.under_way import move_of, transition
-from elasticscan.store.upkeep.collector import collect_dropped
+from elasticscan.store.upkeep.collector import _Collection, collect_dropped
 from elasticscan.store.upkeep.compaction import Merging
 from elasticscan.store.writing import indexing
 from elasticscan.topology import Event
@@ -38,11 +38,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
         for number in range(3):
             table.upsert(pa.table({"id": KEYS, "v": [number] * len(KEYS)}))
         yield made
-
-
-@pytest.fixture
-def table(store: Store) -> Table:
-    return store.table("t")
 
 
 def renew(store: Store) -> None:
@@ -160,6 +155,28 @@ def test_a_mover_whose_target_has_gone_says_so(
         store.move(tablet, "c")
     assert calls
     check(store, table)
+
+
+def test_a_write_goes_on_where_the_shard_has_gone(store: Store, table: Table) -> None:
+    points = list[str]()
+
+    def meanwhile(point: str) -> None:
+        points.append(point)
+        if points == ["rows staged"]:
+            renew(store)
+
+    store.context.checkpoint = meanwhile
+    table.upsert(pa.table({"id": KEYS, "v": [2] * len(KEYS)}))
+    assert points
+    check(store, table)
+
+
+def test_a_collection_leaves_out_what_has_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = once(
+        monkeypatch, _Collection, "_manifests", lambda: renew(store), lambda _, at: at.shard.name == "a"
+    )
+    assert [shard for shard, _ in store.collect_garbage().skipped] == ["c"]
+    assert calls
 
 
 def test_a_check_of_a_store_leaves_out_what_has_gone(

@@ -25,11 +25,6 @@ def rows(version: int, count: int = 400) -> pa.Table:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_000_000.0)
-
-
-@pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
     with Store.create(tmp_path / "s", ["s1", "s2"], tablets=8, slots=64, clock=clock, upkeep="off") as made:
         table = made.create_table("t", SCHEMA, ["id"])

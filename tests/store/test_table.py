@@ -21,7 +21,6 @@ import pytest
 
 import elasticscan
 from elasticscan.base.errors import (
-    ContinuationKeyError,
     InvalidOption,
     NotFound,
     ScanConsumed,
@@ -124,14 +123,6 @@ def test_a_handle_does_not_touch_another_table_of_the_same_name(store: Store, tr
             USES[use](trips)
         assert ids(made) == list(range(7))
         assert made.schema == store.table("trips").schema
-
-
-def test_a_handle_is_no_name_for_another_store(tmp_path: Path, trips: Table) -> None:
-    with elasticscan.create(tmp_path / "b.store", ["s1"]) as other:
-        with pytest.raises(InvalidOption, match="must be text"):
-            other.table(trips)  # type: ignore[arg-type]
-        with pytest.raises(NotFound):
-            other.table(trips.name)
 
 
 # ------------------------------------------------------------------------------------ typed rows
@@ -261,19 +252,6 @@ def test_handles_of_one_table_are_equal(store: Store, trips: Table, legs: Table)
     assert len({trips, store.table("trips"), legs}) == 2
 
 
-@pytest.mark.parametrize("enum", [False, True])
-def test_categories_of_polars_are_texts(trips: Table, enum: bool) -> None:
-    pl = pytest.importorskip("polars")
-    kind = pl.Enum(["a", "b"]) if enum else pl.Categorical
-    trips.overwrite(
-        pl.DataFrame(
-            {"id": [1, 2, 3], "day": pl.Series(["a", None, "b"], dtype=kind), "km": [0.0] * 3},
-            schema_overrides={"id": pl.Int32},
-        )
-    )
-    assert trips.scan(["day"]).to_table().sort_by("day")["day"].to_pylist() == ["a", "b", None]
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -376,30 +354,6 @@ def ordered(trips: Table) -> Table:
     trips.create_index("by_km", ["km"], include=["day"])
     trips.create_index("km_hash", ["km"], kind="hash")
     return trips
-
-
-@pytest.mark.parametrize(
-    ("order_by", "down"),
-    [("id", [False]), ("day, km DESC", [False, True]), (["km DESC", "day DESC"], [True, True])],
-)
-def test_the_first_rows_of_any_order_need_no_index(ordered: Table, order_by: Any, down: list[bool]) -> None:
-    expected = ordered.scan(filter="km IS NOT NULL").to_table().to_pylist()
-    names = [term.split()[0] for term in (order_by.split(",") if isinstance(order_by, str) else order_by)]
-    rest = [] if "id" in names else [("id", all(down))]
-    for name, backwards in reversed([*zip(names, down, strict=True), *rest]):
-        expected.sort(key=lambda row, name=name: row[name], reverse=backwards)
-    for limit in (0, 1, 7, 1_000):
-        scan = ordered.scan(["id"], "km IS NOT NULL", order_by=order_by, limit=limit, page_rows=9)
-        found = scan.to_table().to_pylist()
-        assert found == [{"id": row["id"]} for row in expected[:limit]]
-    scan = ordered.scan(filter="km IS NOT NULL", order_by=order_by, limit=7, page_rows=9)
-    assert scan.explain()["order_by"][: len(names)] == [
-        name + " DESC" * backwards for name, backwards in zip(names, down, strict=True)
-    ]
-    (page,) = list(scan)
-    assert page.rows.to_pylist() == expected[:7] and page.key is None and scan.key is None
-    assert ordered.scan(order_by=order_by, limit=7).count() == 7
-    assert ordered.to_reader(["id"], order_by=order_by, limit=3).read_all().num_rows == 3
 
 
 def test_a_scan_that_sorts_has_no_key_before_its_page_and_begins_anew_after_an_error(
@@ -517,17 +471,6 @@ def test_count_reads_the_columns_that_it_needs(trips: Table, monkeypatch: pytest
     assert asked == [("id",), ("km",)]
 
 
-def test_closing_a_scan_ends_its_lease_and_its_keys_go_on(store: Store, trips: Table) -> None:
-    trips.set_retention("1m")
-    with trips.scan(page_rows=10) as scan:
-        first = next(scan)
-        assert [lease["purpose"] for lease in store.status()["leases"]] == ["scan"]
-    assert store.status()["leases"] == []
-    scan.close()
-    assert first.key is not None
-    assert store.resume(first.key).count() == 100 - first.rows.num_rows
-
-
 # ------------------------------------------------------------------------------------- old names
 
 
@@ -571,17 +514,6 @@ def test_a_page_travels_with_its_key(tmp_path: Path) -> None:
         sent = pickle.loads(pickle.dumps(first))
         assert sent.rows.equals(first.rows)
         assert sent.rows.num_rows + store.resume(sent.key).count() == 100
-
-
-def test_a_store_that_could_not_be_opened_as_asked_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption, match="upkeep"):
-        Store.create(tmp_path / "no.store", ["s1"], upkeep="on")
-    assert not (tmp_path / "no.store").exists()
-    with Store.create(tmp_path / "no.store", ["s1"], upkeep="off") as store:
-        scan = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"]).scan()
-        assert scan.count() == 0
-        with pytest.raises(ContinuationKeyError, match="all rows were returned"):
-            store.resume(scan.key)  # type: ignore[arg-type]
 
 
 def test_python_objects_of_polars_are_refused_by_type(store: Store, trips: Table) -> None:

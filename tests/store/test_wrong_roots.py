@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from elasticscan.base.errors import InvalidOption, ShardUnavailable, WrongRoot
-from elasticscan.metadata import Manifest
 from elasticscan.storage import Disk
 from elasticscan.store import Store, adoption
 from elasticscan.store.copies.backup import BACKUP_FILE
 from elasticscan.store.roots.location import MARKER, check_apart, path_or_uri, place_of
 from elasticscan.store.roots.markers import Marker
-from elasticscan.store.upkeep.collector import _Collection, _Look
 from elasticscan.store.upkeep.garbage import Action
-from tests.store.test_root_scenarios import away, count, made, root, rows, staged
+from tests.store.test_root_scenarios import count, made, root, rows, staged
 
 ROWS_IN_FILES = True
 
@@ -141,22 +138,6 @@ def test_a_place_that_cannot_be_looked_into_is_refused(tmp_path: Path, how: str)
         assert len(store.status()["shards"]) == 2
 
 
-def test_reading_from_an_empty_root_says_that_it_is_not_mounted(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        root(store, "a").rename(tmp_path / "away")
-        root(store, "a").mkdir()
-        with pytest.raises(ShardUnavailable, match="not mounted"):
-            count(store)
-
-
-def test_a_place_never_tells_a_password() -> None:
-    place = place_of("s3://key:secret@bucket/x?secret_key=hidden&region=eu")
-    assert place.path == "/x" and "secret@" not in str(place) and "hidden" not in str(place)
-    with pytest.raises(InvalidOption) as caught:
-        check_apart([("a", "s3://key:secret@bucket/x"), ("b", "s3://bucket/x/y")])
-    assert "secret" not in str(caught.value)
-
-
 def test_a_home_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -228,72 +209,6 @@ def test_adopting_does_not_take_what_is_another_shards(tmp_path: Path) -> None:
             store.adopt()
 
 
-def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("no directory")
-    with pytest.raises(ShardUnavailable):
-        Store.create(tmp_path / "deep" / "store", {"a": str(tmp_path / "a"), "b": str(blocked / "b")})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-    with made(tmp_path / "deep" / "store") as store:
-        assert count(store) == len(rows())
-
-
-def test_a_root_by_a_file_uri_is_a_directory_like_any_other(tmp_path: Path) -> None:
-    """With a directory's modes, and with its mark, by which an older catalog is noticed."""
-    shards = {"a": f"file://{tmp_path}/one%20disk/a", "b": f"file://localhost{tmp_path}/b"}
-    with Store.create(tmp_path / "store", shards, tablets=4, slots=16) as store:
-        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        store.table("t").upsert(pa.table({"id": range(50)}))
-        roots = [shard["root"] for shard in store.status()["shards"]]
-        assert roots == [f"{tmp_path}/one disk/a", f"{tmp_path}/b"]
-        for root in map(Path, roots):
-            inside = [root, *root.rglob("*")]
-            assert len(inside) > 2
-            assert not any(each.stat().st_mode & 0o077 for each in inside)
-        assert len(store.context.local_shards()) == 2, "their marks are read"
-
-
-def renew(place: Path) -> None:
-    """Remove shard c and make another one of its name, which gets its root."""
-    with Store.open(place) as other:
-        other.contract("c")
-        other.expand(["c"])
-
-
-def test_a_write_goes_on_where_the_name_of_a_shard_is_used_again(tmp_path: Path) -> None:
-    place = tmp_path / "store"
-    with Store.create(place, shards=["a", "c"], tablets=8) as store:
-        table = store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        moments = list[str]()
-
-        def meanwhile(moment: str) -> None:
-            moments.append(moment)
-            if moments == ["rows staged"]:
-                renew(place)
-
-        store.context.checkpoint = meanwhile
-        table.upsert(pa.table({"id": range(1_000)}))
-        assert moments
-        assert table.scan().to_table().num_rows == 1_000
-        assert store.verify() == []
-
-
-def test_garbage_is_collected_elsewhere_where_the_name_of_a_shard_is_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, look = tmp_path / "store", _Collection._manifests
-
-    def meanwhile(collection: _Collection, at: _Look) -> dict[str, Manifest | None]:
-        if at.shard.name == "a":
-            renew(place)
-        return look(collection, at)
-
-    with Store.create(place, shards=["a", "c"], tablets=8) as store:
-        store.create_table("t", pa.schema([("id", pa.int64())]), ["id"])
-        monkeypatch.setattr(_Collection, "_manifests", meanwhile)
-        assert [shard for shard, _ in store.collect_garbage().skipped] == ["c"]
-
-
 def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
     """Neither at a root nor in the catalog."""
 
@@ -316,14 +231,3 @@ def test_a_dry_run_writes_nothing_at_all(tmp_path: Path) -> None:
         decision.path for decision in found.decisions if decision.action is Action.TRASH
     }
     assert everything() == before
-
-
-def test_a_new_shard_joins_while_another_one_is_away(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        with away(root(store, "b")), pytest.raises(ShardUnavailable) as message:
-            store.expand(["c"])
-        assert message.value.fields["shard"] == "b"
-        assert [shard["name"] for shard in store.status()["shards"]] == ["a", "b", "c"]
-        store.rebalance()
-        assert {shard["tablets"] for shard in store.status()["shards"]} <= {1, 2}
-        assert count(store) == len(rows())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 
 from elasticscan.store.moves.balancing import (
     Balance,
-    Join,
-    Split,
     plan_even,
     plan_joins,
     plan_moves,
@@ -51,11 +48,11 @@ def sizes_of(placement: Placement, slots: list[int]) -> dict[int, float]:
     return {t.id: sum(slots[t.start : t.end]) for t in placement.tablets}
 
 
-def carry_out(placement: Placement, step: Split | Join) -> Placement:
+def carry_out(placement: Placement, step: int | tuple[int, int]) -> Placement:
     fresh = max(t.id for t in placement.tablets) + 1
-    if isinstance(step, Split):
-        return split_tablet(placement, step.tablet, None, (fresh, fresh + 1))
-    return join_tablets(placement, step.left, step.right, fresh)
+    if isinstance(step, int):
+        return split_tablet(placement, step, None, (fresh, fresh + 1))
+    return join_tablets(placement, *step, fresh)
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -74,40 +71,17 @@ def test_splits_and_joins_settle_and_none_undoes_another(
             before = {tablet.id for tablet in placement.tablets}
             placement = carry_out(placement, step)
             made = {tablet.id for tablet in placement.tablets} - before
-            if isinstance(step, Split):
-                assert step.tablet not in joined
+            if isinstance(step, int):
+                assert step not in joined
                 twins.add(frozenset(made))
             else:
-                assert {step.left, step.right} not in twins
+                assert set(step) not in twins
                 joined |= made
     else:
         raise AssertionError("plans do not settle")
     sizes = sizes_of(placement, slots)
     for tablet in placement.tablets:
         assert sizes[tablet.id] <= BOUNDS.split_bytes or tablet.end - tablet.start == 1
-
-
-@settings(deadline=None, max_examples=examples(100))
-@given(loads())
-def test_moves_balance_settle_and_none_goes_back(load: tuple[Placement, list[int], list[int]]) -> None:
-    placement, slots, shards = load
-    moved = set[int]()
-    for _ in range(10):
-        sizes = sizes_of(placement, slots)
-        held = Counter(dict.fromkeys(shards, 0.0))
-        for tablet in placement.tablets:
-            held[tablet.shard] += sizes[tablet.id]
-        moves = plan_moves(placement, sizes, shards, BOUNDS)
-        if not moves:
-            break
-        for move in moves:
-            assert held[move.target] + sizes[move.tablet] < held[move.source]
-            held[move.target] += sizes[move.tablet]
-            held[move.source] -= sizes[move.tablet]
-            placement = move_tablet(placement, move.tablet, move.target)
-            moved.add(move.tablet)
-    else:
-        raise AssertionError("plans do not settle")
 
 
 @settings(deadline=None, max_examples=examples(200))
@@ -123,11 +97,16 @@ def test_what_evens_shards_out_and_what_keeps_them_so_never_undo_each_other(
     done = list[str]()
     for turn in range(24):
         moves = plans[turn % 2](placement, sizes, bounds=BOUNDS)
+        held = {shard: sum(sizes[t.id] for t in placement.tablets if t.shard == shard) for shard in active}
         for move in moves:
             assert move.target in active
             tablet = placement.tablet(move.tablet)
             assert tablet is not None
             assert tablet.shard == move.source
+            if turn % 2:
+                assert held[move.target] + sizes[move.tablet] < held[move.source]
+                held[move.target] += sizes[move.tablet]
+                held[move.source] -= sizes[move.tablet]
             placement = move_tablet(placement, move.tablet, move.target)
         assert {tablet.shard for tablet in placement.tablets} <= set(active)
         done = [] if moves else [*done, "nothing"]
@@ -158,15 +137,15 @@ def test_a_shard_that_leaves_gives_its_large_tablets_to_the_emptiest() -> None:
 
 def test_a_tablet_that_grew_is_split_and_one_slot_is_not() -> None:
     placement = initial_placement(8, 4, [1])
-    assert plan_splits(placement, {1: 999, 2: 1_001, 3: 0, 4: 0}, BOUNDS) == (Split(2),)
+    assert plan_splits(placement, {1: 999, 2: 1_001, 3: 0, 4: 0}, BOUNDS) == (2,)
     assert plan_splits(initial_placement(4, 4, [1]), dict.fromkeys(range(1, 5), 5_000.0), BOUNDS) == ()
 
 
 def test_small_neighbours_at_one_shard_are_joined_while_enough_tablets_are_left() -> None:
     placement = initial_placement(16, 8, [1, 2])
     small = dict.fromkeys(range(1, 9), 10.0)
-    assert plan_joins(placement, small, BOUNDS) == (Join(1, 2), Join(3, 4), Join(5, 6), Join(7, 8))
-    assert plan_joins(placement, small, replace(BOUNDS, fewest_tablets=7)) == (Join(1, 2),)
+    assert plan_joins(placement, small, BOUNDS) == ((1, 2), (3, 4), (5, 6), (7, 8))
+    assert plan_joins(placement, small, replace(BOUNDS, fewest_tablets=7)) == ((1, 2),)
     assert plan_joins(placement, dict.fromkeys(range(1, 9), 200.0), BOUNDS) == ()
 
 
@@ -184,7 +163,6 @@ def test_a_shard_that_is_being_emptied_is_neither_source_nor_target() -> None:
     assert moves == ()
     moves = plan_moves(placement, sizes, [1, 2], BOUNDS)
     assert {move.target for move in moves} == {2}
-    assert plan_moves(placement, sizes, [1, 2], BOUNDS, most=1) == moves[:1]
 
 
 def test_bytes_of_tablets_follow_the_slots_of_fragments() -> None:

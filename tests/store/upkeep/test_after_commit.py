@@ -246,24 +246,6 @@ def test_a_merge_that_fails_is_none_of_the_commit(store: Store, points: Points) 
     assert depth(store) <= Policy().slot_fragments
 
 
-def test_what_an_overwrite_replaced_is_merged_with_nothing_and_goes_with_its_last_snapshot(
-    store: Store, clock: ManualClock
-) -> None:
-    write(store, range(100), 0)
-    for number in range(12):
-        store.table("t").overwrite(pa.table({"id": range(20), "v": [number] * 20}, schema=SCHEMA))
-    assert merges(store) == 0
-    clock.advance(61)
-    for number in range(after_commit.RETRY_EVERY):
-        write(store, range(20), number)
-    with store.context.catalog.reading() as tx:
-        done, left = done_in(tx), tx.state.fragments(table=1)
-    assert sum(step.pieces for step in done) == 2 * 12
-    assert sum(step.bytes_read for step in done) == 0
-    assert len(left) == 2 * (1 + after_commit.RETRY_EVERY)
-    assert store.verify() == []
-
-
 @pytest.mark.parametrize("lost", ["with the claim", "after the claim"])
 def test_a_step_whose_commit_failed_is_free_again(
     store: Store, monkeypatch: pytest.MonkeyPatch, lost: str

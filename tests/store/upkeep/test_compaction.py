@@ -15,8 +15,6 @@ from elasticscan.metadata import Fragment
 from elasticscan.store import Store, repair_store
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.compaction import Merged, merge_fragments
-from elasticscan.store.upkeep.steps import done_in
-from elasticscan.topology import SlotSet
 from tests.base.manual_clock import ManualClock
 from tests.seeds import ranges_of_seeds
 from tests.store.random_programs import Programs
@@ -74,24 +72,6 @@ def test_merges_of_some_fragments_change_no_snapshot(programs: Programs, seeds: 
         programs.run(seed, "merges of some")
 
 
-def test_a_tombstone_stays_while_an_older_fragment_takes_no_part(store: Store) -> None:
-    table = store.table("t")
-    table.upsert(rows_of(range(100), 1))
-    table.upsert(rows_of(range(100), 2))
-    table.delete(keys_of(range(50)))
-    table.upsert(rows_of(range(100, 200), 3))
-    first, *later = fragments_of(store)
-    merged = merge(store, later)
-    assert (len(merged.gone), merged.added) == (3, 1)
-    assert {f.tombstones for f in fragments_of(store)} == {0, 50}
-    assert read(store) == dict.fromkeys(range(50, 100), 2) | dict.fromkeys(range(100, 200), 3)
-    merge(store, list(fragments_of(store)))
-    (whole,) = fragments_of(store)
-    assert whole.tombstones == 0
-    assert whole.rows == 150
-    assert first.id != whole.id
-
-
 def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -> None:
     table = store.table("t")
     table.upsert(rows_of(range(100), 1))
@@ -103,23 +83,6 @@ def test_a_tombstone_goes_when_only_newer_fragments_take_no_part(store: Store) -
         (50, 0),
     ]
     assert read(store) == dict.fromkeys(range(50, 100), 1) | dict.fromkeys(range(20, 30), 2)
-
-
-def test_very_many_fragments_are_merged_in_stages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "MOST_AT_ONCE", 3)
-    table = store.table("t")
-    for value in range(23):
-        table.upsert(rows_of(range(value, value + 10), value))
-    table.delete(keys_of(range(3)))
-    expected = read(store)
-    merged = merge(store, list(fragments_of(store)))
-    assert (len(merged.gone), merged.added) == (24, 1)
-    assert merged.bytes_written > fragments_of(store)[0].bytes
-    assert read(store) == expected
-    store.collect_garbage(grace_seconds=0)
-    with store.context.catalog.reading() as tx:
-        known_paths = {path for _, path in tx.state.known_paths()}
-    assert known_paths == {path for path, _ in store.context.disk_of(1).list() if path.endswith(".arrow")}
 
 
 class _EnoughError(Exception):
@@ -143,7 +106,7 @@ def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pyte
         merging = compaction.plan_merge(store.context, tx, before[0].table, before[0].shard, ids)
     assert merging is not None
     with pytest.raises(_EnoughError):
-        compaction.merge_together(store.context, [merging], pace, lambda _tx, _merged: None)
+        compaction.merge_together(store.context, {"compact/1/1": merging}, pace)
     assert fragments_of(store) == before
     assert set(store.context.disk_of(1).list()) == files
     assert all(size > 0 for size in paces)
@@ -163,22 +126,6 @@ def test_a_repair_brings_nothing_back_that_a_merged_overwrite_replaced(tmp_path:
     repair_store(tmp_path / "old", tmp_path / "new")
     with Store.open(tmp_path / "new") as store:
         assert read(store) == expected
-
-
-def test_a_merge_that_another_was_faster_than_does_nothing(store: Store) -> None:
-    for value in range(3):
-        store.table("t").upsert(rows_of(range(10), value))
-    before, quiet = list(fragments_of(store)), store.context.checkpoint
-
-    def other(point: str) -> None:
-        if point == "fragments merged":
-            store.context.checkpoint = quiet
-            assert merge(store, before[:2]).added == 1
-
-    store.context.checkpoint = other
-    assert merge(store, before) == Merged()
-    assert len(fragments_of(store)) == 2
-    assert read(store) == dict.fromkeys(range(10), 2)
 
 
 @pytest.mark.long
@@ -218,20 +165,6 @@ def test_history_that_lies_beside_rows_of_longer_lives_does_not_come_back(tmp_pa
         assert feed["_change_type"].to_pylist() == ["insert"]
         assert table.scan(snapshot=deleted).count() == 1
         assert table.get([1, 2], snapshot=deleted)["id"].to_pylist() == [2]
-
-
-def test_a_merge_of_some_slots_leaves_the_others_alone(store: Store) -> None:
-    for value in range(3):
-        store.table("t").upsert(rows_of(range(100), value))
-    table, ids = store.table("t").definition, [fragment.id for fragment in fragments_of(store)]
-    merged = merge_fragments(store.context, table, 1, ids, slots=SlotSet.span(0, 5))
-    assert (merged.gone, merged.added) == (frozenset(), 1)
-    with store.context.catalog.reading() as tx:
-        assert [(done.target, done.bytes_written) for done in done_in(tx)] == [
-            ("compact/1/1", merged.bytes_written)
-        ]
-    assert sorted(str(fragment.slots) for fragment in fragments_of(store)) == ["0-5", *["5-16"] * 3]
-    assert read(store) == dict.fromkeys(range(100), 2)
 
 
 def test_a_merge_of_compressed_files_counts_what_they_take_in_memory(tmp_path: Path) -> None:

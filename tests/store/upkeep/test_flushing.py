@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from elasticscan.base.errors import ElasticScanError, ShardUnavailable
 from elasticscan.catalog import checkpoints
 from elasticscan.store import Store
-from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction, flushing
 from elasticscan.store.upkeep.flushing import flush
 from tests.base.manual_clock import ManualClock
@@ -81,14 +79,6 @@ def test_a_tablet_that_moves_meanwhile_is_flushed_next_time(store: Store) -> Non
     check(store, 40)
 
 
-def test_commits_that_come_meanwhile_stay_in_the_log(store: Store) -> None:
-    store.table("t").upsert(rows(0, 40))
-    with Store.open(store.uri) as writer:
-        meanwhile(store, lambda: writer.table("t").upsert(rows(30, 50, "b")))
-    assert in_log(store) == 1
-    check(store, 50)
-
-
 def test_of_two_flushes_one_is_first(store: Store) -> None:
     store.table("t").upsert(rows(0, 40))
     with Store.open(store.uri) as another:
@@ -114,26 +104,6 @@ def test_an_index_that_is_made_meanwhile_has_the_flushed_rows(store: Store) -> N
         meanwhile(store, lambda: another.table("t").create_index("by_t", ["t"]))
     assert ids_of(store.table("t"), filter="t = 'a'", index="by_t") == list(range(40))
     assert in_log(store) == 0
-
-
-def test_what_a_mover_copies_is_not_flushed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the mover, which has looked at these commits, would leave the rows behind."""
-    store.table("t").upsert(rows(0, 40))
-    store.table("t").compact()
-    store.table("t").upsert(rows(0, 40, "b"))
-    tablet = store.context.placement().tablets[0]
-    number, left, honest = store.table("t").definition.id, list[int](), mover.Mover._rest_rows
-
-    def let_in(self: mover.Mover, progress: Any) -> int:
-        flush(store.context, number)
-        left.append(in_log(store))
-        return honest(self, progress)
-
-    monkeypatch.setattr(mover.Mover, "_rest_rows", let_in)
-    store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
-    assert left == [1]
-    assert store.table("t").scan().to_table()["t"].to_pylist() == ["b"] * 40
-    check(store, 40)
 
 
 def test_a_tombstone_in_a_file_hides_an_older_row_in_the_log(
@@ -251,24 +221,3 @@ def test_the_largest_table_is_flushed_where_the_store_has_much_in_the_log(
     with store.context.catalog.reading() as tx:
         left = {table.name for table in tx.state.infos() if tx.state.memory(table.id)}
     assert left == {"small", "t"}
-
-
-def test_an_error_while_files_are_entered_leaves_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.table("t").upsert(rows(0, 40))
-    number = store.table("t").definition.id
-
-    def fail(*_: object) -> None:
-        raise RuntimeError
-
-    with Store.open(store.uri) as another, suppress(RuntimeError):
-        honest, context = store.context.checkpoint, store.context
-
-        def let_in(point: str) -> None:
-            if point == "rows flushed":
-                context.checkpoint = honest
-                another.table("t").create_index("by_t", ["t"])
-
-        context.checkpoint = let_in
-        flush(context, number, fail)
-    assert files_of(store) == set()
-    check(store, 40)

@@ -71,12 +71,6 @@ def planned(
     return plan(root, rules, said, STORE, newest, doubt)
 
 
-def test_what_the_catalog_refers_to_is_not_even_looked_at() -> None:
-    root = shelf({path(1): 10**6}, live={path(1)})
-    assert in_question(root, RULES) == {}
-    assert planned(root).decisions == ()
-
-
 def test_the_unknown_goes_to_the_trash_and_the_dropped_goes() -> None:
     root = shelf({path(1): 100, path(2): 100}, dropped={path(2): 100})
     assert decided(planned(root)) == {path(1): Action.TRASH, path(2): Action.DELETE}

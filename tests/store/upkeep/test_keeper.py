@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,15 +12,12 @@ import pytest
 
 from elasticscan.base.errors import DiskFull, ReadOnlyStore, ShardUnavailable
 from elasticscan.store import Store
-from elasticscan.store.moves import elasticity
 from elasticscan.store.moves.owners import owning
 from elasticscan.store.moves.under_way import moves_in
-from elasticscan.store.upkeep import keeper as upkeep_keeper
-from elasticscan.store.upkeep.executor import Executor, Kept, Site
+from elasticscan.store.upkeep.executor import Executor, Kept
 from elasticscan.store.upkeep.keeper import Keeper, _Pace
 from elasticscan.store.upkeep.planning import depth_of, parts_of
-from elasticscan.store.upkeep.steps import claim, end_steps, steps_in
-from elasticscan.topology import Move
+from elasticscan.store.upkeep.steps import steps_in
 from tests.base.manual_clock import ManualClock
 from tests.store.copies_of_stores import copied_store
 from tests.store.keeper_kills import POLICY, SCHEMA, START, keep, make, opened
@@ -92,23 +88,6 @@ def test_a_keeper_merges_splits_joins_moves_and_collects_until_nothing_is_due(
         assert max(sizes.values()) < 2 * min(sizes.values())
 
 
-def test_a_rebalancing_undoes_nothing_that_a_keeper_did(
-    template: tuple[Path, dict[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elasticity, "Balance", lambda: POLICY.balance)
-    with opened(make_copy(template[0], tmp_path), 2) as store:
-        keep(store)
-        store.rebalance()
-        assert Keeper(store.context, POLICY).keep().moves == 0
-        store.expand(["new"])
-        keep(store)
-        placement = store.context.placement()
-        store.rebalance()
-        assert Keeper(store.context, POLICY).keep().moves == 0
-        assert [t.shard for t in store.context.placement().tablets] == [t.shard for t in placement.tablets]
-        assert rows_of(store) == template[1]
-
-
 def make_copy(template: Path, tmp_path: Path) -> Path:
     return copied_store(template, tmp_path / "copy", ManualClock(START))
 
@@ -131,58 +110,6 @@ def test_a_keeper_that_is_killed_anywhere_leaves_nothing_that_the_next_one_does_
             check_kept(store, template[1])
 
 
-def test_two_keepers_share_the_work(template: tuple[Path, dict[int, int]], tmp_path: Path) -> None:
-    place, others = make_copy(template[0], tmp_path), list[int]()
-
-    def let_another_keep(point: str) -> None:
-        if point == "fragments merged" and not others:
-            others.append(0)
-            with opened(place, 2) as other:
-                others[0] = Keeper(other.context, POLICY).keep().merges
-
-    with opened(place, 2, let_another_keep) as store:
-        kept = Keeper(store.context, POLICY).keep()
-        assert kept.merges > 0
-        assert others[0] > 0
-        keep(store)
-        check_kept(store, template[1])
-
-
-def test_a_merge_that_outlives_its_owner_changes_nothing(
-    template: tuple[Path, dict[int, int]], tmp_path: Path
-) -> None:
-    place, taken = make_copy(template[0], tmp_path), list[str]()
-
-    def take_over(point: str) -> None:
-        if point == "fragments merged" and not taken:
-            with opened(place, 2) as other:
-                with other.context.catalog.writing() as tx:
-                    for step in steps_in(tx):
-                        taken.append(step.target)
-                        tx.put_lease(step.target, replace(step, owner="another-machine:1:2:3"))
-                        end_steps(tx, {step.target: "another-machine:1:2:3"})
-                Keeper(other.context, POLICY).keep()
-
-    with opened(place, 2, take_over) as store:
-        keep(store)
-        assert taken
-        check_kept(store, template[1])
-
-
-def test_a_step_of_somebody_who_lives_is_left_alone_and_one_of_the_dead_is_taken_over(
-    template: tuple[Path, dict[int, int]], tmp_path: Path
-) -> None:
-    with opened(make_copy(template[0], tmp_path), 2) as store, owning() as me:
-        target = Site(1, 1).target
-        with owning() as other, store.context.catalog.writing() as tx:
-            assert claim(tx, target, other)
-            assert not claim(tx, target, me)
-        with store.context.catalog.writing() as tx:
-            assert claim(tx, target, me)
-            assert not end_steps(tx, {target: other})
-            assert end_steps(tx, {target: me})
-
-
 def test_one_shard_that_fails_keeps_nobody_from_the_rest(
     template: tuple[Path, dict[int, int]], tmp_path: Path
 ) -> None:
@@ -200,42 +127,6 @@ def test_one_shard_that_fails_keeps_nobody_from_the_rest(
         assert kept.merges > 0
         keep(store)
         check_kept(store, template[1])
-
-
-def test_steps_of_the_dead_that_cannot_be_ended_keep_nobody_from_the_rest(
-    template: tuple[Path, dict[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(make_copy(template[0], tmp_path), 2) as store:
-
-        def fail(*_: object) -> None:
-            raise DiskFull("no room in the catalog")
-
-        target = Site(1, 1).target
-        with owning() as dead, store.context.catalog.writing() as tx:
-            assert claim(tx, target, dead)
-        with monkeypatch.context() as patch:
-            patch.setattr(upkeep_keeper, "end_steps", fail)
-            kept = Keeper(store.context, POLICY).keep()
-        assert "no room in the catalog" in kept.problems[0]
-        keep(store)
-        check_kept(store, template[1])
-
-
-def test_a_shard_that_is_away_stops_no_moves_between_the_others(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a", "b", "c"], tablets=6, upkeep="off") as store:
-        rows = pa.table({"id": range(90), "v": range(90)}, schema=SCHEMA)
-        store.create_table("t", SCHEMA, ["id"]).upsert(rows)
-        names = {name: shard for shard, name in store.topology.shard_names}
-        first, second = (t for t in store.topology.placement.tablets if t.shard == names["a"])
-        (tmp_path / "s" / "shards" / "b").rename(tmp_path / "away")
-        moves = [Move(first.id, names["a"], names["b"]), Move(second.id, names["a"], names["c"])]
-        kept = Kept()
-        Keeper(store.context, POLICY)._change((), (), moves, kept)
-        assert kept.moves == 1
-        assert len(kept.problems) == 1
-        assert f"moving tablet {first.id}" in kept.problems[0]
-        (tmp_path / "away").rename(tmp_path / "s" / "shards" / "b")
-        assert store.table("t").scan().to_table().num_rows == 90
 
 
 def tablets_by_shard(store: Store) -> dict[str, int]:
@@ -340,12 +231,3 @@ def test_a_keeper_keeps_to_its_speed_and_rests_while_others_commit(tmp_path: Pat
 def test_a_store_that_can_only_be_read_is_not_kept(template: tuple[Path, dict[int, int]]) -> None:
     with Store.open(template[0], read_only=True) as store, pytest.raises(ReadOnlyStore):
         store.keep()
-
-
-def test_the_default_policy_leaves_a_small_store_alone(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=8) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(pa.table({"id": [1], "v": [1]}, schema=SCHEMA))
-        before = store.topology
-        store.keep()
-        assert store.keep() == replace(store.keep(), problems=[])
-        assert store.topology == before

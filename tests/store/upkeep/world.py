@@ -27,7 +27,6 @@ class World:
         self.policy, self.every_slot = policy, SlotSet.span(0, slots)
         self.parts: dict[int, Part] = {}
         self.committed = self.merged = self.steps = 0
-        self.largest_step = 0
         self._ids = 0
 
     @property
@@ -50,7 +49,6 @@ class World:
                 self.parts[number] = Part(number, left, part.bytes - share)
         self.merged += self._enter(size, merge.slots)
         self.steps += 1
-        self.largest_step = max(self.largest_step, size)
 
     def settle(self, tidy: bool = False, most_rounds: int = 12) -> None:
         """Plan and carry out until nothing is left to do."""
