@@ -147,7 +147,10 @@ class Catalog:
 
     def _state(self) -> StoreState:
         """As `_follow`; for a thread that is in a writing transaction, the state with which that began."""
-        state = self._own.get(get_ident()) or self._follow()
+        return self._checked(self._own.get(get_ident()) or self._follow())
+
+    def _checked(self, state: StoreState) -> StoreState:
+        """Return a state; raises `TableChanged` if it is that of another store in the place of this one."""
         if state.store_id != self._store_id:
             raise TableChanged(
                 "the store that was opened here is gone, and another one is in its place; open it again",
@@ -227,7 +230,7 @@ class Catalog:
         self.check_writable()
         me = get_ident()
         with self._doubting_what_is_missing(), self._log.writing(at_once) as writing, noting_that_it_writes():
-            self._own[me] = writing.state
+            self._own[me] = self._checked(writing.state)
             try:
                 tx = Tx(self._log, writing.state, self.clock.now(), writing)
                 yield tx
