@@ -65,7 +65,7 @@ conversion      the types of Arrow and of Spark
 open_stores     stores, kept open where tasks run
 splits          a scan, cut into few and large parts; partitions: what tasks get of them
 partial_rows    what tasks fold, for Spark to add up
-reading         batch reads; explaining: the option `explain`
+reading         batch reads, and the option `explain`
 deletions       rows that delete, apart from rows that upsert
 writing         batch writes; stream_writing: micro-batches, each a commit
 streams         Structured Streaming's source

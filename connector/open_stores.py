@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import OrderedDict
 from functools import cache, lru_cache
 from pathlib import Path
-from threading import Lock
 
 import pyarrow as pa
 
 from elasticscan.backends import open_cluster
-from elasticscan.base.concurrency import renewed_in_child
 from elasticscan.base.errors import TableChanged
 from elasticscan.base.redaction import shown
 from elasticscan.connector.options import Options
@@ -20,8 +17,6 @@ from elasticscan.protocol import Backend
 from elasticscan.store import CATALOG_FILE, Store, resolve
 
 _MOST_OPEN = 8
-_open: OrderedDict[tuple[str, object], Store] = OrderedDict()
-_lock = renewed_in_child(Lock)
 _DAEMON = "pyspark.daemon"
 
 
@@ -47,18 +42,12 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
         TableChanged: the store at `uri` is not the one that the plan was made for.
     """
     uri = resolve(uri)
-    key = (uri, _identity(uri))
-    with _lock():
-        store = _open.get(key)
-        if store is not None and _was_replaced(store):
-            del _open[key]
-            store = None
-        if store is None:
-            _freeze_imports()
-            _open[key] = store = Store.open(uri)
-            while len(_open) > _MOST_OPEN:
-                _open.popitem(last=False)
-        _open.move_to_end(key)
+    store = opened(uri, _identity(uri))
+    try:
+        store.backend.versions()
+    except TableChanged:  # another store was made here, in a file with the same inode number
+        opened.cache_clear()
+        store = opened(uri, _identity(uri))
     if store_id is not None and store.backend.identity != store_id:
         raise TableChanged(
             f"the store at {shown(uri)} is another one than when this was planned; nothing was committed: "
@@ -68,6 +57,13 @@ def open_store(uri: str, store_id: str | None = None) -> Store:
     return store
 
 
+@lru_cache(_MOST_OPEN)
+def opened(uri: str, file: object) -> Store:
+    """Open a store whose catalog is this file, or return the one that is open."""
+    _freeze_imports()
+    return Store.open(uri)
+
+
 @cache
 def _freeze_imports() -> None:
     """Spare PySpark's daemon, which looks for garbage after each task, the search of all that was imported.
@@ -75,24 +71,10 @@ def _freeze_imports() -> None:
     Once for a process, and before its first store is there, so that nothing that tasks make is kept for ever;
     in workers alone, since garbage is a user's affair in a user's process.
     """
-    if _is_worker():
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == _DAEMON:  # which forked this process, for tasks or to plan
         pa.array([0]).to_numpy()  # with the first one pyarrow imports pandas, where it is installed
         gc.freeze()
-
-
-def _is_worker() -> bool:
-    """Return True in a process that PySpark's daemon has forked, for tasks or to plan."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == _DAEMON
-
-
-def _was_replaced(store: Store) -> bool:
-    """Return True if another store was made at the same place, in a file with the same inode number."""
-    try:
-        store.backend.versions()
-    except TableChanged:
-        return True
-    return False
 
 
 def _identity(uri: str) -> object:

@@ -1,14 +1,12 @@
 """The options of a read or a write: one table, checked before anything is opened.
 
-Each option is a field of `Options` or `ChangeOptions`, with its name in Spark, its parser, its uses
+Each option is a field of `Options`, with its name in Spark, its parser, its uses
 and its meaning. A test compares the table in docs/options.md with them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any
 
@@ -58,7 +56,7 @@ _APART = (
     ("versionAsOf", "timestampAsOf"), ("startingVersion", "startingTimestamp"),
     ("endingVersion", "endingTimestamp"),
     ("ifUnchangedSince", "insertOnly"), ("deleteColumn", "insertOnly"), ("insertOnly", "partialUpdate"),
-    ("deleteColumn", "partialUpdate"), ("columns", "partialAggregates"),
+    ("deleteColumn", "partialUpdate"), ("deleteColumn", "replaceWhere"), ("columns", "partialAggregates"),
     ("maxRowsPerTask", "partialAggregates"), ("includeMetadata", "partialAggregates"),
 )  # fmt: skip
 _NEEDS = (("taskOrder", "maxRowsPerTask"), ("shardKey", "primaryKey"), ("compression", "primaryKey"))
@@ -105,40 +103,11 @@ def _option(
 
 # fmt: off
 @dataclass(frozen=True, slots=True)
-class ChangeOptions:
-    """Options for following commits: by a stream, or by a batch read with `readChangeFeed`.
-
-    Times are seconds since the epoch.
-    """
-
-    feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM),
-        "every insert, update and delete, with `_change_type`, `_commit_version` and `_commit_timestamp`; "
-        "in a batch with `startingVersion` or `startingTimestamp`")
-    start: int | str | None = _option("startingVersion", first_commit, None, (FEED, STREAM),
-        "the first commit of a change feed or a stream: a number, `earliest`, and in streams `latest`")
-    start_time: float | None = _option("startingTimestamp", moment, None, (FEED, STREAM),
-        "the same by time: commits made then or later")
-    end: int | None = _option("endingVersion", whole(0, MAX_NUMBER), None, (FEED,),
-        "the last commit of a change feed, else the newest")
-    end_time: float | None = _option("endingTimestamp", moment, None, (FEED,),
-        "the same by time: commits made then or before")
-    max_rows: int | None = _option("maxRowsPerTrigger", whole(1, MAX_NUMBER), None, (STREAM,),
-        "most rows of a micro-batch")
-    max_bytes: int | None = _option("maxBytesPerTrigger", byte_count, None, (STREAM,),
-        "most bytes of a micro-batch, as `64m`")
-    skip_change_commits: bool = _option("skipChangeCommits", flag, False, (STREAM,),
-        "leave out commits that delete rows (wholly, also if they upsert others) or replace the table")
-    fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, (FEED, STREAM),
-        "false: leave out changes that are no longer kept, with a warning")
-    stream_name: str | None = _option("streamName", some_text, None, (STREAM,),
-        "keeps what the stream still needs, and lists it in `elasticscan status`")
-    min_partitions: int | None = _option("minPartitions", whole(1), None, (FEED, STREAM),
-        "fewest tasks of a micro-batch or a change feed")
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
-    """Options as values. Built by `parse_options`, which checks each and all together."""
+    """Options as values. Built by `parse_options`, which checks each and all together.
+
+    Those from `feed` on are for following commits. Times are seconds since the epoch.
+    """
 
     store: str = _option("store", some_text, MISSING, _READS + _WRITES,
         "the store's directory or URL, or `env:` and the name of a variable that holds it; `url` says the "
@@ -207,7 +176,29 @@ class Options:
     own: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint: str | None = _option("checkpointLocation", some_text, None, (STREAM_WRITE,),
         "Spark's own: where it keeps the stream's state")
-    changes: ChangeOptions = field(default_factory=ChangeOptions)
+    feed: bool = _option("readChangeFeed", flag, False, (FEED, STREAM),
+        "every insert, update and delete, with `_change_type`, `_commit_version` and `_commit_timestamp`; "
+        "in a batch with `startingVersion` or `startingTimestamp`")
+    start: int | str | None = _option("startingVersion", first_commit, None, (FEED, STREAM),
+        "the first commit of a change feed or a stream: a number, `earliest`, and in streams `latest`")
+    start_time: float | None = _option("startingTimestamp", moment, None, (FEED, STREAM),
+        "the same by time: commits made then or later")
+    end: int | None = _option("endingVersion", whole(0, MAX_NUMBER), None, (FEED,),
+        "the last commit of a change feed, else the newest")
+    end_time: float | None = _option("endingTimestamp", moment, None, (FEED,),
+        "the same by time: commits made then or before")
+    max_rows: int | None = _option("maxRowsPerTrigger", whole(1, MAX_NUMBER), None, (STREAM,),
+        "most rows of a micro-batch")
+    max_bytes: int | None = _option("maxBytesPerTrigger", byte_count, None, (STREAM,),
+        "most bytes of a micro-batch, as `64m`")
+    skip_change_commits: bool = _option("skipChangeCommits", flag, False, (STREAM,),
+        "leave out commits that delete rows (wholly, also if they upsert others) or replace the table")
+    fail_on_data_loss: bool = _option("failOnDataLoss", flag, True, (FEED, STREAM),
+        "false: leave out changes that are no longer kept, with a warning")
+    stream_name: str | None = _option("streamName", some_text, None, (STREAM,),
+        "keeps what the stream still needs, and lists it in `elasticscan status`")
+    min_partitions: int | None = _option("minPartitions", whole(1), None, (FEED, STREAM),
+        "fewest tasks of a micro-batch or a change feed")
     # fmt: on
 
     @property
@@ -223,21 +214,15 @@ class Options:
         return IdempotencyKey(self.app_id, self.txn_version)
 
 
-def _options_of(values: type[Options] | type[ChangeOptions]) -> Iterator[tuple[Field[Any], Option]]:
-    return ((one, one.metadata["option"]) for one in fields(values) if "option" in one.metadata)
-
-
-OPTIONS: tuple[Option, ...] = tuple(
-    option for values in (Options, ChangeOptions) for _, option in _options_of(values)
+_FIELDS: tuple[tuple[Field[Any], Option], ...] = tuple(
+    (one, one.metadata["option"]) for one in fields(Options) if "option" in one.metadata
 )
+OPTIONS = tuple(option for _, option in _FIELDS)
 
 
-def _chosen_options(options: Options) -> Iterator[Option]:
-    """Yield the options that have another value than their default."""
-    for values in (options, options.changes):
-        for one, option in _options_of(type(values)):
-            if getattr(values, one.name) != one.default:
-                yield option
+def _chosen_options(options: Options) -> list[Option]:
+    """Return the options that have another value than their default."""
+    return [option for one, option in _FIELDS if getattr(options, one.name) != one.default]
 
 
 # All together
@@ -255,8 +240,12 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
     """
     texts, own = _by_name(spark_options)
     texts |= _where(texts)
-    changes = ChangeOptions(**_parse(ChangeOptions, texts))
-    options = Options(**_parse(Options, texts), own=own, changes=changes)
+    values = {
+        one.name: option.parse(option.name, texts[option.name])
+        for one, option in _FIELDS
+        if option.name in texts
+    }
+    options = Options(**values, own=own)
     chosen = {option.name for option in _chosen_options(options)}
     for first, second in _APART:
         if first in chosen and second in chosen:
@@ -282,8 +271,6 @@ def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
             if of_cluster and names[lower] not in _OF_CLUSTERS:
                 raise _refusal(names[lower], "is not for a Redis or Valkey cluster; leave it out")
             texts[names[lower]] = text
-        elif lower == "paths":
-            texts.setdefault("path", _only_path(text))
         elif lower in _FROM_SPARK or lower.startswith(_FROM_SPARK_PREFIXES):
             continue
         elif of_cluster:
@@ -294,60 +281,46 @@ def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
     return texts, own
 
 
-def _parse(values: type[Options] | type[ChangeOptions], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields for which a text was given."""
-    return {
-        one.name: option.parse(option.name, texts[option.name])
-        for one, option in _options_of(values)
-        if option.name in texts
-    }
-
-
 def _refusal(name: str, why: str) -> InvalidOption:
     return InvalidOption(f"option {name!r} {why}", option=name)
 
 
 def check_for_batch(options: Options) -> Options:
     """Refuse options of streams, and a change feed without a first commit."""
-    changes = options.changes
-    for option in _chosen_options(options):
-        if option.where == (STREAM,):
-            raise _refusal(option.name, "is for readStream; a batch leaves it out")
-        if not changes.feed and option.name.startswith(("starting", "ending")):
-            raise _refusal(
-                option.name,
-                "needs 'readChangeFeed' = 'true'; a snapshot is chosen by 'versionAsOf'",
-            )
-    if not changes.feed:
-        return options
-    if changes.start is None and changes.start_time is None:
+    _check_for_read(options, FEED if options.feed else READ)
+    if options.feed and options.start is None and options.start_time is None:
         raise _refusal(
             "startingVersion",
             "or 'startingTimestamp' is needed with 'readChangeFeed'; 'earliest' reads all changes",
         )
-    if changes.start == LATEST:
+    if options.start == LATEST:
         raise _refusal("startingVersion", "= 'latest' is for readStream; name a commit")
-    _refuse_other_reads(options, FEED, "a change feed")
     return options
 
 
 def check_for_stream(options: Options) -> Options:
     """Refuse options that a stream cannot have."""
-    for option in _chosen_options(options):
-        if option.where == (FEED,):
-            raise _refusal(
-                option.name,
-                "is for batch reads; trigger(availableNow=True) ends a stream with the newest commit",
-            )
-    _refuse_other_reads(options, STREAM, "a stream")
+    _check_for_read(options, STREAM)
     return options
 
 
-def _refuse_other_reads(options: Options, where: str, use: str) -> None:
+def _check_for_read(options: Options, use: str) -> None:
+    """Refuse options of other reads. Options of writes change no rows."""
     for option in _chosen_options(options):
-        if READ in option.where and where not in option.where:
+        if use in option.where or set(_READS).isdisjoint(option.where):
+            continue
+        if option.where == (STREAM,):
+            why = "is for readStream; a batch leaves it out"
+        elif use == READ:
+            if not option.name.startswith(("starting", "ending")):
+                continue  # it changes no rows, either
+            why = "needs 'readChangeFeed' = 'true'; a snapshot is chosen by 'versionAsOf'"
+        elif option.where == (FEED,):
+            why = "is for batch reads; trigger(availableNow=True) ends a stream with the newest commit"
+        else:
             hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in option.name else "leave it out"
-            raise _refusal(option.name, f"is not for {use}; {hint}")
+            why = f"is not for {'a stream' if use == STREAM else 'a change feed'}; {hint}"
+        raise _refusal(option.name, why)
 
 
 _READ_ALONE = (
@@ -362,13 +335,6 @@ def check_for_write(options: Options) -> Options:
         if option.name in _READ_ALONE:
             raise _refusal(option.name, "is for reads, and a write goes to the whole table; leave it out")
     return options
-
-
-def _only_path(text: str) -> str:
-    with suppress(ValueError, TypeError):
-        (path,) = json.loads(text)
-        return str(path)
-    raise InvalidOption(f"load() takes one 'uri/table', not {text}; load each table alone", option="path")
 
 
 def _where(values: Mapping[str, str]) -> dict[str, str]:
@@ -411,12 +377,11 @@ def with_location(options: Options) -> Options:
 
     Tasks may run where the variable is not set; their arguments are not shown in plans, as options are.
     """
-    place = resolve(options.store)
-    return replace(options, store=place if is_cluster(place) else _absolute(place))
+    return replace(options, store=_absolute(resolve(options.store)))
 
 
 def _absolute(uri: str) -> str:
-    if uri.startswith(FROM_ENVIRONMENT):
+    if uri.startswith(FROM_ENVIRONMENT) or is_cluster(uri):
         return uri
     location = Location.of(uri)  # which knows file:/a and ~/a, as in Python
     return location.uri if location.directory is None else str(location.directory)

@@ -67,10 +67,6 @@ class PartialRows:
         """Return the partial row without groups of one value each."""
         return pa.RecordBatch.from_arrays(list(values), schema=self.schema)
 
-    @property
-    def only_counts(self) -> bool:
-        return not self.by and all(value.function == COUNT_ROWS for value in self.values)
-
 
 def read_partial_rows(
     partition: Any, options: Options, names: tuple[str, ...], schema: StructType
@@ -89,7 +85,7 @@ def read_partial_rows(
 
 
 def _partial_rows(scan: PartScan, partial: PartialRows) -> Iterator[pa.Table]:
-    if partial.only_counts:
+    if not partial.by and all(value.function == COUNT_ROWS for value in partial.values):
         counted = pa.array([scan.count()], pa.int64())
         yield pa.Table.from_batches([partial.of_values([counted] * len(partial.values))])
         return

@@ -14,11 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.connector.conversion import ToSpark
 from elasticscan.connector.open_stores import open_backend
 from elasticscan.connector.options import Options
-from elasticscan.connector.splits import KINDS, ScanPart
+from elasticscan.connector.splits import ScanPart
 from elasticscan.protocol import Backend, PartScan, of_another_read
 from elasticscan.store import FirstRows
 
@@ -65,8 +64,9 @@ def resume(partition: Any, options: Options) -> PartScan:
         ContinuationKeyError: it is no partition of ours, or one of another read.
         TableChanged: there is another store at the URI.
     """
-    part = checked(partition)
-    return open_backend(options, part.store_id).resume(part.key, options.table, options.filter)
+    if not isinstance(partition, ScanPartition):
+        raise of_another_read()
+    return open_backend(options, partition.store_id).resume(partition.key, options.table, options.filter)
 
 
 def read_partition(
@@ -86,19 +86,14 @@ def read_partition(
 
 
 def rows_of_task(scan: PartScan, options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan that the options choose."""
-    if options.task_order is None or options.task_rows is None:
-        yield from first_rows(scan, options.task_rows)
+    """Yield the rows of a scan that the options choose; no page is read that is not needed."""
+    left = options.task_rows
+    if options.task_order is not None and left is not None:
+        first = FirstRows(options.task_order, left, scan.schema)
+        for rows in scan.batches():
+            first.add(rows)
+        yield from first.rows().combine_chunks().to_batches(options.batch_rows)
         return
-    first = FirstRows(options.task_order, options.task_rows, scan.schema)
-    for rows in scan.batches():
-        first.add(rows)
-    yield from first.rows().combine_chunks().to_batches(options.batch_rows)
-
-
-def first_rows(scan: PartScan, most: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a scan, or so many of them: then no page is read that is not needed."""
-    left = most
     for rows in scan.batches() if left != 0 else ():
         if rows.num_rows:
             yield rows.slice(0, left)
@@ -106,12 +101,3 @@ def first_rows(scan: PartScan, most: int | None) -> Iterator[pa.RecordBatch]:
             left -= min(rows.num_rows, left)
             if not left:
                 return
-
-
-def checked(partition: Any) -> ScanPartition:
-    """Check the plain fields of a partition that travelled through Spark; its key is sealed."""
-    if isinstance(partition, ScanPartition):
-        plain = (isinstance(getattr(partition, name, None), str) for name in ("key", "store_id", "kind"))
-        if all(plain) and partition.kind in KINDS:
-            return partition
-    raise ContinuationKeyError("this is no partition of an elasticscan read; load the DataFrame again")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import ToSpark, arrow_schema, match_columns, spark_schema
-from elasticscan.connector.explaining import EXPLANATION, Explained
 from elasticscan.connector.open_stores import open_backend, open_store
 from elasticscan.connector.options import Options
 from elasticscan.connector.partial_rows import PartialRows, read_partial_rows
@@ -28,6 +28,20 @@ _METADATA = pa.schema(
 )
 
 
+EXPLANATION = pa.schema(
+    [
+        pa.field("access", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("condition", pa.string()),
+        pa.field("remainder", pa.string()),
+        pa.field("rows_scanned", pa.int64()),
+        pa.field("cost", pa.float64()),
+        pa.field("chosen", pa.bool_(), nullable=False),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
 def offered_schema(table: NamedColumns, options: Options) -> StructType:
     """Return what a read with these options returns when the user gave no schema."""
     chosen = chosen_columns(table, options)
@@ -35,7 +49,7 @@ def offered_schema(table: NamedColumns, options: Options) -> StructType:
         return spark_schema(EXPLANATION)
     if options.partial is not None:
         return spark_schema(PartialRows.of(table.name, table.schema, options.partial).schema)
-    feed = feed_fields() if options.changes.feed else []
+    feed = feed_fields() if options.feed else []
     metadata = _METADATA if options.metadata else []
     return spark_schema(pa.schema([*(table.schema.field(name) for name in chosen), *feed, *metadata]))
 
@@ -49,6 +63,21 @@ def chosen_columns(table: NamedColumns, options: Options) -> list[str]:
         if name.lower() not in by_name:
             raise no_such_column(table.name, name, table.schema.names)
     return [by_name[name.lower()] for name in options.columns]
+
+
+class Explained(InputPartition):
+    """The answer as a partition: the driver finds it, and a task only returns it."""
+
+    def __init__(self, paths: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__("explanation")
+        self.rows = [_row(path) for path in paths]
+
+
+def _row(path: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an access path; rows scanned and cost are null for one that cannot be taken at all."""
+    if math.isfinite(path["cost"]):
+        return {**path, "rows_scanned": round(path["rows_scanned"])}
+    return {**path, "rows_scanned": None, "cost": None}
 
 
 class ElasticScanReader(DataSourceReader):
@@ -80,8 +109,6 @@ class ElasticScanReader(DataSourceReader):
         if options.explain:
             return [Explained(_embedded_table(options).access_paths(read))]
         start, most = table.begin(read), options.partitions
-        # Columns may have changed just now.
-        match_columns(self._schema, offered_schema(_Definition(table.name, start.schema), options))
         if start.entries is not None:
             most = most_index_parts(len(start.placement.shards), start.entries, most)
         parts = cut(start.placement, start.base, start.weights, options.split_bytes, most, start.scan.slots)
@@ -91,7 +118,8 @@ class ElasticScanReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows; of a snapshot every time the same."""
         if isinstance(partition, Explained):
-            yield ToSpark(EXPLANATION, self._columns, self._schema)(partition.batch())
+            batch = pa.RecordBatch.from_pylist(partition.rows, schema=EXPLANATION)
+            yield ToSpark(EXPLANATION, self._columns, self._schema)(batch)
         elif self._options.partial is not None:
             yield from read_partial_rows(partition, self._options, self._columns, self._schema)
         elif self._wants_metadata:
@@ -129,14 +157,6 @@ class ElasticScanReader(DataSourceReader):
             options.version,
             options.timestamp,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Definition:
-    """The columns of a table at some moment."""
-
-    name: str
-    schema: pa.Schema
 
 
 def given_schema(options: Options, schema: StructType) -> pa.Schema | None:

@@ -57,7 +57,7 @@ class ElasticScanSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = check_for_batch(self._options())
-        if options.changes.feed:
+        if options.feed:
             return ChangeFeedReader(options, schema)
         return ElasticScanReader(options, schema)
 

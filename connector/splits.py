@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from elasticscan.protocol import Weights
 from elasticscan.topology import Placement, SlotSet
 
 BASE, VIRTUAL = "base-shard scan", "virtual scan"
-KINDS = (BASE, VIRTUAL)
 
 # An index scan that looks at fewer entries is done before a second task has begun.
 ENTRIES_PER_TASK = 250_000
@@ -28,15 +26,6 @@ class ScanPart:
     shards: tuple[int, ...]
     slots: SlotSet
     size: float
-
-    def with_(self, part: ScanPart) -> ScanPart:
-        assert self.kind == part.kind, "a part is a base-shard scan or a virtual one"
-        return ScanPart(
-            self.kind,
-            tuple(sorted({*self.shards, *part.shards})),
-            self.slots | part.slots,
-            self.size + part.size,
-        )
 
 
 NOTHING = ScanPart(BASE, (), SlotSet(), 0.0)  # of a scan whose filter leaves no slot
@@ -70,7 +59,9 @@ def cut(
     counts = [min(max(1, -int(-place.size // split_bytes)), len(place.slots)) for place in places]
     if most is not None:
         _lower(counts, [place.size for place in places], most)
-        places, counts = _join(places, counts, most)
+        if len(places) > most:
+            places = _join(places, most)
+            counts = [1] * len(places)
     return [
         part for place, count in zip(places, counts, strict=True) for part in _divide(place, count, weights)
     ]
@@ -93,27 +84,22 @@ def _size(slots: SlotSet, weights: Weights) -> float:
 
 def _lower(counts: list[int], sizes: Sequence[float], most: int) -> None:
     """Take cuts away where the parts stay smallest, until there are `most` or one for each place."""
-    heap = [(sizes[i] / (count - 1), i) for i, count in enumerate(counts) if count > 1]
-    heapq.heapify(heap)
-    excess = sum(counts) - most
-    while excess > 0 and heap:
-        _, i = heapq.heappop(heap)
+    for _ in range(sum(counts) - max(most, len(counts))):
+        i = min((i for i, count in enumerate(counts) if count > 1), key=lambda i: sizes[i] / (counts[i] - 1))
         counts[i] -= 1
-        excess -= 1
-        if counts[i] > 1:
-            heapq.heappush(heap, (sizes[i] / (counts[i] - 1), i))
 
 
-def _join(places: list[ScanPart], counts: list[int], most: int) -> tuple[list[ScanPart], list[int]]:
-    if len(places) <= most:
-        return places, counts
-    parts = list(places)
+def _join(parts: list[ScanPart], most: int) -> list[ScanPart]:
+    """Put the smallest parts of one kind together, until there are `most` or one of each kind."""
     while len(parts) > max(most, len({part.kind for part in parts})):
-        parts.sort(key=lambda part: part.size)
-        kind = next(part.kind for part in parts if sum(other.kind == part.kind for other in parts) > 1)
-        first, second, *others = [part for part in parts if part.kind == kind]
-        parts = [first.with_(second), *others, *(part for part in parts if part.kind != kind)]
-    return parts, [1] * len(parts)
+        parts = sorted(parts, key=lambda part: part.size)
+        first, second = next(
+            pair for pair in itertools.combinations(parts, 2) if pair[0].kind == pair[1].kind
+        )
+        shards = tuple(sorted({*first.shards, *second.shards}))
+        joined = ScanPart(first.kind, shards, first.slots | second.slots, first.size + second.size)
+        parts = [joined, *(part for part in parts if part not in (first, second))]
+    return parts
 
 
 def _divide(place: ScanPart, count: int, weights: Weights) -> list[ScanPart]:

@@ -21,36 +21,26 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
 from elasticscan.base.redaction import shown, without
 from elasticscan.connector.options import Options
-from elasticscan.connector.writing import StagedMessage, TableWriter, messages_of
-from elasticscan.metadata import StagedFragment
+from elasticscan.connector.writing import Messages, StagedMessage, TableWriter, messages_of
 from elasticscan.storage import OBJECT_SCHEMES, open_disk
 from elasticscan.store import IdempotencyKey
 
 _QUERY_ID = "sql.streaming.queryId"
 _log = logging.getLogger(__name__)
 _unreadable = set[str]()
-
-
-class StreamMessage(StagedMessage):
-    """The files that one task staged, their places, and their stream."""
-
-    def __init__(
-        self, staged: Iterable[StagedFragment], store_id: str, table_id: int, query: str | None
-    ) -> None:
-        super().__init__(staged)
-        self.store_id, self.table_id, self.query = store_id, table_id, query
 
 
 class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
@@ -60,21 +50,19 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
         self._writer = TableWriter(options, schema, overwrite)
         self._checkpoint, self._app_id = options.checkpoint, options.app_id
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage a task's rows; nothing of them is visible yet."""
         task = TaskContext.get()
-        query = None if task is None else task.getLocalProperty(_QUERY_ID)
-        staged = self._writer.stage(iterator)
-        return StreamMessage(staged, self._writer.store_id, self._writer.table_id, query)
+        return self._writer.stage(iterator, None if task is None else task.getLocalProperty(_QUERY_ID))
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Messages, batchId: int) -> None:
         """Publish a micro-batch, unless it was before. An append of nothing makes no commit.
 
         Raises:
             ContinuationKeyError: a micro-batch of this number was published before, but with another end.
             TableChanged: the table was dropped, perhaps made again, since the stream began to write.
         """
-        sent = messages_of(messages, StreamMessage)
+        sent = messages_of(messages)
         place = (self._writer.store_id, self._writer.table_id)
         if any((message.store_id, message.table_id) != place for message in sent):
             raise self._writer.changed()
@@ -84,12 +72,11 @@ class ElasticScanStreamWriter(DataSourceStreamArrowWriter):
             # A batch that replaces the table needs no earlier commit of the stream.
             self._writer.publish(tasks, txn, follows=not self._writer.replaces)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: Messages, batchId: int) -> None:
         """Remove what was staged; what a commit refers to stays."""
-        sent = messages_of(messages, StreamMessage)
-        self._writer.remove([fragment for message in sent for fragment in message.staged])
+        self._writer.remove(messages)
 
-    def _name(self, messages: Iterable[StreamMessage]) -> str:
+    def _name(self, messages: Iterable[StagedMessage]) -> str:
         """Return the name under which the numbers of micro-batches count: the same after every restart."""
         for message in messages:
             if message.query:
@@ -115,7 +102,13 @@ def batch_end(checkpoint: str | None, number: int) -> str | None:
     try:
         text = _read(checkpoint, f"offsets/{number}")
     except (OSError, ValueError, pa.ArrowException, ElasticScanError) as error:
-        _warn(checkpoint, error)
+        if checkpoint not in _unreadable:  # else each batch would say so
+            _unreadable.add(checkpoint)
+            _log.warning(
+                "the checkpoint %s cannot be read in the driver (%s); batches are known by number alone",
+                shown(checkpoint),
+                without(error, checkpoint),
+            )
         return None
     # The lines are: the log's version, facts of the planning such as its time, an offset for each source.
     offsets = text.split("\n", 2)[2:]
@@ -127,23 +120,9 @@ def _read(checkpoint: str, name: str) -> str:
     if checkpoint.lower().startswith(OBJECT_SCHEMES):
         file = open_disk(checkpoint).open(name)
         return str(file.read_at(0, file.size).to_pybytes(), "utf-8")
-    if checkpoint.lower().startswith("file:"):
-        checkpoint = checkpoint[len("file:") :]
-        if checkpoint.startswith("//"):
-            checkpoint = f"/{checkpoint[2:].partition('/')[2]}"  # without a host
-    elif "://" in checkpoint:
+    checkpoint = re.sub("^file:(//[^/]*)?", "", checkpoint, flags=re.IGNORECASE)
+    if "://" in checkpoint:
         files, place = pafs.FileSystem.from_uri(checkpoint)
         with files.open_input_stream(f"{place.rstrip('/')}/{name}") as log:
             return str(log.read(), "utf-8")
     return Path(checkpoint, name).read_text(encoding="utf-8")  # nothing of it is encoded, also in `file:`
-
-
-def _warn(checkpoint: str, error: Exception) -> None:
-    """Warn once about a checkpoint that cannot be read where its sink commits."""
-    if checkpoint not in _unreadable:
-        _unreadable.add(checkpoint)
-        _log.warning(
-            "the checkpoint %s cannot be read in the driver (%s); batches are known by number alone",
-            shown(checkpoint),
-            without(error, checkpoint),
-        )

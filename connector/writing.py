@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -36,13 +36,15 @@ from elasticscan.store import (
 
 
 class StagedMessage(WriterCommitMessage):
-    """The files that one task staged; nothing of them is visible yet."""
+    """The files that one task staged, their places, and their stream; nothing of them is visible yet."""
 
-    def __init__(self, staged: Iterable[StagedFragment]) -> None:
-        self.staged = tuple(staged)
+    def __init__(
+        self, staged: Iterable[StagedFragment], store_id: str, table_id: int, query: str | None
+    ) -> None:
+        self.staged, self.store_id, self.table_id, self.query = tuple(staged), store_id, table_id, query
 
 
-M = TypeVar("M", bound=StagedMessage)
+Messages = Sequence[WriterCommitMessage | None]
 
 
 class TableWriter:
@@ -55,6 +57,7 @@ class TableWriter:
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Run alongside the driver: checks that rows of `schema` can go into the table."""
         rows = arrow_schema(schema)
+        _check_mode(options, overwrite)
         self._deletions = deletions_of(options.delete_column, rows)
         store = open_store(options.store)
         table = _table(store, options, self._deletions.stored(rows) if self._deletions else rows)
@@ -64,47 +67,30 @@ class TableWriter:
             rows = self._deletions.stored(rows, table.schema)
             if not overwrite and self._deletions.has_keys_alone(rows, table):
                 # Rows that delete need nothing else; one that does not is refused where it is staged.
-                rows = pa.schema([*rows, *_beside_key(table)])
+                others = [field for field in table.schema if field.name not in table.primary_key]
+                rows = pa.schema([*rows, *others])
         table = _with_columns(store, table, rows, options)
         self._uri, self.replaces = options.store, overwrite
         self._fill = options.merge_schema and not options.partial_update
         self.table_id, self._table_name = table.id, table.name
         self._user_metadata = options.user_metadata
         self._insert_only, self._since = options.insert_only, options.unchanged_since
-        if overwrite and (self._insert_only or self._since is not None):
-            raise InvalidOption(
-                "options 'insertOnly' and 'ifUnchangedSince' are for mode append; leave them out",
-                option="insertOnly" if self._insert_only else "ifUnchangedSince",
-            )
-        self._given = _columns_given(table, rows, overwrite) if options.partial_update else None
+        self._given = _columns_given(table, rows) if options.partial_update else None
         if self._given is not None and self._since is None:
             self._since = store.backend.newest()  # where tasks read what the rows keep
-        self._replace_where = self._checked(options.replace_where, table)
+        self._replace_where = options.replace_where
         if self._replace_where is not None:
+            Predicate.parse_for_change(self._replace_where, table.schema)
             self.replaces = False  # the other rows stay
         with self._check(store, table, options.txn):
             pass  # a commit that is not known, or no longer, shows before any task runs
         self._definition = table.definition
 
-    def _checked(self, where: str | None, table: TableInfo) -> str | None:
-        """Return the condition of an overwrite of some rows. Raises unless it can be one."""
-        if where is None:
-            return None
-        if not self.replaces or self._deletions:
-            why = "'deleteColumn' is for mode append" if self.replaces else "mode append replaces no others"
-            raise InvalidOption(
-                f"option 'replaceWhere' is for mode overwrite, and {why}; leave one out",
-                option="replaceWhere",
-            )
-        Predicate.parse_for_change(where, table.schema)
-        return where
-
-    def stage(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFragment]:
-        """Stage a task's rows; runs where the task runs."""
+    def stage(self, batches: Iterator[pa.RecordBatch], query: str | None = None) -> StagedMessage:
+        """Stage a task's rows, of a stream's query if there is one; runs where the task runs."""
         store = open_store(self._uri, self.store_id)
-        table = self._find(store)
         # Rows have the columns that the table had when the write was planned.
-        table = table.at(self._definition)
+        table = self._find(store).at(self._definition)
         if self._deletions:
             rows = self._deletions.changes(batches, table, self.replaces, self._fill)
         elif self._given is not None:
@@ -113,7 +99,8 @@ class TableWriter:
             rows = map(FromSpark(table.schema, self._fill, table), batches)
         if self._replace_where is not None:
             rows = rows_that_meet(self._replace_where, table, rows, "replaceWhere")
-        return store.backend.writes.stage(table, rows, self._kind)
+        staged = store.backend.writes.stage(table, rows, self._kind)
+        return StagedMessage(staged, self.store_id, self.table_id, query)
 
     def _completed(
         self, store: Store, table: TableInfo, batches: Iterator[pa.RecordBatch], given: Sequence[str]
@@ -149,8 +136,12 @@ class TableWriter:
         staged = [fragment for task in tasks for fragment in task]
         store = open_store(self._uri, self.store_id)
         table = self._find(store)
-        if txn is not None and follows:
-            self._check_followed(store, table, txn)
+        if txn is not None and follows and store.backend.writes.has_forerunner(table, txn.application):
+            raise TableChanged(
+                f"table {table.name!r} was dropped and made again since this stream began; nothing was "
+                "committed: use a new checkpoint",
+                table=table.name,
+            )
         # How the rows of a write that was committed before are laid out this time does not matter.
         done = txn is not None and store.backend.writes.is_committed(table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
@@ -178,19 +169,12 @@ class TableWriter:
     def _kind(self) -> str:
         return "overwrite" if self.replaces else "write"
 
-    def remove(self, staged: Sequence[StagedFragment]) -> None:
+    def remove(self, messages: Messages) -> None:
         """Remove what was staged. Spark also asks for this when a commit failed, perhaps after it
         went through, so files that the catalog knows stay."""
+        staged = [fragment for message in messages_of(messages) for fragment in message.staged]
         if staged:
             open_store(self._uri, self.store_id).backend.writes.remove(staged)
-
-    def _check_followed(self, store: Store, table: TableInfo, txn: IdempotencyKey) -> None:
-        if store.backend.writes.has_forerunner(table, txn.application):
-            raise TableChanged(
-                f"table {table.name!r} was dropped and made again since this stream began; nothing was "
-                "committed: use a new checkpoint",
-                table=table.name,
-            )
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
         try:
@@ -226,22 +210,32 @@ class ElasticScanWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage a task's rows; nothing of them is visible yet."""
-        return StagedMessage(self._writer.stage(iterator))
+        return self._writer.stage(iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         """Publish what the tasks staged that Spark names as successful."""
-        self._writer.publish([message.staged for message in messages_of(messages, StagedMessage)], self._txn)
+        self._writer.publish([message.staged for message in messages_of(messages)], self._txn)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Messages) -> None:
         """Remove what was staged."""
-        self._writer.remove(
-            [fragment for message in messages_of(messages, StagedMessage) for fragment in message.staged]
-        )
+        self._writer.remove(messages)
 
 
-def messages_of(messages: Iterable[Any], kind: type[M]) -> list[M]:
+def messages_of(messages: Iterable[Any]) -> list[StagedMessage]:
     """Messages of tasks that ended; Spark gives None for the others."""
-    return [message for message in messages if isinstance(message, kind)]
+    return [message for message in messages if isinstance(message, StagedMessage)]
+
+
+def _check_mode(options: Options, overwrite: bool) -> None:
+    """Refuse options of the other mode: rows that are replaced keep nothing and are not compared."""
+    for name, is_given, mode in (
+        ("insertOnly", options.insert_only, "append"),
+        ("ifUnchangedSince", options.unchanged_since is not None, "append"),
+        ("partialUpdate", options.partial_update, "append"),
+        ("replaceWhere", options.replace_where is not None, "overwrite"),
+    ):
+        if is_given and overwrite == (mode == "append"):
+            raise InvalidOption(f"option {name!r} is for mode {mode}; leave it out", option=name)
 
 
 def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
@@ -308,18 +302,12 @@ def _with_columns(store: Store, table: TableInfo, rows: pa.Schema, options: Opti
     return handle.definition
 
 
-def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[str] | None:
+def _columns_given(table: TableInfo, rows: pa.Schema) -> list[str] | None:
     """Return the columns of the table that the rows have; None for all.
 
     Raises:
-        InvalidOption: rows that are replaced keep nothing.
         SchemaMismatch: the rows lack their key.
     """
-    if overwrite:
-        raise InvalidOption(
-            "option 'partialUpdate' is for mode append; leave it out of mode overwrite",
-            option="partialUpdate",
-        )
     names = {name.lower() for name in rows.names}
     given = [name for name in table.schema.names if name.lower() in names]
     lacking = [name for name in table.primary_key if name not in given]
@@ -329,10 +317,6 @@ def _columns_given(table: TableInfo, rows: pa.Schema, overwrite: bool) -> list[s
             missing=lacking,
         )
     return given if len(given) < len(table.schema) else None
-
-
-def _beside_key(table: TableInfo) -> list[pa.Field]:
-    return [field for field in table.schema if field.name not in table.primary_key]
 
 
 def spell(names: Sequence[str], rows: pa.Schema) -> list[str]:

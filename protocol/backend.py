@@ -68,7 +68,6 @@ class ScanStart:
     """A scan that has begun, and what it is divided by.
 
     Attributes:
-        schema: of the whole table, as the scan reads it.
         placement, base: where slots are now, and where the newest topology has them.
         shard_names: for people.
         weights: about how many bytes each slot holds.
@@ -76,7 +75,6 @@ class ScanStart:
     """
 
     scan: PartScan
-    schema: pa.Schema
     placement: Placement
     base: Placement
     shard_names: Mapping[int, str]

@@ -51,8 +51,7 @@ from elasticscan.store.reading.beginning import columns_of
 from elasticscan.store.reading.changes import feed_fields
 from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
-from elasticscan.store.reading.paged_scan import PagedScan
-from elasticscan.store.reading.paging import Page, cut_at_limit
+from elasticscan.store.reading.paged_scan import Page, PagedScan
 from elasticscan.store.reading.scan import Scan
 from elasticscan.store.reading.streams import StreamState
 from elasticscan.store.repair.rebuild import repair_store

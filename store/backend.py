@@ -6,10 +6,10 @@ in several processes: Spark's writers and streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from elasticscan.base.errors import NotFound
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.showing import utc
-from elasticscan.filters import Aggregate
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.optimizer import Candidate
 from elasticscan.protocol import (
-    ContinuationKey,
     ReadRequest,
     ScanStart,
     Weights,
@@ -30,14 +28,11 @@ from elasticscan.protocol import (
 )
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream, keep_lease
-from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.reading import streams
 from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import Counts, rows_by_slot
-from elasticscan.store.reading.extremes import known_values
 from elasticscan.store.reading.scan import Scan
-from elasticscan.store.status import status_of
 from elasticscan.store.writing import (
     definitions,
     merging,
@@ -49,9 +44,6 @@ from elasticscan.store.writing import (
 )
 from elasticscan.store.writing.attempts import OutdatedLookError
 from elasticscan.store.writing.transactions import WriteTransaction
-
-Asked = ParamSpec("Asked")
-Result = TypeVar("Result")
 
 
 class EmbeddedTable:
@@ -66,18 +58,17 @@ class EmbeddedTable:
         """Begin a scan that is divided among tasks."""
         scan = self._scan(read, is_divided=True)
         assert scan.layout is not None, "a scan that is divided has one"
-        places, standing = scan.layout.places, scan.standing
+        (places, fragments), standing = scan.layout, scan.standing
         entries = None
         if standing.index is not None or standing.by_key:
             assert scan.choice is not None, "a scan that begins has chosen"
             entries = scan.choice.candidate.rows_scanned
         return ScanStart(
             scan,
-            self.info.at(standing.definition).schema,
             places.placement,
             places.base.placement,
             places.shard_names,
-            slot_bytes(scan.layout.fragments, places.placement.slot_count),
+            slot_bytes(fragments, places.placement.slot_count),
             entries,
         )
 
@@ -130,7 +121,7 @@ class EmbeddedBackend:
         """Begin a scan; `how` as for `begin_scan`."""
         context = self._context
         return begin_scan(
-            context, lambda tx: context.table(tx, table), list(columns), filter, snapshot, page_limits, **how
+            context, partial(context.table, name=table), list(columns), filter, snapshot, page_limits, **how
         )
 
     def resume(self, key: str, table: str, filter: str | None) -> Scan:  # noqa: A002
@@ -148,7 +139,7 @@ class EmbeddedBackend:
         if timestamp is None:
             return snapshot
         self._context.check_newest()
-        commit = self._context.commit_at(timestamp)
+        commit = self.changes.commit_at(timestamp)
         if commit < table.created_commit:
             raise NotFound(
                 f"table {table.name!r} was made after timestampAsOf={utc(timestamp)}; "
@@ -159,15 +150,11 @@ class EmbeddedBackend:
             )
         return commit
 
-    def known_values(self, key: ContinuationKey, values: Sequence[Aggregate]) -> list[pa.Array] | None:
-        """Return aggregates of a scan that statistics know, if they know all."""
-        return known_values(self._context, key, values)
-
     def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> WriteTransaction:
         """Return a transaction that changes the rows of a table that meet a condition."""
         context = self._context
         return WriteTransaction(
-            context, lambda tx: context.table(tx, table), where, user_metadata=user_metadata
+            context, partial(context.table, name=table), where, user_metadata=user_metadata
         )
 
     # The catalog
@@ -186,39 +173,23 @@ class EmbeddedBackend:
         state = self._context.state()
         return state.infos(), state.commit
 
-    def status(self, table: str) -> dict[str, Any]:
-        """Return what `Store.status` says of a table."""
-        status: dict[str, Any] = status_of(self._context, only=table)["tables"][0]
-        return status
-
-
-class Bound(Generic[Asked, Result]):
-    """A function of an open store, as a method of an object that has one as `context`."""
-
-    def __init__(self, function: Callable[Concatenate[Context, Asked], Result]) -> None:
-        self._function = function
-
-    def __get__(self, owner: Writes | CommitReads, kind: object = None) -> Callable[Asked, Result]:
-        return partial(self._function, owner.context)
-
 
 class Writes:
     """Writes by several processes: tasks stage files, and one of them publishes what all have staged."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
-
-    reserve = Bound(definitions.reserve_table)
-    table = Bound(writer.table_to_write)
-    stage = Bound(staging.stage)
-    remove = Bound(staging.remove_staged)
-    check_no_key_twice = Bound(staging.check_no_key_twice)
-    is_committed = Bound(publishing.is_committed)
-    has_forerunner = Bound(writer.has_forerunner)
-    absent = Bound(preconditions.absent)
-    unchanged = Bound(preconditions.unchanged)
-    publish = Bound(publishing.publish)
-    select_replaced = Bound(replacing.replacing_in)
+        self.reserve = partial(definitions.reserve_table, context)
+        self.table = partial(writer.table_to_write, context)
+        self.stage = partial(staging.stage, context)
+        self.remove = partial(staging.remove_staged, context)
+        self.check_no_key_twice = partial(staging.check_no_key_twice, context)
+        self.is_committed = partial(publishing.is_committed, context)
+        self.has_forerunner = partial(writer.has_forerunner, context)
+        self.absent = partial(preconditions.absent, context)
+        self.unchanged = partial(preconditions.unchanged, context)
+        self.publish = partial(publishing.publish, context)
+        self.select_replaced = partial(replacing.replacing_in, context)
 
     def complete(
         self,
@@ -246,18 +217,20 @@ class CommitReads:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.look = partial(streams.look, context)
+        self.look_behind = partial(streams.look_behind, context)
+        self.hold_snapshot = partial(streams.hold_snapshot, context)
+        self.scan_snapshot = partial(streams.scan_snapshot, context)
+        self.scan = partial(scan_changes, context)
+        self.hold = partial(hold_for_stream, context)
 
-    look = Bound(streams.look)
-    look_behind = Bound(streams.look_behind)
-    hold_snapshot = Bound(streams.hold_snapshot)
-    scan_snapshot = Bound(streams.scan_snapshot)
-    scan = Bound(scan_changes)
-    hold = Bound(hold_for_stream)
-    commit_at = Bound(Context.commit_at)
-    commit_before = Bound(Context.commit_before)
+    def commit_at(self, timestamp: float) -> int:
+        """As `Tx.commit_at`."""
+        return self.context.ask(lambda tx: tx.commit_at(timestamp))
 
-    def now(self) -> float:
-        return self.context.clock.now()
+    def commit_before(self, timestamp: float) -> int:
+        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+        return self.context.ask(lambda tx: tx.commit_before(timestamp))
 
     def floor(self, table_id: int, snapshot: int, seen_from: int) -> int:
         """Return the commit that overwrote everything before it, as seen from another one."""
@@ -276,10 +249,6 @@ class CommitReads:
         key = ("rows by slot", table.id, table.definition, bounds, filter)
         counts: Counts = context.derived.get(key, count)
         return counts
-
-    def signer(self) -> StoreSealer:
-        """Return what signs the offsets of streams."""
-        return self.context.sealer
 
 
 def slot_bytes(fragments: Sequence[Fragment], slot_count: int) -> Weights:

@@ -8,9 +8,10 @@ from functools import partial
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import StoreNotFound
 from elasticscan.catalog import Catalog
+from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
 from elasticscan.store.context import Checkpoint, Context
-from elasticscan.store.context.shards import local_cluster
+from elasticscan.store.context.shards import CatalogPlacements, LocalShards
 from elasticscan.store.roots import Location
 from elasticscan.store.upkeep.after_commit import AfterCommit
 
@@ -39,7 +40,8 @@ def open_context(
         raise
 
     reopen = partial(open_context, location, shown_uri, clock, disks, read_only, checkpoint, follows)
-    context = Context(catalog, catalog.clock, location, disks, local_cluster, checkpoint, reopen)
+    context = Context(catalog, catalog.clock, location, disks, checkpoint, reopen)
+    context.cluster = Cluster(CatalogPlacements(context), LocalShards(context))
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)
     catalog.before_writing = context.look_before_writing

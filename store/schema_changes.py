@@ -55,7 +55,7 @@ def add_columns(context: Context, find: Find, fields: Any) -> TableInfo:
         new = [field for field in asked if _is_new(field, table)]
         if not new:
             return table
-        _check_definition(table, [*table.schema, *new])
+        check_definition(pa.schema([*table.schema, *new]), [*table.primary_key], [*table.shard_key])
         columns = table.all_columns
         for field in stored_schema(pa.schema(new), []):
             columns = (*columns, new_column(columns, field, table.definition + 1))
@@ -94,7 +94,6 @@ def rename_column(context: Context, find: Find, old: str, new: str) -> TableInfo
                 limit="renames",
                 most=MAX_RENAMES,
             )
-        _check_definition(table, [f.with_name(new) if f.name == old else f for f in table.schema])
         number = table.definition + 1
         renamed = _changed(table, [old], lambda c: replace(c, names=(*c.names, (number, new))))
         return _redefine(tx, table, renamed)
@@ -115,7 +114,6 @@ def widen_column(context: Context, find: Find, name: str, kind: Any) -> TableInf
                 f"allowed are {_WIDENINGS}",
                 column=name,
             )
-        _check_definition(table, [f.with_type(kind) if f.name == name else f for f in table.schema])
         number = table.definition + 1
         widened = _changed(table, [name], lambda c: replace(c, types=(*c.types, (number, kind))))
         return _redefine(tx, table, widened)
@@ -130,12 +128,9 @@ def _redefine(tx: Tx, table: TableInfo, columns: tuple[TableColumn, ...]) -> Tab
             most=MAX_COLUMNS,
         )
     changed = table.redefined(columns)
+    check_definition(changed.schema, [*table.primary_key], [*table.shard_key])
     tx.append(TableDefined(changed, table.definition))
     return changed
-
-
-def _check_definition(table: TableInfo, fields: Sequence[pa.Field]) -> None:
-    check_definition(pa.schema(fields), list(table.primary_key), list(table.shard_key))
 
 
 def _changed(

@@ -135,11 +135,8 @@ def _move(move: OwnedMove, names: Mapping[int, str], now: float) -> dict[str, An
 
 
 @retry_interrupted
-def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
-    """Describe a store, as `Store.status` returns it, by one transaction of the catalog and no file.
-
-    With `only`, describe this table alone.
-    """
+def status_of(context: Context) -> dict[str, Any]:
+    """Describe a store, as `Store.status` returns it, by one transaction of the catalog and no file."""
     with context.catalog.reading() as tx:
         placement, shards, tables = tx.state.placement, [*tx.state.shards.values()], tx.state.infos()
         fragments, moves, leases = tx.state.fragments(), moves_in(tx), leases_in(tx)
@@ -150,9 +147,8 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         own: dict[int, list[Fragment]] = {}
         for fragment in fragments:
             own.setdefault(fragment.table, []).append(fragment)
-        message = [table for table in tables if only in (None, table.name)]
         sized = dict[int, dict[str, Any]]()
-        for table in message:
+        for table in tables:
             state = states[table.id]
             floor, since = max(state.overwrites, default=0), state.rows - state.overwritten
             sized[table.id] = _size(own.get(table.id, []), state.memory, snapshot, floor, since)
@@ -160,7 +156,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
         names = {shard.id: shard.name for shard in shards}
         newest = [f for f in fragments if f.max_commit >= max(states[f.table].overwrites, default=0)]
         sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, newest)
-        upkeep = upkeep_of(tx, message, Policy())
+        upkeep = upkeep_of(tx, tables, Policy())
         steps = steps_of(tx, tables, names)
     described = [
         {
@@ -173,7 +169,7 @@ def status_of(context: Context, only: str | None = None) -> dict[str, Any]:
             "compression": table.compression,
             "upkeep": upkeep[table.name],
         }
-        for table in message
+        for table in tables
     ]
     return {
         "store_id": context.info.store_id,

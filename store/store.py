@@ -86,10 +86,6 @@ class Store:
     def __reduce__(self) -> NoReturn:
         raise InvalidOption("a Store cannot be pickled; send store.uri and open it there", kind="Store")
 
-    @property
-    def _context(self) -> Context:
-        return self._opened.per_process.get()
-
     def __repr__(self) -> str:
         return f"<elasticscan.Store {shown(self.uri)}>"
 
@@ -175,7 +171,7 @@ class Store:
 
     def close(self) -> None:
         """Close database connections and open files."""
-        here = self._opened.per_process.get_if_open()
+        here = self._opened.here_if_open()
         if here is not None:
             here.note_pending()
             here.catalog.close()
@@ -194,17 +190,17 @@ class Store:
     @property
     def read_only(self) -> str | None:
         """The reason why the store is open for reading alone; None when it can be written."""
-        return self._context.catalog.read_only
+        return self.context.catalog.read_only
 
     @property
     def backend(self) -> EmbeddedBackend:
         """The store as Spark and the terminal need it, beyond the methods here."""
-        return EmbeddedBackend(self._context)
+        return EmbeddedBackend(self.context)
 
     @property
     def context(self) -> Context:
         """The state that the parts of an open store share, for the layers above."""
-        return self._context
+        return self._opened.here()
 
     # Tables
 
@@ -234,19 +230,19 @@ class Store:
         rows = None if isinstance(schema, pa.Schema) else first_rows(schema)
         if rows is None:
             info = define_table(name, schema, primary_key, shard_key, compression)
-            return Table(self._context, enter_table(self._context, info))
-        table = reserve_table(self._context, name, rows.schema, primary_key, shard_key, compression)
-        write(self._context, table, rows)
+            return Table(self.context, enter_table(self.context, info))
+        table = reserve_table(self.context, name, rows.schema, primary_key, shard_key, compression)
+        write(self.context, table, rows)
         return self.table(name)
 
     def table(self, name: str) -> Table:
         """Return a table by its name. Raises `NotFound`, with a suggestion."""
-        return Table(self._context, self._context.table_now(arguments.text("name", name)))
+        return Table(self.context, self.context.table_now(arguments.text("name", name)))
 
     def tables(self) -> tuple[Table, ...]:
         """List all tables by name. Raises `CatalogOutdated` if the shards know newer ones."""
-        self._context.check_newest()
-        return tuple(Table(self._context, info) for info in self._context.state().infos())
+        self.context.check_newest()
+        return tuple(Table(self.context, info) for info in self.context.state().infos())
 
     def load(
         self,
@@ -317,7 +313,7 @@ class Store:
         sources = source if isinstance(source, list | tuple) else [source]
         places = [arguments.place("source", each) for each in sources]
         form = or_none(arguments.choice, "format", format, FORMATS)
-        return load_files(self._context, asked, places, form)
+        return load_files(self.context, asked, places, form)
 
     # Reading
 
@@ -329,12 +325,12 @@ class Store:
             SnapshotExpired: it was given out too long ago.
             SnapshotExpired, TableChanged: its snapshot or table is gone; start a new scan.
         """
-        return self.resume_part(self._context.sealer.open(key))
+        return self.resume_part(self.context.sealer.open(key))
 
     def resume_part(self, key: ContinuationKey, ends_lease: bool = True) -> Scan:
         """Continue a scan, as `resume`, from a key that was opened already."""
-        table = keep_lease(self._context, key)
-        return Scan(self._context, table, self._context.base_topology(key.base_topology), key, ends_lease)
+        table = keep_lease(self.context, key)
+        return Scan(self.context, table, self.context.base_topology(key.base_topology), key, ends_lease)
 
     @retry_interrupted
     def rotate_secret(self, *, revoke: bool = False) -> int:
@@ -347,10 +343,10 @@ class Store:
             revoke: delete the old secrets at once, as after a leak. Old keys and planned Spark reads then end
                 and checkpoints of streams with `ContinuationKeyError`.
         """
-        with self._context.catalog.writing() as tx:
+        with self.context.catalog.writing() as tx:
             number = add_secrets(tx, OFFSETS, KEYS)
             forget_secrets(tx, revoke)
-        self._context.sealer.forget()
+        self.context.sealer.forget()
         return number
 
     # Elasticity
@@ -365,7 +361,7 @@ class Store:
         arguments.callback("on_progress", on_progress)
         most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
         at_once = arguments.whole_number("parallel", parallel, 1, MAX_PARALLEL_MOVES)
-        return Elasticity(self._context, most, on_progress, at_once)
+        return Elasticity(self.context, most, on_progress, at_once)
 
     def expand(self, shards: Sequence[str] | Mapping[str, str], how: Elasticity | None = None) -> Topology:
         """Add the shards that are not there yet, and move the fewest tablets that balance them all.
@@ -374,8 +370,8 @@ class Store:
             how: an `elasticity(...)`; one without bounds by default.
         """
         names, roots = arguments.shards(shards)
-        self._context.catalog.check_writable()
-        with new_roots(self._context, self._disks, names, roots) as new:
+        self.context.catalog.check_writable()
+        with new_roots(self.context, self._disks, names, roots) as new:
             return (how or self.elasticity()).expand(new)
 
     def contract(self, shard: str) -> Topology:
@@ -404,13 +400,10 @@ class Store:
         return self.elasticity().resume()
 
     @property
-    @retry_interrupted
     def topology(self) -> Topology:
         """Return the newest published topology, the base of scans that begin now."""
-        with self._context.catalog.reading() as tx:
-            return newest_topology(tx)
+        return self.context.ask(newest_topology)
 
-    @retry_interrupted
     def topology_history(self, limit: int | None = None) -> tuple[TopologyEntry, ...]:
         """List the kept topologies, oldest first; the last is not published while a plan moves tablets.
 
@@ -420,8 +413,7 @@ class Store:
             limit: the newest so many; all by default.
         """
         most = arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER)
-        with self._context.catalog.reading() as tx:
-            return topology_entries(tx, most)
+        return self.context.ask(lambda tx: topology_entries(tx, most))
 
     @retry_interrupted
     def slot_map(self, limit: int = 100) -> SlotMap:
@@ -433,7 +425,7 @@ class Store:
             limit: the newest so many topologies (1 to 1,000), as far as they are kept.
         """
         most = arguments.whole_number("limit", limit, 1, 1_000)
-        with self._context.catalog.reading() as tx:
+        with self.context.catalog.reading() as tx:
             return SlotMap(
                 tuple(topologies(tx, most)), tuple((s.id, s.name) for s in tx.state.shards.values())
             )
@@ -465,7 +457,7 @@ class Store:
         """
         most = arguments.or_none(arguments.number, "bytes_per_second", bytes_per_second, 1)
         arguments.callback("on_step", on_step)
-        return Keeper(self._context, None, most, on_step).keep()
+        return Keeper(self.context, None, most, on_step).keep()
 
     def collect_garbage(
         self,
@@ -495,9 +487,9 @@ class Store:
             arguments.number("trash_seconds", trash_seconds),
             arguments.number("share", share, most=1),
         )
-        collected = collect_garbage(self._context, rules, dry_run)
+        collected = collect_garbage(self.context, rules, dry_run)
         if not collected.dry_run:
-            with self._context.catalog.writing() as tx:
+            with self.context.catalog.writing() as tx:
                 forget_secrets(tx)
         return collected
 
@@ -515,7 +507,7 @@ class Store:
             InvalidOption: the place is not empty, or within a store.
             FragmentDamaged, StoreDamaged: the store is not whole; there is no backup.
         """
-        return back_up(self._context, arguments.place("target", target), self._disks)
+        return back_up(self.context, arguments.place("target", target), self._disks)
 
     @classmethod
     def from_backup(
@@ -558,18 +550,18 @@ class Store:
             WrongRoot: a root is another store's, or another shard's.
             StoreDamaged: the catalog is not as it was written.
         """
-        return adopt(self._context)
+        return adopt(self.context)
 
     def verify(self) -> list[verifying.Finding]:
         """Check the catalog, every root's marker and every file; return the findings."""
-        return list(verifying.verify(self._context))
+        return list(verifying.verify(self.context))
 
     def status(self) -> dict[str, Any]:
         """Return shards, tablets, tables, moves, leases, scans and the newest snapshot as plain values.
 
         No data is read: a table's `rows` is an upper bound, and exact if `rows_exact`.
         """
-        return status_of(self._context)
+        return status_of(self.context)
 
 
 def _tablet(option: str, value: int) -> int:

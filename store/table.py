@@ -77,7 +77,7 @@ class Table:
 
     @property
     def _context(self) -> Context:
-        return self._opened.per_process.get()
+        return self._opened.here()
 
     def __eq__(self, other: object) -> bool:
         return self._identity() == other._identity() if isinstance(other, Table) else NotImplemented
@@ -487,11 +487,9 @@ class Table:
         with self._context.catalog.writing() as tx:
             transition_index(tx, tx.state.index_named(self._find(tx)[0].id, name), IndexEvent.DROPPED)
 
-    @retry_interrupted
     def indexes(self) -> tuple[IndexInfo, ...]:
         """List the indexes; those with `ready=False` are being built, or their build was killed."""
-        with self._context.catalog.reading() as tx:
-            return self._find(tx)[1]
+        return self._context.ask(self._find)[1]
 
     def add_columns(
         self, fields: pa.Schema | Sequence[pa.Field] | Mapping[str, pa.DataType | str]
@@ -547,12 +545,10 @@ class Table:
             self._context, self._find, name, arguments.or_none(arguments.past, "snapshot", snapshot)
         )
 
-    @retry_interrupted
     def tags(self) -> tuple[Tag, ...]:
         """List the tags, the oldest snapshot first. Raises `CatalogOutdated`."""
         self._context.check_newest()
-        with self._context.catalog.reading() as tx:
-            return tx.state.table(self._find(tx)[0].id).tags
+        return self._context.ask(lambda tx: tx.state.table(self._find(tx)[0].id).tags)
 
     def drop_tag(self, name: str) -> None:
         """Drop a tag; retention and leases still keep its snapshot. Raises `NotFound`."""

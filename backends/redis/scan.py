@@ -13,7 +13,7 @@ from elasticscan.base.errors import ShardUnavailable
 from elasticscan.filters import Predicate
 from elasticscan.protocol import ContinuationKey, slots_of
 from elasticscan.reader import ScanPlan, ScanStats, drive
-from elasticscan.store import Page, PagedScan, cut_at_limit
+from elasticscan.store import Page, PagedScan
 from elasticscan.topology import SlotSet
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ClusterScan(PagedScan):
     def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
         begin = self._state
         found = self._rows(begin, columns or self.table.primary_key) if begin.cursors else ()
-        return cut_at_limit(found, begin.limit, self._seal)
+        return self._cut(found, begin.limit)
 
     def _rows(
         self, state: ContinuationKey, columns: tuple[str, ...]

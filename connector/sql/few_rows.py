@@ -23,7 +23,7 @@ from elasticscan.connector.reading import begin_chosen, chosen_columns, offered_
 from elasticscan.connector.sql.limits import RowLimit
 from elasticscan.filters import Fold
 from elasticscan.metadata import TableInfo
-from elasticscan.store import Scan, Store
+from elasticscan.store import Scan, Store, known_values
 
 # A read is made here if it gives no more than this, in all; more is for tasks.
 FEW_ROWS, FEW_BYTES = 20_000, 4 << 20
@@ -51,7 +51,7 @@ def read_few(options: Options, limit: RowLimit | None = None) -> FewRows | None:
 
     None, too, if the read fails: the tasks raise the error when an action runs.
     """
-    if options.metadata or options.explain or options.changes.feed:
+    if options.metadata or options.explain or options.feed:
         return None
     try:
         store = open_store(options.store)
@@ -96,7 +96,7 @@ def _folded(store: Store, table: TableInfo, options: Options, partial: PartialRo
     with begin_chosen(store, options, partial.columns(table.primary_key)) as scan:
         if scan.standing.definition != table.definition:
             return None  # its columns were changed just now
-        known = None if partial.by else store.backend.known_values(scan.standing, partial.values)
+        known = None if partial.by else known_values(store.context, scan.standing, partial.values)
         rows = _fold(scan, partial) if known is None else partial.of_values(known)
     if rows is None:
         return None

@@ -118,7 +118,7 @@ class TableRead:
     def load(self) -> DataFrame:
         """Return the DataFrame of a snapshot: the newest at this moment unless `as_of` chose one."""
         options = dict(self.options)
-        is_feed = parse_options({"store": self._uri, "table": self._table, **options}).changes.feed
+        is_feed = parse_options({"store": self._uri, "table": self._table, **options}).feed
         if not is_feed and not any(name.lower() in _SNAPSHOTS for name in options):
             options["versionAsOf"] = str(open_store(self._uri).backend.newest())
         limit = None if self._most is None else RowLimit(self._most)

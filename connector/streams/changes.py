@@ -21,14 +21,13 @@ from elasticscan.base.limits import DEFAULT_PAGE_BYTES
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST
-from elasticscan.connector.options import ChangeOptions, Options
+from elasticscan.connector.options import Options
 from elasticscan.connector.partitions import ScanPartition, partitions_of, read_partition
 from elasticscan.connector.reading import offered_schema
-from elasticscan.connector.splits import ScanPart, cut
+from elasticscan.connector.splits import cut
 from elasticscan.connector.streams.offsets import InChanges, segments
 from elasticscan.metadata import TableInfo
-from elasticscan.store import Commit, SlotPlaces, Store, StreamState
-from elasticscan.topology import SlotSet
+from elasticscan.store import Commit, Store, StreamState
 
 ROWS_PER_TASK = 250_000
 SLACK = 0.1  # of a task
@@ -38,7 +37,7 @@ _WHOLE = float(1 << 40)  # the size of all rows of a batch, when only shares of 
 _log = logging.getLogger(__name__)
 
 
-def is_change(commit: Commit, options: ChangeOptions) -> bool:
+def is_change(commit: Commit, options: Options) -> bool:
     """Return True if a commit may have changes to return with these options."""
     if commit.kind == "delete":
         return options.feed and not options.skip_change_commits
@@ -47,7 +46,7 @@ def is_change(commit: Commit, options: ChangeOptions) -> bool:
     return commit.kind == "write"
 
 
-def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
+def _must_pass(commit: Commit, options: Options) -> bool:
     """Return True if a segment must not reach over a commit, because it would return unwanted rows.
 
     With `skipChangeCommits`, commits 5 (write), 6 (merge) and 7 (write) are read as the segments (4, 5]
@@ -57,7 +56,7 @@ def _must_pass(commit: Commit, options: ChangeOptions) -> bool:
     return has_rows and not is_change(commit, options)
 
 
-def change_rows(commit: Commit, options: ChangeOptions) -> int:
+def change_rows(commit: Commit, options: Options) -> int:
     """Return an upper bound for the rows of a commit's changes: an update is two in a change feed.
 
     The rows that an overwrite deletes are not known from the commit, and not counted.
@@ -66,7 +65,7 @@ def change_rows(commit: Commit, options: ChangeOptions) -> int:
     return commit.rows * (1 + doubled) if is_change(commit, options) else 0
 
 
-def check_readable(table: TableInfo, commits: Sequence[Commit], options: ChangeOptions) -> list[Commit]:
+def check_readable(table: TableInfo, commits: Sequence[Commit], options: Options) -> list[Commit]:
     """Return the commits whose changes are still there.
 
     Raises:
@@ -111,9 +110,9 @@ def plan_changes(
     """
     table, places = state.table, state.places
     commits = [c for c in state.commits if c.number <= last.commit + bool(last.slot)]
-    read = check_readable(table, [c for c in commits if is_change(c, options.changes)], options.changes)
+    read = check_readable(table, [c for c in commits if is_change(c, options)], options)
     # Deletes have no new rows: without a change feed, reading across them does no harm.
-    passed = [c.number for c in commits if _must_pass(c, options.changes)]
+    passed = [c.number for c in commits if _must_pass(c, options)]
     parts = segments(sorted(c.number for c in read), passed, first, last, places.placement.slot_count)
     scan = store.backend.changes.scan(
         table,
@@ -122,13 +121,17 @@ def plan_changes(
         parts[-1].upto if parts else table.oldest_snapshot,
         stored_columns(table, columns),
         options.filter,
-        options.changes.feed,
+        options.feed,
         (options.batch_rows, DEFAULT_PAGE_BYTES),
         lease,
     )
-    rows = sum(change_rows(commit, options.changes) for commit in read)
+    rows = sum(change_rows(commit, options) for commit in read)
+    # Rows are taken to be spread evenly: hashing sees to that.
     rows = rows * len(scan.slots) // places.placement.slot_count
-    return partitions_of(store.backend, scan, _tasks(places, scan.slots, rows, options), places.shard_names)
+    weights = np.full(places.placement.slot_count, _WHOLE / max(len(scan.slots), 1))
+    limits = task_limits(_WHOLE, rows, options)
+    tasks = cut(places.placement, places.base.placement, weights, *limits, slots=scan.slots)
+    return partitions_of(store.backend, scan, tasks, places.shard_names)
 
 
 def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
@@ -136,16 +139,9 @@ def stored_columns(table: TableInfo, columns: Sequence[str]) -> list[str]:
     return [name for name in columns if name in table.schema.names] or [table.primary_key[0]]
 
 
-def _tasks(places: SlotPlaces, slots: SlotSet, rows: float, options: Options) -> list[ScanPart]:
-    """Slots of each task. Rows are taken to be spread evenly: hashing sees to that."""
-    weights = np.full(places.placement.slot_count, _WHOLE / max(len(slots), 1))
-    limits = task_limits(_WHOLE, rows, options)
-    return cut(places.placement, places.base.placement, weights, *limits, slots=slots)
-
-
 def task_limits(size: float, rows: float, options: Options) -> tuple[int, int]:
     """(most size of a task, most tasks) for rows of some size: few, but not fewer than asked for."""
-    least = options.changes.min_partitions or 1
+    least = options.min_partitions or 1
     # Rows are an estimate: where they are asked for by the task, a few too many would begin another one.
     by_rows = math.ceil(rows / ROWS_PER_TASK - SLACK)
     by_rows = min(by_rows, max(MANY_TASKS, math.ceil(rows / (4 * ROWS_PER_TASK))))
@@ -166,13 +162,13 @@ class ChangeFeedReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         store, options = open_store(self._options.store), self._options
-        if options.changes.end is None:
+        if options.end is None:
             store.backend.newest()
         table = store.table(options.table).definition
-        start = commit_before_start(store, table, options.changes)
-        state = store.backend.changes.look(table.id, table.name, after=start)
+        start = commit_before_start(store, table, options)
+        state = store.backend.changes.look(table.id, after=start)
         state = replace(state, table=state.table.at(self._definition))
-        first, last = InChanges(start), InChanges(_end(store, state, options.changes, start))
+        first, last = InChanges(start), InChanges(_end(store, state, options, start))
         lease = secrets.token_hex(8)
         return list(plan_changes(store, state, first, last, self._columns, options, lease))
 
@@ -182,7 +178,7 @@ class ChangeFeedReader(DataSourceReader):
             yield from read_partition(partition, self._options, self._columns, self._schema)
 
 
-def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -> int:
+def _end(store: Store, state: StreamState, options: Options, after: int) -> int:
     """Return the last commit that the options name; `after` is the one before the first.
 
     A commit or time that is still to come is refused: the next read would begin behind it, and what is
@@ -208,7 +204,7 @@ def _end(store: Store, state: StreamState, options: ChangeOptions, after: int) -
     return max(after, upto)
 
 
-def commit_before_start(store: Store, table: TableInfo, options: ChangeOptions) -> int:
+def commit_before_start(store: Store, table: TableInfo, options: Options) -> int:
     """Return the last commit before the first one that the options choose.
 
     Raises:

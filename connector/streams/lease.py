@@ -39,7 +39,7 @@ class StreamLease:
         """Renew the lease, unless that was done a short while ago and not `at_once`."""
         if self._name is None or self._at is None:
             return
-        now = store.backend.changes.now()
+        now = store.context.clock.now()
         pause = RENEW_SECONDS if self._at == self._told else MOVED_SECONDS
         if not at_once and self._told_at <= now < self._told_at + pause:  # and the clock was not set back
             return

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticscan.base.errors import ContinuationKeyError, TableChanged
+from elasticscan.base.errors import ContinuationKeyError
 from elasticscan.base.showing import brief
 from elasticscan.protocol import Segment
 
@@ -40,9 +40,9 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class InSnapshot:
-    """The rows of the slots [0, slot) of snapshot `at` were delivered."""
+    """The rows of the slots [0, slot) of the snapshot of a commit were delivered."""
 
-    at: int
+    commit: int
     slot: int = 0
 
 
@@ -58,7 +58,7 @@ class InChanges:
         return self.commit, self.slot
 
 
-Position = InSnapshot | InChanges
+Position = InSnapshot | InChanges  # a stream that stands there needs all changes after its `commit`
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,14 @@ class OffsetFormat:
 
     Args:
         store_id: the store's id.
-        slots: how many slots it has.
         sign: gives the code of an offset's text.
         is_signed: says whether a text has this code, by the secret of now or an older one.
     """
 
     def __init__(
-        self, store_id: str, slots: int, sign: Callable[[str], str], is_signed: Callable[[str, str], bool]
+        self, store_id: str, sign: Callable[[str], str], is_signed: Callable[[str, str], bool]
     ) -> None:
-        self._store_id, self._slots, self._sign, self._is_signed = store_id, slots, sign, is_signed
+        self._store_id, self._sign, self._is_signed = store_id, sign, is_signed
 
     def write(self, offset: Offset) -> dict[str, Any]:
         content = {
@@ -140,20 +139,9 @@ class OffsetFormat:
                 "it was altered since it was handed out, or the secret that signed it was revoked "
                 f"(rotate-secret --revoke){_going_on(offset)}"
             )
-        return self._parse(offset)
-
-    def _parse(self, offset: dict[str, Any]) -> Offset:
-        """Parse an offset whose signature is good: we wrote it, so its form is known."""
-        position = _position(offset, self._whole("slot", offset))
-        begun = offset.get("since")
-        since = None if begun is None else _position(begun, 0)
-        return Offset(self._whole("table", offset), position, since)
-
-    def _whole(self, name: str, offset: dict[str, Any]) -> int:
-        value = offset[name]
-        assert type(value) is int and value >= 0, f"{name} of an offset is {value!r}"
-        assert name != "slot" or value < self._slots, f"an offset stands at slot {value} of {self._slots}"
-        return value
+        # The signature is good: we wrote it, so its form is known.
+        since = None if "since" not in offset else _position(offset["since"], 0)
+        return Offset(offset["table"], _position(offset, offset["slot"]), since)
 
 
 def _going_on(offset: Mapping[str, Any]) -> str:
@@ -165,20 +153,11 @@ def _going_on(offset: Mapping[str, Any]) -> str:
 
 
 def _number(position: Position) -> dict[str, int]:
-    return {"at": position.at} if isinstance(position, InSnapshot) else {"commit": position.commit}
+    return {"at": position.commit} if isinstance(position, InSnapshot) else {"commit": position.commit}
 
 
 def _position(offset: Mapping[str, Any], slot: int) -> Position:
     return InSnapshot(offset["at"], slot) if "at" in offset else InChanges(offset["commit"], slot)
-
-
-def check_table(offset: Offset, table: int, name: str) -> None:
-    """Raise `TableChanged` if another table than that of the offset has its name now."""
-    if offset.table != table:
-        raise TableChanged(
-            f"the offset is of another table than {name!r}, perhaps a dropped one; use a new checkpoint",
-            table=name,
-        )
 
 
 def between(
@@ -198,8 +177,8 @@ def between(
     first = _begin(start, end)
     last = end.position
     if isinstance(first, InSnapshot):
-        at, stop = (last.at, last.slot) if isinstance(last, InSnapshot) else (last.commit, slots)
-        jumps = at != first.at and not (may_jump and at > first.at)
+        at, stop = last.commit, last.slot if isinstance(last, InSnapshot) else slots
+        jumps = at != first.commit and not (may_jump and at > first.commit)
         if jumps or stop < first.slot or (isinstance(last, InChanges) and last.slot):
             raise _backwards_error(first, last)
         return SnapshotPart(at, first.slot, stop)

@@ -30,7 +30,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound, SnapshotExpired
+from elasticscan.base.errors import (
+    ContinuationKeyError,
+    InvalidOption,
+    NotFound,
+    SnapshotExpired,
+    TableChanged,
+)
 from elasticscan.base.showing import utc
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
@@ -55,17 +61,11 @@ from elasticscan.connector.streams.offsets import (
     Position,
     SnapshotPart,
     between,
-    check_table,
     cut_slots,
 )
 from elasticscan.connector.streams.snapshot import plan_snapshot, rows_left
-from elasticscan.filters import Predicate
 from elasticscan.metadata import Bounds, Fragment, TableInfo
-from elasticscan.store import (
-    Commit,
-    Store,
-    StreamState,
-)
+from elasticscan.store import Commit, Store, StreamState
 
 _log = logging.getLogger(__name__)
 
@@ -78,13 +78,11 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._options = options
         store = open_store(options.store)
         table = store.table(options.table).definition
-        if options.filter is not None:
-            Predicate.parse(options.filter, table.schema)
         self._columns = match_columns(schema, offered_schema(table, options))
         self._schema = schema
         self._store_id, self._table_id = store.backend.identity, table.id
         self._definition = table.definition  # whose columns the stream has to its end
-        self._lease = StreamLease(options.changes.stream_name, table.id)
+        self._lease = StreamLease(options.stream_name, table.id)
         self._initial: dict[str, Any] | None = None
         self._target: int | None = None  # the newest commit, of a stream that ends with it
         self._position: Position | None = None  # the end of the newest batch
@@ -104,7 +102,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return dict(self._initial)
 
     def _first_position(self, store: Store, state: StreamState) -> Position:
-        options, table, newest = self._options.changes, state.table, self._newest(state)
+        options, table, newest = self._options, state.table, self._newest(state)
         if isinstance(options.start, int) and options.start > newest + 1:
             raise NotFound(
                 f"option 'startingVersion'={options.start} is newer than the newest commit, {newest}; "
@@ -126,7 +124,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return InSnapshot(table.oldest_snapshot if options.start == EARLIEST else newest)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        options = self._options.changes
+        options = self._options
         if options.max_rows is not None:
             return ReadMaxRows(options.max_rows)
         return ReadAllAvailable() if options.max_bytes is None else ReadMaxBytes(options.max_bytes)
@@ -144,13 +142,13 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             self._lease.keep(store)
             return start
         offset = self._read_offset(store, start)
-        self._lease.reach(_commit_held(offset.position))  # Spark asks when all up to here is done
+        self._lease.reach(offset.position.commit)  # Spark asks when all up to here is done
         self._lease.keep(store)
         after = offset.position.commit if isinstance(offset.position, InChanges) else None
 
         def is_enough(fragments: Sequence[Fragment], commits: Sequence[Commit]) -> bool:
             """Return True if no batch goes beyond these commits; the first may be read in part."""
-            most, options = self._budget(fragments, limit), self._options.changes
+            most, options = self._budget(fragments, limit), self._options
             return most is not None and sum(change_rows(commit, options) for commit in commits[1:]) > most
 
         state = self._look(
@@ -158,7 +156,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             after=after,
             is_enough=is_enough,
             # Their sizes say how many rows a number of bytes is.
-            fragments=self._options.changes.max_bytes is not None or isinstance(limit, ReadMaxBytes),
+            fragments=self._options.max_bytes is not None or isinstance(limit, ReadMaxBytes),
         )
         budget = self._budget(state.fragments, limit)
         _check_reached(offset.position, state.table, self._newest(state))
@@ -183,7 +181,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """
         if isinstance(limit, ReadAllAvailable):  # whatever the options say
             return None
-        options = self._options.changes
+        options = self._options
         sizes = [options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
         rows = [options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
         if any(sizes):
@@ -195,11 +193,14 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def _next_in_snapshot(
         self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
     ) -> Position:
-        table, at, slots = state.table, start.at, store.backend.slot_count
-        if at < table.oldest_snapshot and not self._options.changes.fail_on_data_loss:
+        table, at, slots = state.table, start.commit, store.backend.slot_count
+        if at < table.oldest_snapshot and not self._options.fail_on_data_loss:
             at = table.oldest_snapshot
             _log.warning(
-                "snapshot %d of table %r is no longer kept; going on in snapshot %d", start.at, table.name, at
+                "snapshot %d of table %r is no longer kept; going on in snapshot %d",
+                start.commit,
+                table.name,
+                at,
             )
         try:
             store.backend.changes.hold_snapshot(state, at)
@@ -222,7 +223,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         Raises:
             SnapshotExpired: changes of some commits are no longer kept, and that is not allowed.
         """
-        table, options, newest = state.table, self._options.changes, self._newest(state)
+        table, options, newest = state.table, self._options, self._newest(state)
         # Commits that made the table have no changes.
         commits = [c for c in state.commits if c.number <= newest and c.kind != "create"]
         check_readable(table, [commit for commit in commits if is_change(commit, options)], options)
@@ -241,7 +242,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _rows_given(self, store: Store, table: TableInfo, commit: Commit, slot: int) -> int:
         """About how many rows the changes of a commit are, from a slot on; never fewer than there are."""
-        options = self._options.changes
+        options = self._options
         if not is_change(commit, options) or commit.number <= table.oldest_snapshot:
             return 0
         if not slot and not (options.feed and commit.kind == "overwrite"):
@@ -249,7 +250,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return int(self._rows_given_by_slot(store, table, commit)[slot:].sum())
 
     def _rows_given_by_slot(self, store: Store, table: TableInfo, commit: Commit) -> Counts:
-        number, feed = commit.number, self._options.changes.feed
+        number, feed = commit.number, self._options.feed
         floor = number
         if feed and commit.kind == "overwrite":  # its changes include the rows that it deletes
             floor = store.backend.changes.floor(table.id, number, seen_from=number - 1)
@@ -274,10 +275,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         report = self._behind
         if report is None or report[:2] != (versions, position):
             slots, in_snapshot = store.backend.slot_count, isinstance(position, InSnapshot)
-            name = self._options.table
-            lag = store.backend.changes.look_behind(
-                self._table_id, name, _commit_held(position), fragments=in_snapshot
-            )
+            lag = store.backend.changes.look_behind(self._table_id, position.commit, fragments=in_snapshot)
             if in_snapshot:
                 rows = lag.rows + rows_left(lag.fragments, position.slot, slots)
             else:  # of the first commit, some may have been read
@@ -285,7 +283,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             behind = {"commit": lag.newest, "behindCommits": lag.commits, "behindRows": rows}
             self._behind = report = (versions, position, behind, lag.oldest)
         since = report[3]
-        seconds = 0.0 if since is None else max(store.backend.changes.now() - since, 0.0)
+        seconds = 0.0 if since is None else max(store.context.clock.now() - since, 0.0)
         return report[2] | {"behindSeconds": round(seconds, 3)}
 
     # Batches
@@ -294,7 +292,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the tasks of the batch between two offsets."""
         store = self._open()
         first, last = self._read_offset(store, start), self._read_offset(store, end)
-        careless = not self._options.changes.fail_on_data_loss
+        careless = not self._options.fail_on_data_loss
         span = between(first, last, store.backend.slot_count, may_jump=careless)
         if not self._lease.begun:
             self._lease.reach(span.at if isinstance(span, SnapshotPart) else span[0].commit)
@@ -327,7 +325,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def commit(self, end: dict[str, Any]) -> None:
         """Batches up to `end` will not be asked for again."""
         store = self._open()
-        self._lease.reach(_commit_held(self._read_offset(store, end).position))
+        self._lease.reach(self._read_offset(store, end).position.commit)
         self._lease.keep(store)
 
     def stop(self) -> None:
@@ -341,12 +339,17 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _read_offset(self, store: Store, sent: Any) -> Offset:
         offset = _format(store).read(sent)
-        check_table(offset, self._table_id, self._options.table)
+        if offset.table != self._table_id:
+            name = self._options.table
+            raise TableChanged(
+                f"the offset is of another table than {name!r}, perhaps a dropped one; use a new checkpoint",
+                table=name,
+            )
         return offset
 
     def _look(self, store: Store, **asked: Any) -> StreamState:
         """One look at the catalog: all that planning a micro-batch knows."""
-        state = store.backend.changes.look(self._table_id, self._options.table, **asked)
+        state = store.backend.changes.look(self._table_id, **asked)
         return replace(state, table=state.table.at(self._definition))
 
     def _newest(self, state: StreamState) -> int:
@@ -365,20 +368,15 @@ def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:
 
 def _format(store: Store) -> OffsetFormat:
     """Return the store's format, made again each time: readers travel to tasks and must not carry secrets."""
-    backend, signer = store.backend, store.backend.changes.signer()
-    return OffsetFormat(backend.identity, backend.slot_count, signer.sign_offset, signer.is_signed)
-
-
-def _commit_held(position: Position) -> int:
-    """Return the commit after which all changes must be kept for a stream at this position."""
-    return position.at if isinstance(position, InSnapshot) else position.commit
+    backend, signer = store.backend, store.context.sealer
+    return OffsetFormat(backend.identity, signer.sign_offset, signer.is_signed)
 
 
 def _check_reached(position: Position, table: TableInfo, newest: int) -> None:
     """Raise if the stream has read a commit that the store does not have."""
-    if _commit_held(position) > newest:
+    if position.commit > newest:
         raise ContinuationKeyError(
-            f"the stream has read table {table.name!r} up to commit {_commit_held(position)}, and the newest "
+            f"the stream has read table {table.name!r} up to commit {position.commit}, and the newest "
             f"is {newest}; use a new checkpoint",
             table=table.name,
         )

@@ -33,7 +33,7 @@ def plan_snapshot(
         SlotSet.span(part.start, part.end),
         stored_columns(state.table, columns),
         options.filter,
-        options.changes.feed,
+        options.feed,
         options.batch_rows,
     )
     weights = slot_bytes(state.fragments, places.placement.slot_count)

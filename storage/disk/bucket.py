@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
+from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
 from botocore.config import Config
+from botocore.exceptions import HTTPClientError
 from botocore.session import Session
 
 from elasticscan.base.concurrency import renewed_in_child
@@ -25,6 +27,7 @@ from elasticscan.storage.disk.refusals import FAILURES, OUTDATED, as_ours, code_
 
 ATTEMPTS = 10  # with growing pauses, which are a minute together where a server says that it is busy
 _COPY_PART_BYTES = 1 << 30
+_DROPPED_SECONDS, _PAUSE_SECONDS = 5.0, 0.5
 PART_BYTES = 8 << 20  # of an upload
 
 _lock = renewed_in_child(Lock)  # to make a client takes some time: only one thread does
@@ -124,19 +127,24 @@ class Bucket:
             self._ask("abort_multipart_upload", key, writing=True, UploadId=upload)
 
     def _ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
-        """Send a request; once more with credentials that are read again where they were refused."""
+        """Send a request; once more with credentials that are read again where they were refused.
+
+        A client sends no request again once very many of its process have failed: then that is done here.
+        """
         if key is not None:
             parameters["Key"] = key
-        try:
-            return getattr(_client(), request)(Bucket=self.name, **parameters)
-        except FAILURES as error:
-            if code_of(error) not in OUTDATED:
-                raise self._ours(error, key, writing) from error
-        _client_of.cache_clear()  # a client keeps the credentials of a file for ever
-        try:
-            return getattr(_client(), request)(Bucket=self.name, **parameters)
-        except FAILURES as error:
-            raise self._ours(error, key, writing) from error
+        began, is_renewed = monotonic(), False
+        while True:
+            try:
+                return getattr(_client(), request)(Bucket=self.name, **parameters)
+            except FAILURES as error:
+                if code_of(error) in OUTDATED and not is_renewed:
+                    is_renewed = True
+                    _client_of.cache_clear()  # a client keeps the credentials of a file for ever
+                elif isinstance(error, HTTPClientError) and monotonic() - began < _DROPPED_SECONDS:
+                    sleep(_PAUSE_SECONDS)
+                else:
+                    raise self._ours(error, key, writing) from error
 
     def _ours(self, error: Exception, key: str | None, writing: bool) -> ElasticScanError:
         where = self._root if key is None else f"s3://{self.name}/{key}"

@@ -26,7 +26,7 @@ lookups    tables with their fragments and statistics, each valid for one layout
 memory     rows that lie in the log, as fragments in memory
 marks      the roots of shards: whose they are, and how far they know the catalog
 following  the protocol of work that follows commits; sealing: continuation keys and their secrets
-processes  one context for each process; shared: `Context`, which has all of these
+shared     `Context`, which has all of these
 leases     promises with an end; tags: names that keep a snapshot
 shards     the scan protocol in one process: placements from the catalog, pages from the disks
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 
 from elasticscan.catalog import Tx
 from elasticscan.metadata import StagedFragment
@@ -13,33 +12,20 @@ from elasticscan.metadata import StagedFragment
 Claim = Callable[[Tx, int, Collection[StagedFragment]], None]
 
 
-class Upkeep(Protocol):
-    """Work that follows commits.
+class Upkeep:
+    """Work that follows commits; by itself there is none, because keepers do all of it.
 
     Attributes:
         mode: "auto" or "off".
         problem: why the last of it failed, if it did.
     """
 
-    mode: str
-    problem: str | None
+    mode: str = "off"
+    problem: str | None = None
 
     def follow(self) -> AbstractContextManager[Claim]:
         """Around a commit: what is claimed in its transaction is done at the end of the block."""
+        return nullcontext(lambda _tx, _table, _staged: None)
 
     def after_moves(self) -> None:
         """Do the work that follows moves of tablets."""
-
-
-class NoUpkeep:
-    """Nothing follows a commit: keepers do all of it."""
-
-    mode = "off"
-    problem: str | None = None
-
-    @contextmanager
-    def follow(self) -> Iterator[Claim]:
-        yield lambda _tx, _table, _staged: None
-
-    def after_moves(self) -> None:
-        """Do nothing."""

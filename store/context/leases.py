@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from elasticscan.base.errors import DiskFull, OperatorNeeded, TableChanged, TryAgain
+from elasticscan.base.errors import OperatorNeeded, TryAgain
 from elasticscan.base.limits import LEASE_SECONDS, STREAM_LEASE_SECONDS
 from elasticscan.catalog import Lease, Tx, retry_interrupted
 from elasticscan.metadata import TableInfo
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.context.lookups import KnownTable, check_kept
+from elasticscan.store.context.lookups import KnownTable, check_kept, live_table
 from elasticscan.store.context.shared import Context
 
 # Pages renew a lease when half of it is over. A task that begins renews it as well, unless more than this
@@ -45,39 +45,31 @@ class Hold:
     purpose: str
 
 
-def holds_in(tx: Tx) -> list[tuple[Lease[Hold], Hold]]:
+def holds_in(tx: Tx) -> list[Lease[Hold]]:
     """Return the leases that last. Raises `StoreDamaged` where any lease is damaged."""
-    return [(lease, lease.value) for lease in tx.leases(Hold) if tx.lasts(lease)]
+    return [lease for lease in tx.leases(Hold) if tx.lasts(lease)]
 
 
 def leases_in(tx: Tx) -> list[dict[str, Any]]:
     """Return the leases that last, as plain values."""
-    names = names_in(tx)
+    names = {number: table.name for number, table in tx.state.dropped.items()}
+    names |= {table.id: table.name for table in tx.state.infos()}
     return [
         {
             "id": lease.name,
-            "table": names[hold.table],
-            "snapshot": hold.snapshot,
-            "purpose": hold.purpose,
+            "table": names[lease.value.table],
+            "snapshot": lease.value.snapshot,
+            "purpose": lease.value.purpose,
             "expires_at": lease.until / 1e6,
         }
-        for lease, hold in holds_in(tx)
-        if hold.table in names  # it is newer than what this transaction sees
+        for lease in holds_in(tx)
+        if lease.value.table in names  # it is newer than what this transaction sees
     ]
-
-
-def names_in(tx: Tx) -> dict[int, str]:
-    """Return the names of all tables there ever were."""
-    dropped = {number: table.name for number, table in tx.state.dropped.items()}
-    return dropped | {table.id: table.name for table in tx.state.infos()}
 
 
 def take_lease(tx: Tx, lease: str, table: TableInfo, snapshot: int, purpose: str, seconds: float) -> None:
     """Promise that a snapshot stays readable until `now + seconds`; takes one that ended again."""
-    current = tx.state.info(table.id)  # the caller's may be from before a compaction
-    if current is None:
-        raise TableChanged(f"table {table.name!r} was dropped; start a new scan", table=table.name)
-    tx.state.check_snapshot(current, snapshot)
+    tx.state.check_snapshot(live_table(tx, table.id), snapshot)  # the caller's is from before a compaction
     tx.put_lease(lease, Hold(table.id, snapshot, purpose), seconds)
 
 
@@ -139,16 +131,10 @@ def lease_snapshot(
             at = tx.state.commit if snapshot is None else snapshot
             tx.state.check_snapshot(table, at)
             return at, look(tx)
-    try:
-        with context.catalog.leasing() as tx:
-            at = tx.state.commit if snapshot is None else snapshot
-            take_lease(tx, lease, table, at, _SCAN, LEASE_SECONDS)
-            return at, look(tx)
-    except DiskFull as error:
-        raise DiskFull(
-            f"the catalog's disk is full, and a scan of over {2 * LEASE_SECONDS // 3600} hours writes a "
-            "lease there; free some space, or open with read_only=True"
-        ) from error
+    with context.catalog.leasing() as tx:
+        at = tx.state.commit if snapshot is None else snapshot
+        take_lease(tx, lease, table, at, _SCAN, LEASE_SECONDS)
+        return at, look(tx)
 
 
 def keep_lease(context: Context, key: ContinuationKey) -> TableInfo:
@@ -212,12 +198,7 @@ def _end_lease(context: Context, lease: str) -> None:
 
 
 def _readable_table(tx: Tx, key: ContinuationKey) -> TableInfo:
-    table = tx.state.info(key.table)
-    if table is None:
-        raise TableChanged(
-            "the table was dropped, or dropped and made again, since this scan began; start a new scan",
-            table=key.table,
-        )
+    table = live_table(tx, key.table)
     # A lease may still stand in the catalog although its time was up when a compaction looked.
     if key.segments is None:
         tx.state.check_snapshot(table, key.snapshot)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from elasticscan.base.errors import CatalogOutdated, SnapshotExpired, TableChanged
-from elasticscan.catalog import StoreState, Tx
+from elasticscan.catalog import StoreState, Tx, newest_topology
 from elasticscan.metadata import (
     Bounds,
     Fragment,
@@ -99,24 +99,12 @@ class SlotPlaces:
     base: Topology
     shard_names: Mapping[int, str]
 
-
-def slot_places(state: StoreState, base: Topology) -> SlotPlaces:
-    """Return where slots are, and where they were in a topology."""
-    names = dict(base.shard_names) | {shard.id: shard.name for shard in state.shards.values()}
-    return SlotPlaces(state.placement, base, names)
-
-
-@dataclass(frozen=True, slots=True)
-class ScanLayout:
-    """The facts by which a scan is divided among tasks, from the catalog transaction that fixed its snapshot.
-
-    Attributes:
-        places: where slots live, and the scan's base topology.
-        fragments: the table's.
-    """
-
-    places: SlotPlaces
-    fragments: tuple[Fragment, ...]
+    @classmethod
+    def at(cls, tx: Tx) -> SlotPlaces:
+        """Return where slots are, as a transaction sees them, and where they were."""
+        base = newest_topology(tx)
+        names = dict(base.shard_names) | {shard.id: shard.name for shard in tx.state.shards.values()}
+        return cls(tx.state.placement, base, names)
 
 
 def by_shard(fragments: Iterable[Fragment]) -> dict[int, list[Fragment]]:
@@ -234,6 +222,18 @@ def read_statistics(tx: Tx, state: KnownTable, kept: TableStatistics) -> TableSt
         names = {column.mark: name for name, column in state.table.by_name().items()}
         named = {of: body.renamed(names) for of, body in bodies.items()}
     return TableStatistics(state.table.definition, named, bodies, histograms)
+
+
+def live_table(tx: Tx, table: int) -> TableInfo:
+    """Return a table as a transaction sees it. Raises `TableChanged` if it was dropped."""
+    info = tx.state.info(table)
+    if info is None:
+        raise TableChanged(
+            "the table was dropped, or dropped and made again, since this began; begin again, a stream "
+            "with a new checkpoint",
+            table=table,
+        )
+    return info
 
 
 def check_reached(last_commit: int, upto: int) -> None:

@@ -17,7 +17,6 @@ from elasticscan.base.limits import LOOK_SECONDS
 from elasticscan.catalog import Tx, is_writing
 from elasticscan.metadata import COMMIT_VERSION, Fragment, TableInfo
 from elasticscan.protocol import (
-    Cluster,
     IndexOrder,
     KeyList,
     PageRequest,
@@ -57,8 +56,9 @@ class CatalogPlacements:
         self._context = context
 
     def current(self) -> Placement:
-        began = self._context.clock.now()
-        return self._note(self._context.placement(), began)
+        began, placement = self._context.clock.now(), self._context.placement()
+        self._context.looked = placement, began
+        return placement
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
@@ -67,10 +67,6 @@ class CatalogPlacements:
             return
         with ThreadPoolExecutor(1) as another:  # the answer of a server takes its time
             yield _CatalogLook(True, another.submit(self.current).result)
-
-    def _note(self, placement: Placement, began: float) -> Placement:
-        self._context.looked = placement, began
-        return placement
 
     def recent(self, looked: Placement | None) -> Placement:
         """As `Placements.recent`: nothing may have changed that this process knows of.
@@ -95,11 +91,6 @@ def note_look(context: Context, tx: Tx) -> None:
     context.looked = tx.state.placement, context.clock.now()
 
 
-def local_cluster(context: Context) -> Cluster:
-    """Return the store's own catalog and disks."""
-    return Cluster(CatalogPlacements(context), LocalShards(context))
-
-
 class LocalShards:
     """Reads a shard's own files. What a shard serves is looked up again for each page.
 
@@ -112,45 +103,34 @@ class LocalShards:
         self._context = context
 
     def read_page(self, request: PageRequest) -> PageRows:
-        self._context.checkpoint("page asked for")
         after = None if request.changes is None else request.changes.after
-        page = self._read_newest(request, partial(self._read, request), after, request.layout)
-        self._context.checkpoint("page read")
-        return page
+        return self._read_newest(request, partial(self._read, request), after)
 
     def read_rows(self, request: RowRequest) -> RowAnswer:
-        self._context.checkpoint("page asked for")
-
         def read(state: KnownTable) -> RowAnswer:
             answer = read_rows(self._rows_of(state, request), request)
-            if not request.columns or request.definition in (None, state.table.definition):
+            if not request.columns:
                 return answer
             # Rows that were deleted are there as nulls, so nothing is said of these.
-            then, rows = state.table.at(request.definition).schema, answer.rows
-            fields = [then.field(name).with_nullable(True) for name in rows.schema.names]
-            arrays = [
-                _narrowed(array, field, state.table)
-                for array, field in zip(rows.columns, fields, strict=True)
-            ]
-            return replace(answer, rows=pa.RecordBatch.from_arrays(arrays, names=rows.schema.names))
+            rows = _rows_as_of(answer.rows, state.table, request.definition, nullable=True)
+            return replace(answer, rows=rows)
 
-        answer = self._read_newest(request, read, layout=request.layout)
-        self._context.checkpoint("page read")
-        return answer
+        return self._read_newest(request, read)
 
     def _read_newest(
         self,
         request: PageRequest | RowRequest,
         read: Callable[[KnownTable], Answer],
         after: int | None = None,
-        layout: int | None = None,
     ) -> Answer:
         failed: KnownTable | None = None
+        layout = request.layout
+        self._context.checkpoint("page asked for")
         while True:
             state = self._context.table_state(request.table, request.snapshot, after, layout)
             self._context.checkpoint("page looked up")
             try:
-                return read(state)
+                answer = read(state)
             except FragmentDamaged:
                 # A file may have been collected between the lookup and the opening, by another
                 # process, after a compaction. Then there is a newer layout; otherwise it is damage.
@@ -158,6 +138,9 @@ class LocalShards:
                     self._context.check_root(request.shard)  # a disk that is not mounted is no damage
                     raise
                 failed, layout = state, None
+            else:
+                self._context.checkpoint("page read")
+                return answer
 
     def _rows_of(self, state: KnownTable, request: PageRequest | RowRequest) -> PageSource:
         """Return the fragments that a shard has of a table."""
@@ -170,9 +153,8 @@ class LocalShards:
 
     def _read(self, request: PageRequest, state: KnownTable) -> PageRows:
         page = self._read_page(request, state)
-        if request.definition in (None, state.table.definition):
-            return page
-        return replace(page, rows=_rows_as_of(page.rows, state.table, request))
+        changes = request.changes is not None
+        return replace(page, rows=_rows_as_of(page.rows, state.table, request.definition, changes))
 
     def _read_page(self, request: PageRequest, state: KnownTable) -> PageRows:
         source = self._rows_of(state, request)
@@ -199,14 +181,21 @@ class LocalShards:
         )
 
 
-def _rows_as_of(rows: pa.RecordBatch, table: TableInfo, request: PageRequest) -> pa.RecordBatch:
+def _rows_as_of(
+    rows: pa.RecordBatch,
+    table: TableInfo,
+    definition: int | None,
+    changes: bool = False,
+    nullable: bool = False,
+) -> pa.RecordBatch:
     """Rows with the columns of an older definition, in its types.
 
     A snapshot from before a change holds nothing else. Only changes of later commits may: these are null in a
     column that was dropped before them, however much of it files still have, and must fit the older type.
     """
-    assert request.definition is not None
-    then, columns = table.at(request.definition).schema, table.by_name(request.definition)
+    if definition is None or definition == table.definition:
+        return rows
+    then, columns = table.at(definition).schema, table.by_name(definition)
     arrays, fields = list[pa.Array](), list[pa.Field]()
     for array, field in zip(rows.columns, rows.schema, strict=True):
         column = columns.get(field.name)
@@ -215,10 +204,11 @@ def _rows_as_of(rows: pa.RecordBatch, table: TableInfo, request: PageRequest) ->
             fields.append(field)
             continue
         values = array
-        if column.until is not None and request.changes is not None:
+        if column.until is not None and changes:
             came_before = pc.less_equal(rows.column(COMMIT_VERSION), column.last_commit)
             values = pc.if_else(came_before, array, pa.scalar(None, array.type))
-        fields.append(then.field(field.name))
+        asked = then.field(field.name)
+        fields.append(asked.with_nullable(True) if nullable else asked)
         arrays.append(_narrowed(values, fields[-1], table))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 

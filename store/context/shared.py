@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import (
@@ -14,7 +15,6 @@ from elasticscan.base.errors import (
     FragmentMissing,
     OperatorNeeded,
     ShardUnavailable,
-    TableChanged,
     WriteConflict,
     WrongRoot,
 )
@@ -30,7 +30,7 @@ from elasticscan.catalog import (
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cluster, ContinuationKey
 from elasticscan.storage import Disk
-from elasticscan.store.context.following import NoUpkeep, Upkeep
+from elasticscan.store.context.following import Upkeep
 from elasticscan.store.context.lookups import (
     NO_STATISTICS,
     KnownTable,
@@ -38,11 +38,11 @@ from elasticscan.store.context.lookups import (
     TableStatistics,
     check_kept,
     check_reached,
+    live_table,
     read_statistics,
 )
 from elasticscan.store.context.marks import RootMarks, mark_of
 from elasticscan.store.context.memory import Memories
-from elasticscan.store.context.processes import PerProcess
 from elasticscan.store.context.readers import Readers
 from elasticscan.store.context.sealing import StoreSealer
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -53,6 +53,9 @@ Find = Callable[[Tx], tuple[TableInfo, tuple[IndexInfo, ...]]]
 
 # For tests: called with a point's name wherever another process could come in, or this one be killed.
 Checkpoint = Callable[[str], None]
+
+
+Answer = TypeVar("Answer")
 
 
 class Context:
@@ -68,12 +71,12 @@ class Context:
         clock: Clock,
         location: Location,
         open_disk: Callable[[str], Disk],
-        cluster: Callable[[Context], Cluster],
         checkpoint: Checkpoint,
         reopen: Callable[[], Context],
     ) -> None:
-        self.per_process = PerProcess(self, reopen)
-        self.cluster, self.checkpoint = cluster(self), checkpoint
+        self._of_processes, self._reopen = {os.getpid(): self}, reopen
+        self.cluster: Cluster  # the layer above sets it
+        self.checkpoint = checkpoint
         self.catalog = catalog
         self.location = location
         self.clock = clock
@@ -95,8 +98,15 @@ class Context:
         self._bases: LruCache[int, Topology] = LruCache()
         # What follows from a scan's key and a table's definition alone, for the layers above.
         self.derived: LruCache[Hashable, Any] = LruCache()
-        self.upkeep: Upkeep = NoUpkeep()
+        self.upkeep = Upkeep()
         self._statistics: dict[int, tuple[KnownTable | None, TableStatistics]] = {}
+
+    def here(self) -> Context:
+        """Return the context of this process: a forked child, to which locks are of no use, opens its own."""
+        return self.here_if_open() or self._of_processes.setdefault(os.getpid(), self._reopen())
+
+    def here_if_open(self) -> Context | None:
+        return self._of_processes.get(os.getpid())
 
     def disk_of(self, shard: int) -> Disk:
         """Return the disk of a shard for reading, also of one that was removed; see `writable_disk`."""
@@ -121,7 +131,7 @@ class Context:
 
     def seal(self, key: ContinuationKey) -> str:
         """Raise `LimitExceeded`."""
-        return self.per_process.get().sealer.seal(key)
+        return self.here().sealer.seal(key)
 
     def incarnation(self) -> str:
         """Return the id of this copy of the store; costs one small query unless something moved."""
@@ -285,16 +295,10 @@ class Context:
         return versions
 
     @retry_interrupted
-    def commit_before(self, timestamp: float) -> int:
-        """Return the newest commit made at or before a time, in seconds since 1970; 0 when there is none."""
+    def ask(self, question: Callable[[Tx], Answer]) -> Answer:
+        """Return the answer to a question to one state of the catalog."""
         with self.catalog.reading() as tx:
-            return tx.commit_before(timestamp)
-
-    @retry_interrupted
-    def commit_at(self, timestamp: float) -> int:
-        """As `Tx.commit_at`."""
-        with self.catalog.reading() as tx:
-            return tx.commit_at(timestamp)
+            return question(tx)
 
     @retry_interrupted
     def state(self, layout: int | None = None) -> StoreState:
@@ -333,15 +337,9 @@ class Context:
         """Return how long a table's snapshots stay readable without a lease, in seconds."""
         return self.info.retention_seconds if table.retention_seconds is None else table.retention_seconds
 
-    @retry_interrupted
     def base_topology(self, number: int) -> Topology:
         """Return the topology to compare a scan with: published ones never change, so each is read once."""
-
-        def read() -> Topology:
-            with self.catalog.reading() as tx:
-                return base_topology(tx, number)
-
-        return self._bases.get(number, read)
+        return self._bases.get(number, lambda: self.ask(lambda tx: base_topology(tx, number)))
 
     @retry_interrupted
     def look(self, table_id: int) -> KnownTable:
@@ -384,12 +382,7 @@ class Context:
                 self.statistics_in(tx, state)
 
     def _table_state_in(self, tx: Tx, table_id: int, snapshot: int, after: int | None = None) -> KnownTable:
-        table = tx.state.info(table_id)
-        if table is None:
-            raise TableChanged(
-                "the table was dropped, or dropped and made again, since this scan began; start a new scan",
-                table=table_id,
-            )
+        table = live_table(tx, table_id)
         if after is None:
             tx.state.check_snapshot(table, snapshot)
         else:

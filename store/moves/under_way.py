@@ -40,8 +40,7 @@ def enter_moves(tx: Tx, planned: Sequence[Move], owner: str) -> None:
         )
     at = tx.times.stamp
     for move in planned:
-        owned = OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at)
-        tx.put_lease(str(move.tablet), owned)
+        _put_move(tx, OwnedMove(move.tablet, move.source, move.target, move.phase, owner, at, at))
 
 
 def give_up_moves(tx: Tx, owner: str, planned: Collection[Move]) -> None:
@@ -73,5 +72,9 @@ def transition(tx: Tx, move: Move, owner: str, event: Event) -> Move | None:
     if after.is_over:
         tx.remove_lease(OwnedMove, str(move.tablet))
     else:
-        tx.put_lease(str(move.tablet), replace(after, heartbeat_at=tx.times.stamp))
+        _put_move(tx, replace(after, heartbeat_at=tx.times.stamp))
     return after
+
+
+def _put_move(tx: Tx, move: OwnedMove) -> None:
+    tx.put_lease(str(move.tablet), move)

@@ -11,8 +11,8 @@ What this room promises:
   what a scan that lasts says of its progress.
 
 How a scan goes: it begins (`beginning`) with a snapshot, a condition and a path; pages are read by the cursor
-rule of `elasticscan.reader` at whatever shard has the slots by then (`paging`); the `Scan` hands them out as
-pages, a table or a stream, and ends its lease.
+rule of `elasticscan.reader` at whatever shard has the slots by then; the `Scan` hands them out as pages, a
+table or a stream, and ends its lease.
 
 The modules, from the bottom up:
 
@@ -20,7 +20,6 @@ changes       scans of what commits changed
 ordering      `order_by`, and the indexes that give it; first_rows: the first of an order without one
 access_paths  paths, chosen and found again
 progress      how far scans are, for those who watch
-paging        pages and keys over `reader.drive`, read while a lease is kept
 paged_scan    rows, given out once as pages, a table or a stream; scan: a scan as users hold it
 beginning     scans of rows and of changes, begun
 extremes      counts, least and greatest values, known without a look at a row

@@ -15,13 +15,13 @@ from elasticscan.metadata import AUTO, NONE, TableInfo, no_such_column
 from elasticscan.protocol import ContinuationKey, Cursor, NamedColumns, Segment, Segments
 from elasticscan.store.context import Context, Find
 from elasticscan.store.context.leases import end_lease, hold_snapshot, keep_lease, lease_snapshot
-from elasticscan.store.context.lookups import ScanLayout, check_kept, oldest_kept, slot_places
+from elasticscan.store.context.lookups import SlotPlaces, check_kept, oldest_kept
 from elasticscan.store.context.shards import note_look
 from elasticscan.store.context.tags import snapshot_of
 from elasticscan.store.reading.access_paths import Access, bind_to_key, choose_access, slots_of_filter
 from elasticscan.store.reading.first_rows import kept_order
 from elasticscan.store.reading.ordering import order_of, terms_of
-from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.scan import Layout, Scan
 from elasticscan.topology import SlotSet, Topology
 
 
@@ -43,12 +43,9 @@ def begin_scan(
     """Return a new scan, with fixed snapshot, base topology, access path and, to divide it, layout."""
     lease = secrets.token_hex(8)
 
-    def look(tx: Tx) -> tuple[Topology, ScanLayout | None, int]:
-        base, layout = newest_topology(tx), None
-        if is_divided:
-            places = slot_places(tx.state, base)
-            layout = ScanLayout(places, context.fragments_in(tx, table))
-        return base, layout, find(tx)[0].definition
+    def look(tx: Tx) -> tuple[Topology, Layout | None, int]:
+        layout = (SlotPlaces.at(tx), context.fragments_in(tx, table)) if is_divided else None
+        return newest_topology(tx), layout, find(tx)[0].definition
 
     if snapshot is None:
         context.check_newest()

@@ -26,6 +26,11 @@ from elasticscan.store.reading.ordering import Terms, terms_of, written
 # Rows that a reader keeps while the others pass.
 MOST_FIRST = 10_000
 
+_COMPARABLE = (
+    *(pa.float32(), pa.float64(), pa.bool_(), pa.date32()),
+    *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class KeptOrder:
@@ -67,18 +72,7 @@ def can_be_sorted(order_by: Sequence[str], schema: pa.Schema) -> bool:
 def _is_comparable(kind: pa.DataType) -> bool:
     if pt.is_timestamp(kind):
         return bool(kind.unit != "ns")  # which Spark cuts to microseconds, so that other rows are equal
-    return bool(
-        pt.is_integer(kind)
-        or pt.is_float32(kind)
-        or pt.is_float64(kind)
-        or pt.is_boolean(kind)
-        or pt.is_date32(kind)
-        or pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_decimal128(kind)
-    )
+    return kind in _COMPARABLE or pt.is_integer(kind) or pt.is_decimal128(kind)
 
 
 class FirstRows:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from threading import RLock
 from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
+from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import InvalidOption, ScanConsumed
 from elasticscan.protocol import ContinuationKey
-from elasticscan.store.reading.paging import Page
 from elasticscan.topology import SlotSet
 
 # What pandas calls the types of columns that else would become floats, or objects, for the sake of a null.
@@ -31,6 +32,32 @@ def _library(name: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         raise InvalidOption(f"{name} is not installed: pip install {name}; or use to_table()") from error
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some rows of a scan.
+
+    Attributes:
+        rows: the rows; possibly none, when a filter kept none or all had moved while being read.
+        standing: where the scan stands after this page, for this process alone.
+    """
+
+    rows: pa.RecordBatch
+    standing: ContinuationKey = field(repr=False)
+    _seal: Callable[[ContinuationKey], str] = field(repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the rows and the sealed key: all that is of use elsewhere."""
+        return {"rows": self.rows, "key": self.key}
+
+    @cached_property
+    def key(self) -> str | None:
+        """Return the continuation key after this page, for `Store.resume`; None after the last page.
+
+        It is sealed when it is first asked for. Raises `LimitExceeded`.
+        """
+        return self._seal(self.standing) if self.standing.cursors else None
 
 
 class PagedScan(Iterator[Page]):
@@ -63,6 +90,21 @@ class PagedScan(Iterator[Page]):
 
     def _end(self) -> None:
         """End what the scan holds."""
+
+    def _cut(
+        self, found: Iterable[tuple[pa.RecordBatch, ContinuationKey]], limit: int | None
+    ) -> Iterator[Page]:
+        """Yield pages of rows, each with where the scan stands after them, until so many rows were given."""
+        left = limit
+        for rows, after in found:
+            if left is None:
+                yield Page(rows, after, self._seal)
+                continue
+            some = rows.slice(0, left)
+            left -= some.num_rows
+            yield Page(some, replace(after, cursors=after.cursors if left else (), limit=left), self._seal)
+            if not left:
+                return
 
     def __reduce__(self) -> NoReturn:
         raise InvalidOption(

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import InvalidOption, ScanConsumed
-from elasticscan.catalog import retry_interrupted
-from elasticscan.metadata import TableInfo
+from elasticscan.base.limits import LEASE_SECONDS
+from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.optimizer import Choice
 from elasticscan.protocol import ContinuationKey, slots_of
-from elasticscan.reader import ScanStats
+from elasticscan.reader import ScanPlan, ScanStats, drive, drive_sorted
 from elasticscan.store.context import Context
-from elasticscan.store.context.leases import lease_end
-from elasticscan.store.context.lookups import ScanLayout
+from elasticscan.store.context.leases import end_lease, keep_lease, lease_end
+from elasticscan.store.context.lookups import SlotPlaces
 from elasticscan.store.reading.access_paths import Access, access_of, explain_access
-from elasticscan.store.reading.first_rows import KeptOrder
-from elasticscan.store.reading.paged_scan import PagedScan
-from elasticscan.store.reading.paging import Page, Pages, schema_of
+from elasticscan.store.reading.changes import (
+    CommitFacts,
+    change_pages,
+    commit_facts,
+    feed_arrays,
+    feed_fields,
+)
+from elasticscan.store.reading.first_rows import FirstRows, KeptOrder
+from elasticscan.store.reading.paged_scan import Page, PagedScan
+from elasticscan.store.reading.progress import Reporting
 from elasticscan.topology import SlotSet, Topology
+
+# The facts by which a scan is divided among tasks, from the transaction that fixed its snapshot: where slots
+# live, and the table's fragments.
+Layout: TypeAlias = tuple[SlotPlaces, tuple[Fragment, ...]]
 
 
 class Scan(PagedScan):
@@ -54,7 +66,7 @@ class Scan(PagedScan):
         choose: Callable[[], Choice] | None = None,
         access: Access | None = None,
         leased: bool = True,
-        layout: ScanLayout | None = None,
+        layout: Layout | None = None,
         kept: KeptOrder | None = None,
     ) -> None:
         super().__init__(table.name, key)
@@ -65,15 +77,17 @@ class Scan(PagedScan):
         self._kept = kept  # the order that it sorts its first rows by
         self._choose, self.layout = choose, layout  # of a scan that begins; None of one that was resumed
         self._access = access or access_of(context, table, key)
-        self._pages = Pages(context, table, base, self._access, key, kept, leased)
+        self.stats = ScanStats()
+        self._progress = Reporting(context, base, key, self.stats)
+        self._may_have_lease, self._lease_end = leased, context.clock.now() + LEASE_SECONDS
 
     @property
     def _context(self) -> Context:
-        return self._opened.per_process.get()
+        return self._opened.here()
 
     def __repr__(self) -> str:
         left, all_slots = len(slots_of(self._state.cursors)), len(self._state.slots)
-        stats = self._pages.stats
+        stats = self.stats
         return (
             f"<elasticscan.Scan of {self._table.name!r} at snapshot {self.snapshot}: {self._returned:,} rows "
             f"in {stats.pages:,} pages, {stats.virtual_reads:,} of them where slots had moved to; "
@@ -86,13 +100,9 @@ class Scan(PagedScan):
         return self._state.snapshot
 
     @property
-    def stats(self) -> ScanStats:
-        """Counts of what was read until now."""
-        return self._pages.stats
-
-    @property
     def schema(self) -> pa.Schema:
-        return schema_of(self._table, self._state)
+        fields = [self._table.schema.field(name) for name in self._state.columns]
+        return pa.schema([*fields, *feed_fields()] if self._state.feed else fields)
 
     @property
     def key(self) -> str | None:
@@ -111,10 +121,107 @@ class Scan(PagedScan):
         return self._context.seal(state)
 
     def _read(self, columns: tuple[str, ...]) -> Iterator[Page]:
-        return self._pages.read(self._state, columns, self._returned)
+        begin, returned = self._state, self._returned
+        if self._kept is not None and columns:
+            yield self._sorted(self._kept, begin, columns, returned)
+            return
+        for page in self._cut(self._rows(begin, columns), begin.limit):
+            returned += page.rows.num_rows
+            self._note(page.standing, returned)
+            yield page
 
     def _end(self) -> None:
-        self._pages.end(self._ends_lease)
+        """End the report of the progress, and the lease if it is to end with the scan."""
+        self._progress.end()
+        if self._ends_lease and self._may_have_lease:
+            end_lease(self._context, self._state.lease)
+
+    def _sorted(
+        self, kept: KeptOrder, begin: ContinuationKey, columns: tuple[str, ...], returned: int
+    ) -> Page:
+        """Read all pages, and return the first rows of an order as one."""
+        read = tuple(dict.fromkeys((*columns, *kept.columns)))
+        first = FirstRows(kept.terms, kept.rows, pa.schema([self._table.schema.field(name) for name in read]))
+        for rows, reached in self._rows(begin, read):
+            first.add(rows)
+            self._note(reached, returned)
+        table = first.rows().select(list(columns)).combine_chunks()
+        batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
+        return Page(batch, replace(begin, cursors=(), limit=0), self._seal)
+
+    def _note(self, standing: ContinuationKey, returned: int) -> None:
+        """Renew the lease once half of it is over, and report the progress."""
+        if not standing.cursors:
+            return
+        if self._context.clock.now() >= self._lease_end - LEASE_SECONDS / 2:
+            keep_lease(self._context, standing)
+            self._may_have_lease = self._context.catalog.read_only is None
+            self._lease_end = self._context.clock.now() + LEASE_SECONDS
+        self._progress.note(standing, returned)
+
+    def _rows(
+        self, begin: ContinuationKey, columns: tuple[str, ...]
+    ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
+        """Yield the rows of pages, and where the scan stands after them."""
+        if not begin.cursors:
+            return
+        context, access, facts = self._context, self._access, CommitFacts((), {})
+        if begin.feed or begin.segments is not None:
+            with context.catalog.reading() as tx:
+                facts = commit_facts(tx, self._table, begin)
+        plan = ScanPlan(
+            table=self._table.id,
+            snapshot=begin.snapshot,
+            columns=self._columns_read(columns),
+            page_rows=self._page_rows(begin),
+            page_bytes=begin.page_bytes,
+            base=self._base.placement,
+            slots=begin.slots,
+            order=access.order,
+            key_sets=access.key_sets,
+            keys=access.keys,
+            definition=begin.definition,
+        )
+        placements, shards = context.cluster.placements, context.cluster.shards
+        pages: Iterable[tuple[pa.RecordBatch, ContinuationKey]]
+        if begin.segments is not None:
+            pages = change_pages(begin, plan, facts, placements, shards, self.stats)
+        else:
+            if access.sort is None:
+                read = drive(plan, begin.cursors, placements, shards, self.stats)
+            else:
+                read = drive_sorted(plan, access.sort, begin.cursors, placements, shards, self.stats)
+            pages = ((page.rows, begin.advance(page.after)) for page in read)
+        for rows, reached in pages:
+            yield self._finish(rows, begin, columns, facts), reached
+
+    def _page_rows(self, state: ContinuationKey) -> int:
+        """Return the length of a page: no longer than the limit, unless a filter may drop some of it."""
+        most, limit = state.page_rows, state.limit
+        if limit is None or self._access.predicate is not None or self._kept is not None:
+            return most
+        return min(most, limit)
+
+    def _columns_read(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns of pages, and those that only the scan itself needs."""
+        access = self._access
+        tested = sorted(access.predicate.columns) if access.predicate else ()
+        sorted_by = access.sort.columns if access.sort else ()
+        return tuple(dict.fromkeys((*columns, *tested, *sorted_by))) or self._table.primary_key[:1]
+
+    def _finish(
+        self, rows: pa.RecordBatch, begin: ContinuationKey, columns: tuple[str, ...], facts: CommitFacts
+    ) -> pa.RecordBatch:
+        if self._access.predicate is not None:
+            mask = self._access.predicate.mask(rows)
+            if columns and not begin.feed:
+                rows = rows.select(list(columns))  # what only the condition needs is not copied
+            rows = rows.filter(mask)
+        if begin.feed and columns:
+            arrays = [*map(rows.column, columns), *feed_arrays(rows, begin, facts)]
+            return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        names = list(columns)
+        return rows if not names or rows.schema.names == names else rows.select(names)
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
         """Keys of this scan over some of its slots each: how it is divided among tasks.
@@ -158,6 +265,7 @@ class Scan(PagedScan):
             for kind, part in (("base-shard scan", home), ("virtual scan", slots - home)):
                 if part:
                     scans.append({"scan": kind, "shard": names.get(shard, str(shard)), "slots": len(part)})
+        is_leased = context.ask(lambda tx: lease_end(tx, state.lease) > tx.now)
         access = explain_access(self._access, self.choice, self._table)
         if self._kept is not None:
             access["order_by"] = list(self._kept.terms)
@@ -169,7 +277,7 @@ class Scan(PagedScan):
             "filter": state.filter,
             **access,
             "limit": state.limit,
-            "kept_by": "lease" if self._is_leased() else "retention",
+            "kept_by": "lease" if is_leased else "retention",
             "actual": {
                 "rows_scanned": self.stats.scanned,
                 "rows_skipped": self.stats.skipped_rows,
@@ -180,8 +288,3 @@ class Scan(PagedScan):
             "pending_slots": len(pending),
             "scans": scans,
         }
-
-    @retry_interrupted
-    def _is_leased(self) -> bool:
-        with self._context.catalog.reading() as tx:
-            return lease_end(tx, self._state.lease) > tx.now

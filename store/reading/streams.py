@@ -20,13 +20,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from elasticscan.base.errors import TableChanged
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES
-from elasticscan.catalog import Commit, Tx, newest_topology, retry_interrupted
+from elasticscan.catalog import Commit, Tx, retry_interrupted
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import keep_lease, leases_in, stream_of
-from elasticscan.store.context.lookups import SlotPlaces, slot_places
+from elasticscan.store.context.lookups import SlotPlaces, live_table
 from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.beginning import first_key
 from elasticscan.store.reading.scan import Scan
@@ -82,7 +81,6 @@ class Lag:
 def look(
     context: Context,
     table_id: int,
-    name: str,
     after: int | None = None,
     is_enough: IsEnough = lambda _fragments, _commits: False,
     fragments: bool = False,
@@ -91,7 +89,7 @@ def look(
 
     Args:
         context: the store.
-        table_id, name: the table, as the stream knows it.
+        table_id: the table.
         after: the commit that the stream has reached; None if it needs no commits.
         is_enough: asked now and then whether the commits so far will do, with the fragments.
         fragments: whether they are needed.
@@ -101,7 +99,7 @@ def look(
         StoreDamaged: the topology history is empty or damaged.
     """
     with context.catalog.reading() as tx:
-        table = _table(tx, table_id, name)
+        table = live_table(tx, table_id)
         listed = context.fragments_in(tx, table) if fragments else ()
         return StreamState(
             table=table,
@@ -109,15 +107,15 @@ def look(
             now=tx.now,
             commits=() if after is None else _commits(tx, table, after, partial(is_enough, listed)),
             fragments=listed,
-            places=slot_places(tx.state, newest_topology(tx)),
+            places=SlotPlaces.at(tx),
         )
 
 
 @retry_interrupted
-def look_behind(context: Context, table_id: int, name: str, after: int, fragments: bool) -> Lag:
+def look_behind(context: Context, table_id: int, after: int, fragments: bool) -> Lag:
     """Return the lag of a stream that has delivered everything up to a commit."""
     with context.catalog.reading() as tx:
-        table = _table(tx, table_id, name)
+        table = live_table(tx, table_id)
         after = max(after, table.created_commit)
         commits, rows, oldest = tx.behind(table.id, after)
         first = tx.commits(table.id, after, most=1)
@@ -129,17 +127,6 @@ def look_behind(context: Context, table_id: int, name: str, after: int, fragment
             first_rows=first[0].rows if first else 0,
             fragments=context.fragments_in(tx, table) if fragments else (),
         )
-
-
-def _table(tx: Tx, table_id: int, name: str) -> TableInfo:
-    table = tx.state.info(table_id)
-    if table is None:
-        raise TableChanged(
-            f"table {name!r} was dropped, or dropped and made again, since this stream began; start a new "
-            "stream with a new checkpoint",
-            table=name,
-        )
-    return table
 
 
 def _commits(
@@ -172,7 +159,9 @@ def scan_snapshot(
         SnapshotExpired: it is gone.
         TableChanged: the table was dropped.
     """
-    base, lease = state.places.base, _snapshot_lease(context, state.table, at)
+    base, named = state.places.base, f"{context.info.store_id}/{state.table.id}/{at}"
+    # All micro-batches of a snapshot share a lease, since none knows which is the last.
+    lease = hashlib.sha256(named.encode()).hexdigest()[:16]
     slots &= slots_of_filter(context, state.table, filter)
     limits = page_rows, DEFAULT_PAGE_BYTES
     key = replace(first_key(state.table, at, base, slots, columns, filter, limits, lease), feed=feed)
@@ -188,12 +177,6 @@ def hold_snapshot(context: Context, state: StreamState, at: int) -> None:
     """
     everything = SlotSet.span(0, context.info.slots)
     scan_snapshot(context, state, at, everything, (state.table.primary_key[0],), None, False, 1)
-
-
-def _snapshot_lease(context: Context, table: TableInfo, at: int) -> str:
-    """Return the lease that all micro-batches of a snapshot share, since none knows which is the last."""
-    named = f"{context.info.store_id}/{table.id}/{at}"
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
 def streams_in(tx: Tx) -> list[dict[str, Any]]:

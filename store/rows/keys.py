@@ -89,21 +89,17 @@ def conform_keys(keys: Any, table: TableInfo) -> Iterator[pa.RecordBatch]:
     """
     key_schema = pa.schema([table.schema.field(name) for name in table.primary_key])
     for batch in batches_of(keys):
-        _check_key_alone(batch, table)
+        names = list(table.primary_key)
+        if sorted(batch.schema.names) != sorted(names):
+            raise SchemaMismatch(
+                f"keys have the columns of the primary key, {', '.join(names)}, and no others, but "
+                f"these have {', '.join(batch.schema.names)}; select them, as in "
+                f"scan({names!r})",
+                missing=[name for name in names if name not in batch.schema.names],
+                unknown=[name for name in batch.schema.names if name not in names],
+            )
         check_keys_filled(batch, table)
         yield conform(batch, key_schema)
-
-
-def _check_key_alone(batch: pa.RecordBatch, table: TableInfo) -> None:
-    names = list(table.primary_key)
-    if sorted(batch.schema.names) != sorted(names):
-        raise SchemaMismatch(
-            f"keys have the columns of the primary key, {', '.join(names)}, and no others, but "
-            f"these have {', '.join(batch.schema.names)}; select them, as in "
-            f"scan({names!r})",
-            missing=[name for name in names if name not in batch.schema.names],
-            unknown=[name for name in batch.schema.names if name not in names],
-        )
 
 
 def tombstones_of(keys: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.catalog import Tx
 from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store.context import Context
-from elasticscan.store.context.following import Claim
+from elasticscan.store.context.following import Claim, Upkeep
 from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
 from elasticscan.store.moves.owners import new_owner, owner_is_gone, owning, retire
@@ -63,8 +63,8 @@ class _Entered:
     bytes: int = 0
 
 
-@dataclass(slots=True)
-class AfterCommit:
+@dataclass
+class AfterCommit(Upkeep):
     """The upkeep that one open store does after its commits; threads may share it."""
 
     context: Context

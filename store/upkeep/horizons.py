@@ -39,7 +39,7 @@ def horizon_of(tx: Tx, table: int, retention_seconds: float) -> int:
 
 
 def _leased(tx: Tx, table: int | None = None) -> list[int]:
-    return [hold.snapshot for _, hold in holds_in(tx) if table in (None, hold.table)]
+    return [hold.value.snapshot for hold in holds_in(tx) if table in (None, hold.value.table)]
 
 
 def _tagged(tx: Tx, table: int | None = None) -> list[int]:

@@ -51,8 +51,7 @@ from elasticscan.store.writing.entering import replace_files
 OnIndexed = Callable[[int, int], None]
 
 BUILDERS = 2
-# The most fragments whose runs are entered together, and their rows if they are several.
-TOGETHER, TOGETHER_ROWS = 64, 1 << 20
+TOGETHER = 64  # most fragments whose runs are entered together
 
 
 def missing_runs(indexes: Iterable[IndexInfo], staged: Iterable[StagedFragment]) -> bool:
@@ -260,25 +259,13 @@ def _build(context: Context, table: TableInfo, index: IndexInfo, on_progress: On
         total = sum(fragment.rows for fragment in tx.state.fragments(table=table.id))
     done = total - sum(fragment.rows for fragment in waiting)
     on_progress(done, total)
-    groups = _grouped(waiting)
+    # So few together that a build which is cut off loses little.
+    most = max(1, min(TOGETHER, len(waiting) // (4 * BUILDERS)))
+    groups = [waiting[begin : begin + most] for begin in range(0, len(waiting), most)]
     with completed(lambda some: _build_some(context, table, index, some), groups, BUILDERS) as built:
         for outcome in built:
             done += sum(fragment.rows for fragment in outcome.result())
             on_progress(done, total)
-
-
-def _grouped(fragments: Sequence[Fragment]) -> list[list[Fragment]]:
-    """Fragments whose runs are entered together: so few that a build which is cut off loses little."""
-    most = min(TOGETHER, len(fragments) // (4 * BUILDERS))
-    groups: list[list[Fragment]] = []
-    rows = 0
-    for fragment in fragments:
-        if not groups or len(groups[-1]) >= most or rows + fragment.rows > TOGETHER_ROWS:
-            groups.append([])
-            rows = 0
-        groups[-1].append(fragment)
-        rows += fragment.rows
-    return groups
 
 
 @retry_interrupted

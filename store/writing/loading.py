@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +21,8 @@ from elasticscan.storage import conform
 from elasticscan.store.context import Context
 from elasticscan.store.rows.files import SourceFile, TextRules, find_files, read_file, schema_of
 from elasticscan.store.writing.definitions import reserve_table
-from elasticscan.store.writing.preconditions import absent, unchanged
 from elasticscan.store.writing.publishing import is_committed
-from elasticscan.store.writing.writer import write
+from elasticscan.store.writing.transactions import WriteTransaction
 
 UPSERT, INSERT, OVERWRITE = MODES = "upsert", "insert", "overwrite"
 
@@ -86,9 +86,9 @@ def load_files(context: Context, load: Load, sources: Sequence[str], form: str |
     def commit(some: Sequence[SourceFile], once: IdempotencyKey | None) -> int:
         reader = pa.RecordBatchReader.from_batches(table.schema, batches(some))
         kind = "overwrite" if load.mode == OVERWRITE else "write"
-        with unchanged(context, table, load.if_unchanged_since, once) as since:
-            check = absent(context, table, once) if load.mode == INSERT else since
-            return write(context, table, reader, kind, once, check=check, user_metadata=load.user_metadata)
+        find = partial(context.table, name=load.table)
+        asked = WriteTransaction(context, find, None, load.if_unchanged_since, once, load.user_metadata)
+        return asked.write(table, reader, kind, is_insert=load.mode == INSERT)
 
     if load.job is None:
         number = commit(files, None)

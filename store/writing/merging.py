@@ -91,37 +91,6 @@ class Clauses:
         return [name for name in table.schema.names if name not in written]
 
 
-class RereadableRows:
-    """Rows that can be read several times, also those of a stream that gives them once.
-
-    What is no table is kept while it is read: in memory if it is little, else in a temporary file.
-    """
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-        self._rest: Iterator[pa.RecordBatch] | None = None
-        self._spool = None if isinstance(rows, pa.Table | pa.RecordBatch) else Spool()
-
-    def __enter__(self) -> RereadableRows:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._spool is not None:
-            self._spool.__exit__(*error)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows from the first on; what an earlier reader left unread comes after what it read."""
-        if self._spool is None:
-            yield from batches_of(self._rows)
-            return
-        yield from self._spool.batches()
-        if self._rest is None:
-            self._rest = iter(batches_of(self._rows))
-        for batch in self._rest:
-            self._spool.write(batch)
-            yield batch
-
-
 def merge_rows(
     transaction: WriteTransaction, look: Callable[[], KnownTable], rows: Any, clauses: Clauses
 ) -> CommitNumber:
@@ -137,14 +106,18 @@ def merge_rows(
         RowsChanged: rows were written after `since`.
         WriteConflict: they were written each time that they were read.
     """
-    with RereadableRows(rows) as rereadable:
+    is_table = isinstance(rows, pa.Table | pa.RecordBatch)
+    with Spool() as spool:
+        for batch in () if is_table else batches_of(rows):  # of a stream, which gives them once
+            spool.write(batch)
 
         def attempt() -> CommitNumber:
             current = look()
             table, at = current.table, transaction.since
             clauses.check(table)
             at = current.last_commit if at is None else at
-            merged = rows_merged(transaction.context, look, current, at, rereadable.batches(), clauses)
+            batches = batches_of(rows) if is_table else spool.batches()
+            merged = rows_merged(transaction.context, look, current, at, batches, clauses)
             return transaction.commit(table, at, merged)
 
         return transaction.run(attempt, "whose keys are merged", "try again, or merge fewer at once")

@@ -189,7 +189,15 @@ def unchanged(
         done = txn is not None and tx.commit_of_txn(table.id, txn) is not None
         current = None if done else tx.state.info(table.id)
         if not done:
-            _check_reached(table, since, tx.state.commit)
+            newest = tx.state.commit
+            if since > newest:
+                raise NotFound(
+                    f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is "
+                    f"{newest}; name the snapshot that they were read at",
+                    table=table.name,
+                    snapshot=since,
+                    kind="snapshot",
+                )
         if current is not None:
             check_kept(current, since)
             held = max(since, current.created_commit)
@@ -204,14 +212,3 @@ def unchanged(
         yield KeyCheck(context, table, since, txn)
     finally:
         end_lease(context, lease)
-
-
-def _check_reached(table: TableInfo, since: int, newest: int) -> None:
-    if since > newest:
-        raise NotFound(
-            f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is {newest}; "
-            "name the snapshot that they were read at",
-            table=table.name,
-            snapshot=since,
-            kind="snapshot",
-        )

@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
-from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, TableChanged, WriteConflict
+from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, WriteConflict
 from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
 from elasticscan.store.context.following import Claim
+from elasticscan.store.context.lookups import live_table
 from elasticscan.store.writing.entering import commit_of
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck
@@ -94,11 +95,9 @@ def publish(
         return _Publication(context, table, staged, request or CommitRequest()).commit(claim)
 
 
-@retry_interrupted
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
     """Return True if a write with this pair of names was committed before."""
-    with context.catalog.reading() as tx:
-        return tx.commit_of_txn(table_id, txn) is not None
+    return context.ask(lambda tx: tx.commit_of_txn(table_id, txn)) is not None
 
 
 class _Publication:
@@ -231,14 +230,10 @@ class _Publication:
 
     def _check_is_there(self, tx: Tx) -> bool:
         """Return False for a table reserved for its first write; raise `TableChanged` if it was dropped."""
-        is_there = tx.state.info(self._table.id) is not None
-        if not is_there and tx.state.reserved.get(self._table.id) is None:
-            raise TableChanged(
-                f"table {self._table.name!r} was dropped while rows were written to it; nothing was "
-                "committed",
-                table=self._table.name,
-            )
-        return is_there
+        if self._table.id in tx.state.reserved:
+            return False
+        live_table(tx, self._table.id)
+        return True
 
     def _is_settled(self, tx: Tx) -> bool:
         placement, indexes = tx.state.placement, tx.state.indexes(self._table.id)

@@ -15,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.errors import CommitUnknown, ElasticScanError, InvalidOption, TableChanged
+from elasticscan.base.errors import CommitUnknown, ElasticScanError, InvalidOption
 from elasticscan.base.hashing import slots_of
 from elasticscan.base.showing import brief
-from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
+from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.filters import Predicate
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import RowRequest
 from elasticscan.storage import PageSource, read_rows, staged_source
 from elasticscan.store.context import Context
+from elasticscan.store.context.lookups import live_table
 from elasticscan.store.rows.keys import tombstones_of
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish
 from elasticscan.store.writing.staging import conformed_rows, remove_staged, stage
@@ -84,13 +85,7 @@ def replacing_in(
     """Return a transaction of the rows that meet a condition, whatever name the table has."""
 
     def find(tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
-        now = tx.state.info(table.id)
-        if now is None:
-            raise TableChanged(
-                f"table {table.name!r} was dropped while rows were written to it; nothing was committed",
-                table=table.name,
-            )
-        return now, tx.state.indexes(table.id)
+        return live_table(tx, table.id), tx.state.indexes(table.id)
 
     return WriteTransaction(context, find, where, None, txn, user_metadata)
 
@@ -103,7 +98,7 @@ def publish_replacing(
     A table that is only reserved has none, and is entered with the new ones.
     """
     context = transaction.context
-    if not _is_entered(context, table):
+    if context.ask(lambda tx: tx.state.info(table.id)) is None:
         keep = {fragment.path for fragment in staged}
         request = CommitRequest("write", transaction.txn, None, transaction.user_metadata, keep=keep)
         return publish(context, table, staged, request)
@@ -119,12 +114,6 @@ def publish_replacing(
     if not number.rows:  # it was done before, with other files
         remove_staged(context, staged)
     return number
-
-
-@retry_interrupted
-def _is_entered(context: Context, table: TableInfo) -> bool:
-    with context.catalog.reading() as tx:
-        return tx.state.info(table.id) is not None
 
 
 def _without(

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.limits import WRITE_BUFFER_BYTES
-from elasticscan.catalog import IdempotencyKey, retry_interrupted
+from elasticscan.catalog import IdempotencyKey
 from elasticscan.metadata import TableInfo
 from elasticscan.store.context import Context
 from elasticscan.store.rows.keys import conform_keys, tombstones_of
@@ -17,18 +17,14 @@ from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, pu
 from elasticscan.store.writing.staging import conformed_rows, stage
 
 
-@retry_interrupted
 def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
     """Return True if an application wrote to a table that was dropped before this one got its name."""
-    with context.catalog.reading() as tx:
-        return tx.has_forerunner(table, application)
+    return context.ask(lambda tx: tx.has_forerunner(table, application))
 
 
-@retry_interrupted
 def table_to_write(context: Context, table_id: int) -> TableInfo | None:
     """Return a table, also one that is reserved for its first write; None when it was dropped."""
-    with context.catalog.reading() as tx:
-        return tx.state.info(table_id) or tx.state.reserved.get(table_id)
+    return context.ask(lambda tx: tx.state.info(table_id) or tx.state.reserved.get(table_id))
 
 
 def write(

@@ -77,7 +77,7 @@ class EmbeddedStore:
             self.expected[slot].append(key)
 
     def open(self) -> tuple[Placements, ShardReader]:
-        cluster = self.store._context.cluster
+        cluster = self.store.context.cluster
         return cluster.placements, cluster.shards
 
     def request(self, shard: int, cursors: Cursors, rows: int, size: int) -> PageRequest:

@@ -46,6 +46,8 @@ INFO = TableInfo(1, "t", pa.schema([("k", pa.int64())]), ("k",), ("k",), None, 0
 CLOCK = ManualClock(1_700_000_000.0)
 ONE, OTHER = Secret(1, "keys", b"one", 1.0), Secret(1, "keys", b"other", 1.0)
 
+EVERY_PART = "SELECT number, part, bytes FROM checkpoint"
+
 
 def rows_in_log(log: Log, rows: bytes) -> int:
     record = RowsCommitted(1, "write", INFO.definition, 1, len(rows), slots=SlotSet.span(0, 8))
@@ -116,18 +118,22 @@ def replace_statistics(log: Log, bodies: dict[int, bytes]) -> None:
 
 
 def test_a_checkpoint_with_a_part_of_another_one_is_passed_over_for_the_one_before(log: Log) -> None:
-    for secret in (ONE, OTHER, ONE):
+    for secret, name in ((ONE, "a"), (OTHER, "b"), (ONE, "c")):
+        rows_in_file(log, name)
         append(log, Append(SecretChanged(1, secret)))
         assert log.write_checkpoint()
     expected = picture(log.state)
     newest, before = checkpoints.manifests(log.home)
-    with log.home.writing() as sql:
-        sql.execute(
-            "UPDATE checkpoint SET (digest, bytes) = (SELECT digest, bytes FROM checkpoint "
-            "WHERE number = :before AND part = 'store') WHERE number = :newest AND part = 'store'",
-            {"before": before.part("store").number, "newest": newest.part("store").number},
-        )
-    assert picture(Log(log.home).follow()) == expected
+    older = {part.name: part.number for part in before.parts}
+    shared = [part for part in newest.parts if part.name in older]
+    assert len(shared) > 1
+    put = "UPDATE checkpoint SET bytes = :bytes WHERE number = :number AND part = :part"
+    parts = {(number, part): content for number, part, content in log.home.execute(EVERY_PART)}
+    for part in shared:
+        for content in (parts[older[part.name], part.name], parts[part.number, part.name]):
+            with log.home.writing() as sql:
+                sql.execute(put, {"bytes": content, "number": part.number, "part": part.name})
+            assert picture(Log(log.home).follow()) == expected, part.name
 
 
 def test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state(log: Log) -> None:
@@ -139,7 +145,7 @@ def test_whichever_part_of_a_checkpoint_is_lost_another_one_leads_to_the_state(l
     append(log, Append(SecretChanged(1, OTHER)))
     assert log.drop_payloads(1 << 62)
     expected = picture(log.state)
-    every = log.home.execute("SELECT number, part, bytes FROM checkpoint")
+    every = log.home.execute(EVERY_PART)
     change = "UPDATE checkpoint SET bytes = :bytes WHERE number = :number AND part = :part"
     for number, part, content in every:
         for instead in (b"\0", content):

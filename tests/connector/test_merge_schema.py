@@ -116,11 +116,6 @@ def test_what_does_not_fit_adds_nothing(
     assert store.table("t").schema == SCHEMA
 
 
-def test_the_option_is_true_or_false(store: Store) -> None:
-    with pytest.raises(InvalidOption, match="mergeSchema"):
-        writer(store, mergeSchema="yes")
-
-
 # partialUpdate
 
 

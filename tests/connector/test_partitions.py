@@ -318,6 +318,3 @@ def test_a_partition_is_read_by_its_own_read_alone(history: History) -> None:
     ]:
         with pytest.raises(ContinuationKeyError):
             list(reader.read(foreign))
-    broken = ScanPartition.__new__(ScanPartition)
-    with pytest.raises(ContinuationKeyError):
-        list(readers[0].read(broken))

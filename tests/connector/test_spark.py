@@ -184,15 +184,6 @@ def test_append_upserts_and_overwrite_replaces(spark: SparkSession, store: Store
         writer(some, store, "overwrite").option("replaceWhere", "id > 12").save()
 
 
-def test_a_key_in_two_tasks_fails_the_write_and_leaves_nothing(spark: SparkSession, store: Store) -> None:
-    twice = expected(spark, range(2_000, 2_010)).union(expected(spark, range(2_009, 2_020)))
-    before = store.status()["tables"]
-    with error_with("[ES_INVALID_KEY]"):
-        writer(twice, store).save()
-    assert store.status()["tables"] == before
-    assert store.collect_garbage(grace_seconds=0).removed == 0
-
-
 def test_a_failing_task_fails_the_write_and_leaves_nothing(spark: SparkSession, store: Store) -> None:
     frame = expected(spark, range(2_000, 2_020)).selectExpr(
         "id", "IF(id = 2013, raise_error('no such name'), name) AS name", "v"

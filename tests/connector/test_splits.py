@@ -16,7 +16,7 @@ from elasticscan.connector.splits import (
 )
 from elasticscan.metadata import StagedFragment
 from elasticscan.store import slot_bytes
-from elasticscan.topology import Placement, SlotSet, Tablet, initial_placement
+from elasticscan.topology import Placement, SlotSet, Tablet
 from tests.base.examples import examples
 
 MB = 1 << 20
@@ -37,12 +37,6 @@ def everything(parts: list[ScanPart]) -> SlotSet:
         assert not found & part.slots
         found |= part.slots
     return found
-
-
-def test_480_mb_on_two_shards_are_two_tasks() -> None:
-    now = initial_placement(4096, 64, [1, 2])
-    parts = cut(now, now, even(now, 480 * MB), 256 * MB)
-    assert [(part.kind, part.shards) for part in parts] == [(BASE, (1,)), (BASE, (2,))]
 
 
 def test_a_large_shard_is_cut_into_even_parts() -> None:
@@ -67,12 +61,6 @@ def test_a_bound_lowers_the_cuts_before_it_puts_anything_together() -> None:
     assert sorted(part.kind for part in parts) == [BASE, BASE, BASE, VIRTUAL]
 
 
-def test_below_the_number_of_places_those_of_one_kind_go_together() -> None:
-    now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
-    parts = cut(now, base, even(now, 64 * MB), MB, most=2)
-    assert sorted((part.kind, len(part.shards)) for part in parts) == [(BASE, 3), (VIRTUAL, 1)]
-
-
 def test_one_partition_takes_everything_that_did_not_move_and_another_what_did() -> None:
     now, base = placement(1, 2, 2, 3), placement(1, 1, 2, 3)
     (part,) = cut(base, base, even(base, 64 * MB), MB, most=1)
@@ -90,11 +78,6 @@ def test_a_part_of_the_slots_is_cut_like_all_of_them() -> None:
         (BASE, (2,), "32-40"),
         (VIRTUAL, (2,), "16-32"),
     ]
-
-
-def test_an_empty_table_still_has_partitions() -> None:
-    now = placement(1, 2)
-    assert everything(cut(now, now, np.zeros(32), 1)) == SlotSet.span(0, 32)
 
 
 def test_a_fragment_weighs_on_the_slots_it_speaks_for() -> None:

@@ -24,11 +24,10 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.connector import ElasticScanSource
-from elasticscan.connector import open_stores as access
 from elasticscan.connector.conversion import spark_schema
 from elasticscan.connector.deletions import newest_only
-from elasticscan.connector.stream_writing import ElasticScanStreamWriter, StreamMessage
-from elasticscan.connector.writing import ElasticScanWriter, StagedMessage
+from elasticscan.connector.stream_writing import ElasticScanStreamWriter
+from elasticscan.connector.writing import StagedMessage
 from elasticscan.storage import spool
 from elasticscan.store import Store
 from tests.base.examples import examples
@@ -88,9 +87,9 @@ def sink(
     return carried
 
 
-def staged(write: ElasticScanStreamWriter, *batches: pa.RecordBatch) -> StreamMessage:
+def staged(write: ElasticScanStreamWriter, *batches: pa.RecordBatch) -> StagedMessage:
     message = pickle.loads(pickle.dumps(write.write(iter(batches))))
-    assert isinstance(message, StreamMessage)
+    assert isinstance(message, StagedMessage)
     return message
 
 
@@ -214,13 +213,6 @@ def test_rows_that_delete_need_their_key_alone(store: Store) -> None:
     assert 3 in contents(store)
 
 
-def test_two_queries_count_their_batches_apart(store: Store, task: Task) -> None:
-    run(store, 0, rows(0, 1, v=3.0))
-    task.query = "query-2"
-    run(store, 0, rows(1, 2, v=4.0))
-    assert contents(store) == BEFORE | {0: 3.0, 1: 4.0}
-
-
 def test_one_query_counts_for_each_table_it_writes_to(store: Store) -> None:
     store.create_table("u", SCHEMA, ["id"])
     run(store, 0, rows(0, 1))
@@ -234,14 +226,6 @@ def test_an_append_of_nothing_makes_no_commit(store: Store) -> None:
 
 
 # Aborts
-
-
-def test_an_abort_of_a_replay_leaves_the_first_writing_whole(store: Store) -> None:
-    run(store, 0, rows(2_000, 2_100))
-    before = files(store)
-    sink(store).abort([staged(sink(store), rows(2_000, 2_100))], 0)
-    assert files(store) == before
-    assert len(contents(store)) == 1_100
 
 
 def test_the_abort_of_a_stopped_stream_needs_nothing_from_the_store(store: Store, tmp_path: Path) -> None:
@@ -262,19 +246,6 @@ def test_a_table_made_again_between_tasks_and_commit_gets_none_of_their_rows(sto
     assert contents(store) == {}
 
 
-def test_a_store_made_again_between_tasks_and_commit_gets_none_of_their_rows(
-    store: Store, tmp_path: Path
-) -> None:
-    messages = [staged(sink(store), rows(0, 10))]
-    Path(store.uri).rename(tmp_path / "old")
-    made = Store.create(store.uri, ["s1", "s2"], tablets=8, slots=64)
-    made.create_table("t", SCHEMA, ["id"])
-    access._open.clear()  # as in a worker that has not seen the old store
-    with pytest.raises(TableChanged):
-        sink(made).commit(messages, 0)
-    assert contents(made) == {}
-
-
 def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(store: Store) -> None:
     with pytest.raises(InvalidOption, match="'txnVersion' is for batch writes"):
         sink(store, txnAppId="app", txnVersion="1")
@@ -284,29 +255,10 @@ def test_what_makes_no_sense_for_a_stream_is_refused_before_any_task_runs(store:
         sink(store, table="fresh")
 
 
-def test_options_that_spark_adds_to_a_stream_are_taken(store: Store) -> None:
-    sink(store, checkpointLocation="/c", queryName="q")
-
-
 def test_a_missing_table_is_made_by_the_first_batch(store: Store) -> None:
     for number in range(2):
         run(store, number, rows(number, number + 2), table="fresh", primaryKey="id")
     assert sorted(contents(store, "fresh")) == [0, 1, 2]
-
-
-def test_a_first_batch_that_fails_leaves_no_table_and_the_stream_may_begin_again(store: Store) -> None:
-    options = {"table": "fresh", "primaryKey": "id"}
-    columns = spark_schema(SCHEMA)
-    twice = [
-        staged(sink(store, columns, **options), rows(0, 2)),
-        staged(sink(store, columns, **options), rows(1, 3)),
-    ]
-    with pytest.raises(InvalidKey):
-        sink(store, columns, **options).commit(twice, 0)
-    sink(store, columns, **options).abort(twice, 0)
-    assert [table.name for table in store.tables()] == ["t"]
-    run(store, 0, rows(0, 2), **options)
-    assert sorted(contents(store, "fresh")) == [0, 1]
 
 
 def test_a_stream_without_rows_makes_no_table_yet(store: Store) -> None:
@@ -376,23 +328,6 @@ def test_rows_marked_true_delete_and_the_others_upsert(store: Store, spelling: s
     assert contents(store) == kept | {997: 2.0, 998: 2.0, 1_001: 2.0}
 
 
-def test_a_batch_write_deletes_by_column_as_well(store: Store) -> None:
-    source = ElasticScanSource({"store": store.uri, "table": "t", "deleteColumn": "gone"})
-    write = source.writer(spark_schema(MARKED), False)
-    assert isinstance(write, ElasticScanWriter)
-    message = write.write(iter([marked(range(998, 1_002), [True, True, False, True])]))
-    assert isinstance(message, StagedMessage)
-    write.commit([message])
-    assert contents(store) == {i: v for i, v in BEFORE.items() if i < 998} | {1_000: 2.0}
-
-
-def test_a_replayed_delete_does_not_delete_what_came_back_since(store: Store) -> None:
-    for _ in range(2):
-        run(store, 0, marked(range(10), True), schema=MARKED, deleteColumn="gone")
-        store.table("t").upsert(rows(0, 10, v=7.0))
-    assert contents(store) == BEFORE | dict.fromkeys(range(10), 7.0)
-
-
 def test_rows_that_delete_need_no_values_but_their_key(store: Store) -> None:
     strict = pa.schema([pa.field(f.name, f.type, nullable=False) for f in SCHEMA])
     store.create_table("strict", strict, ["id"])
@@ -426,14 +361,6 @@ def test_a_table_that_is_made_has_no_column_for_the_marks(store: Store) -> None:
     run(store, 0, feed((1, "insert", 1, 1.0), (2, "delete", 1, 1.0)), schema=FEED, **given)
     assert store.table("fresh").schema.names == ["id", "name", "v"]
     assert contents(store, "fresh") == {1: 1.0}
-
-
-def test_complete_leaves_out_rows_that_delete(store: Store) -> None:
-    write = sink(store, spark_schema(MARKED), overwrite=True, deleteColumn="gone")
-    message = staged(write, marked(range(4), [True, False, None, True]))
-    assert all(fragment.tombstones == 0 for fragment in message.staged)
-    write.commit([message], 0)
-    assert contents(store) == {1: 2.0, 2: 2.0}
 
 
 # Change feeds

@@ -28,7 +28,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from elasticscan.base.errors import (
     ContinuationKeyError,
     ElasticScanError,
-    FilterError,
     InvalidOption,
     InvalidTopologyChange,
     NotFound,
@@ -321,33 +320,6 @@ def test_an_idle_poll_looks_at_versions_alone(history: History, monkeypatch: pyt
     assert transactions == []
 
 
-def test_commits_of_others_are_looked_at_once_and_no_file_is(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = query(history, maxRowsPerTrigger="100")
-    found.run_to_the_end()
-    count = len(found.ends)
-    history.store.create_table("other", SCHEMA, ["id"])
-    with opened_files(monkeypatch) as paths:
-        assert not found.step()
-        assert not found.step()
-    assert paths == []
-    assert len(found.ends) == count
-
-
-def test_whole_commits_are_chosen_without_opening_files(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = query(history, maxRowsPerTrigger="1000")
-    found.run_to_the_end()
-    history.write(rows(0, 100, v=1.0))
-    assert found.reader is not None
-    with opened_files(monkeypatch) as paths:
-        end = found.reader.latestOffset(found.ends[-1], ReadMaxRows(1_000))
-    assert end["commit"] == newest(history)
-    assert paths == []
-
-
 def test_the_lag_is_reported(history: History) -> None:
     found = query(history, maxRowsPerTrigger="600")
     assert found.made().reportLatestOffset() is None
@@ -553,14 +525,6 @@ def test_conditions_on_the_key_leave_slots_out_of_the_snapshot_and_of_changes(hi
     assert kinds == [(7, "delete"), *((7, kind) for kind in updated), *((40, kind) for kind in updated)]
 
 
-def test_a_large_commit_is_not_cut_where_the_filter_leaves_few_of_its_slots(history: History) -> None:
-    found = query(history, filter="id = 40", startingVersion="latest")
-    found.step(ReadMaxRows(50))
-    history.write(rows(0, 900, v=2.0))
-    found.run_to_the_end(ReadMaxRows(50))
-    assert found.batches == [[], [(40, "n5", 2.0)]]
-
-
 def test_a_filter_that_no_row_can_meet_makes_batches_without_tasks(history: History) -> None:
     found = query(history, filter="id = 1 AND id = 2", maxRowsPerTrigger="100")
     found.step()
@@ -568,16 +532,6 @@ def test_a_filter_that_no_row_can_meet_makes_batches_without_tasks(history: Hist
     found.run_to_the_end()
     assert found.sizes == [[]] * len(found.ends)
     assert found.ends[-1]["commit"] == newest(history)
-
-
-def test_a_batch_of_changes_of_one_key_reads_its_slot_alone(history: History) -> None:
-    source = query(history, filter="id = 40", readChangeFeed="true", startingVersion="1").source()
-    reader = source.reader(source.schema())
-    history.write(rows(0, 300, v=2.0))
-    parts = reader.partitions()
-    assert slots_planned(history, parts) == slots_of_keys(history, 40)
-    assert len(read_all(reader, parts)[0]) == 3
-    assert history.store.table("t").changes(1, filter="id = 40").explain()["slots"] == 1
 
 
 def test_changes_of_one_key_come_in_the_order_of_their_commits(history: History) -> None:
@@ -594,18 +548,6 @@ def test_changes_of_one_key_come_in_the_order_of_their_commits(history: History)
         for row in read_all(found.made(), [part])[0]:
             assert seen.get(row[0], 0) <= row[4]
             seen[row[0]] = row[4]
-
-
-def test_the_rest_of_a_large_commit_and_the_next_ones_are_read_in_one_batch(history: History) -> None:
-    found, begun = query(history, minPartitions="8"), newest(history)
-    found.run_to_the_end()
-    history.write(rows(0, 120, v=1.0))
-    history.write(rows(0, 30, v=2.0))
-    history.write(rows(0, 25, v=3.0))
-    found.run_to_the_end(ReadMaxRows(90))
-    assert "commit" in found.ends[1] and found.ends[1]["slot"]
-    assert len(found.ends) == 3
-    assert Counter(found.rows) == history.expected(found, begun, begun)
 
 
 # ------------------------------------------------------------------------ what is kept
@@ -666,12 +608,6 @@ def test_a_stream_that_ends_says_how_far_it_came(history: History) -> None:
     found.run_to_the_end()
     (lease,) = history.store.status()["leases"]
     assert lease["snapshot"] == newest(history)
-
-
-def test_streams_of_different_names_hold_leases_of_their_own(history: History) -> None:
-    for name in ("a", "b", "a"):
-        query(history, streamName=name).step()
-    assert sorted(lease["purpose"] for lease in history.store.status()["leases"]) == ["stream:a", "stream:b"]
 
 
 def test_a_stream_without_a_name_pins_nothing_but_its_snapshot(history: History) -> None:
@@ -807,17 +743,6 @@ def test_a_table_that_was_made_again_ends_its_streams(history: History) -> None:
         other.step()
 
 
-def test_a_task_of_a_table_that_was_made_again_fails(history: History) -> None:
-    found = query(history, startingVersion="1")
-    reader = found.started()
-    begun = reader.initialOffset()
-    parts = reader.partitions(begun, reader.latestOffset(begun, ReadAllAvailable()))
-    history.store.table("t").drop()
-    history.store.create_table("t", SCHEMA, ["id"])
-    with pytest.raises(TableChanged):
-        read_all(reader, parts)
-
-
 def test_a_store_that_went_back_in_time_is_noticed(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     found = query(history)
     found.run_to_the_end()
@@ -841,7 +766,6 @@ def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
     altered = part.key[:40] + ("A" if part.key[40] != "A" else "B") + part.key[41:]
     forged = [
         ScanPartition(altered, part.store_id, part.kind, part.shards, part.slots),
-        ScanPartition(part.key, part.store_id, "mixed scan", part.shards, part.slots),
         ScanPartition(None, part.store_id, part.kind, part.shards, part.slots),  # type: ignore[arg-type]
         InputPartition(5),
         InputPartition(None),
@@ -857,12 +781,8 @@ def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
     ("options", "message"),
     [
         ({"endingVersion": "1"}, "endingVersion"),
-        ({"endingTimestamp": "2026-01-01"}, "endingTimestamp"),
         ({"versionAsOf": "1"}, "versionAsOf"),
-        ({"timestampAsOf": "1"}, "timestampAsOf"),
         ({"index": "by_name"}, "index"),
-        ({"includeMetadata": "true"}, "includeMetadata"),
-        ({"explain": "true"}, "explain"),
     ],
 )
 def test_options_that_a_stream_cannot_have_are_refused(
@@ -871,11 +791,6 @@ def test_options_that_a_stream_cannot_have_are_refused(
     with pytest.raises(InvalidOption, match=message) as caught:
         opened(query(history, **options)).initialOffset()
     assert caught.value.fields["option"] == message
-
-
-def test_a_wrong_filter_is_reported_when_the_stream_begins(history: History) -> None:
-    with pytest.raises(FilterError):
-        opened(query(history, filter="id =")).initialOffset()
 
 
 def opened(asked: Query) -> DataSourceStreamReader:
@@ -936,12 +851,8 @@ def test_a_batch_of_changes_is_a_plan_that_stays(history: History) -> None:
         ({"startingVersion": "1", "endingVersion": "1", "endingTimestamp": "5"}, InvalidOption),
         ({"startingVersion": "99"}, NotFound),
         ({"startingVersion": "1", "endingVersion": "99"}, NotFound),
-        ({"startingVersion": "1", "maxRowsPerTrigger": "99"}, InvalidOption),
-        ({"startingVersion": "1", "streamName": "x"}, InvalidOption),
         ({"startingVersion": "1", "versionAsOf": "1"}, InvalidOption),
         ({"startingVersion": "1", "index": "by_name"}, InvalidOption),
-        ({"readChangeFeed": "false", "startingVersion": "1"}, InvalidOption),
-        ({"readChangeFeed": "false", "endingTimestamp": "1"}, InvalidOption),
     ],
 )
 def test_a_batch_of_changes_says_what_it_cannot_do(
@@ -960,11 +871,3 @@ def test_a_batch_of_changes_that_are_gone_is_an_error(history: History) -> None:
     history.write(rows(0, 3, v=2.0))
     assert len(batch(history, startingVersion="4")) == 6
     assert len(batch(history, startingVersion="1", failOnDataLoss="false")) == 6
-
-
-def test_nothing_is_written_to_a_view_of_changes(history: History) -> None:
-    source = ElasticScanSource(
-        {"store": history.store.uri, "table": "t", "readChangeFeed": "true", "startingVersion": "1"}
-    )
-    with pytest.raises(InvalidOption, match="readChangeFeed"):
-        source.writer(source.schema(), False)

@@ -205,19 +205,3 @@ def test_a_change_feed_is_reported_by_streams_and_batches_alike(
         f"(store '{store.uri}', table 't', readChangeFeed 'true', startingVersion '{first + 1}')"
     )
     assert spark.sql("SELECT count(*) FROM feed WHERE _change_type = 'delete'").collect()[0][0] > 990
-
-
-@pytest.mark.long
-def test_errors_of_a_stream_keep_their_codes(spark: SparkSession, store: Store, tmp_path: Path) -> None:
-    sink, frame = Sink(), stream(spark, store, startingVersion="latest", columns="id")
-    run(frame, sink, tmp_path / "c")
-    assert sink.rows == []
-    store.table("t").upsert(rows(0, 10, v=1.0))
-    store.table("t").set_retention("0s")
-    store.table("t").compact()
-    query = start(frame, sink, tmp_path / "c", availableNow=True)
-    with pytest.raises(StreamingQueryException, match="ES_SNAPSHOT_EXPIRED"):
-        query.awaitTermination(200)
-    store.table("t").upsert(rows(0, 10, v=2.0))
-    run(stream(spark, store, columns="id", failOnDataLoss="false"), sink, tmp_path / "c")
-    assert sorted(sink.rows) == [(i,) for i in range(10)]

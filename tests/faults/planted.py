@@ -60,7 +60,7 @@ from elasticscan.store.context import Context, lookups
 from elasticscan.store.moves import elasticity, mover, owners, under_way
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.moves.owners import OwnedMove
-from elasticscan.store.reading import getting, paging
+from elasticscan.store.reading import getting, scan
 from elasticscan.store.upkeep import compaction, horizons, keeper, steps
 from elasticscan.store.writing import indexing, preconditions, publishing, transactions
 from elasticscan.store.writing.entering import replace_fragments
@@ -490,12 +490,12 @@ def mover_forgets_old_versions(patch: Patch) -> None:
 def compaction_ignores_leases(patch: Patch) -> None:
     patch.setattr(horizons, "oldest_held", lambda tx, table: None)
     patch.setattr(horizons, "_retained", lambda tx, seconds: tx.state.commit)
-    patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
+    patch.setattr(compaction, "oldest_held", lambda tx, table: None)
 
 
 @fault("programs", "compaction checks the leases again in the transaction that swaps", style="leases")
 def lease_taken_during_compaction_is_ignored(patch: Patch) -> None:
-    patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
+    patch.setattr(compaction, "oldest_held", lambda tx, table: None)
 
 
 @fault(
@@ -690,7 +690,7 @@ def page_begins_at_its_position(patch: Patch) -> None:
         return key[:-1] + (bytes([key[-1] - 1]) + b"\xff" if key[-1] else b"")
 
     def inclusive(cursors: Any) -> list[Piece]:
-        return [p if p.key is None else replace(p, key=just_before(p.key)) for p in pieces_of(cursors)]
+        return [p if p.key is None else p._replace(key=just_before(p.key)) for p in pieces_of(cursors)]
 
     patch.setattr(pages, "pieces_of", inclusive)
 
@@ -792,7 +792,7 @@ def commit_without_runs_of_a_new_index(patch: Patch) -> None:
 @fault("programs", "a tablet takes its entries along when it moves", style="index scans alongside movers")
 def moved_copies_have_no_runs(patch: Patch) -> None:
     files_may_lack_runs(patch)
-    patch.setattr(mover, "with_runs", lambda context, table, indexes, staged: list(staged))
+    patch.setattr(mover, "indexed", lambda context, table, indexes, copies: list(copies))
     patch.setattr(lookups.KnownTable, "runs", lambda self, f, index: self._runs.get((f.id, index.id), []))
 
 
@@ -1060,8 +1060,8 @@ def dropped_columns_come_back(patch: Patch) -> None:
 
 @fault("programs", "a scan goes on with the columns that it began with", style="columns change")
 def scans_go_on_with_the_newest_columns(patch: Patch) -> None:
-    honest = paging.ScanPlan
-    patch.setattr(paging, "ScanPlan", lambda **plan: honest(**(plan | {"definition": None})))
+    honest = scan.ScanPlan
+    patch.setattr(scan, "ScanPlan", lambda **plan: honest(**(plan | {"definition": None})))
 
 
 @fault("programs", "copies keep dropped columns while older scans may read them", style="columns change")

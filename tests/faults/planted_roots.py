@@ -22,6 +22,13 @@ from tests.faults.planted import Patch, fault, follow_any_copy, while_running
 from tests.faults.unchecked import condemned_files_may_come
 
 
+def _planned(patch: Patch, **changes: int) -> None:
+    """Let the collector's plans say something else."""
+    honest = garbage.plan
+    for module in (garbage, collector):
+        patch.setattr(module, "plan", lambda *args: replace(honest(*args), **changes))
+
+
 def _unchecked(patch: Patch, owner: Any, name: str) -> None:
     """Within one function, any root will do."""
     while_running(patch, (owner, name), (RootMarks, "check"), lambda self, shard, *_: self.disk_of(shard))
@@ -181,7 +188,7 @@ def catalogs_have_any_number_of_names(patch: Patch) -> None:
     style="test_a_file_that_is_newer_than_the_catalog_stops_the_collection",
 )
 def newer_files_are_ignored(patch: Patch) -> None:
-    patch.setattr(garbage, "_newer", lambda *_: 0)
+    _planned(patch, ahead=0)
 
 
 @fault(
@@ -273,7 +280,7 @@ def garbage_goes_in_any_order(patch: Patch) -> None:
     style="test_too_much_at_once_is_refused_unless_it_is_asked_for",
 )
 def any_share_may_go(patch: Patch) -> None:
-    patch.setattr(garbage, "_share_of_unknown", lambda *_: (0, 0))
+    _planned(patch, unknown=0, of=0)
 
 
 @fault(

@@ -13,7 +13,6 @@ import pytest
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.storage import definition, ingest
 from elasticscan.store import Store, arguments
-from elasticscan.store.backend import Bound, Writes
 from elasticscan.store.context import Context
 from elasticscan.store.writing import definitions as store_definitions
 from elasticscan.store.writing.definitions import enter
@@ -43,7 +42,7 @@ def table_made_before_its_rows(patch: Patch) -> None:
         with context.catalog.writing() as tx:  # type: ignore[attr-defined]
             return enter(tx, replace(info, name=name))
 
-    patch.setattr(Writes, "reserve", Bound(at_once), raising=False)  # of a class it cannot be read
+    patch.setattr(store_definitions, "reserve_table", at_once)
 
 
 def collection_not_noticed_while_staging(patch: Patch) -> None:

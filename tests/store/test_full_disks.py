@@ -76,7 +76,7 @@ def test_a_scan_that_needs_a_lease_says_how_a_full_disk_is_read(tmp_path: Path, 
             for _ in range(MOST_COMMITS):
                 store.table("t").scan()
 
-        with pytest.raises(DiskFull, match="read_only=True"):
+        with pytest.raises(DiskFull, match="free some space"):
             scan_until_full()
         with Store.open(uri, read_only=True) as reader:
             assert keys(reader) == done

@@ -196,6 +196,7 @@ def test_a_primary_key_has_a_limit_on_its_columns_and_fixed_bytes(store: Store) 
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of the strategy, for an event
 @settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(COLUMNS, min_size=1, max_size=4),

@@ -130,7 +130,7 @@ def test_a_commit_goes_to_several_shards_at_once(
 
 @pytest.mark.long
 def test_a_commit_looks_whether_a_collection_took_its_objects(store: Store, s3_server: S3Server) -> None:
-    table, context = store.table("t"), store._context
+    table, context = store.table("t"), store.context
     staged, collected = context.checkpoint, list[int]()
 
     def collect(where: str) -> None:

@@ -17,7 +17,6 @@ import pytest
 
 import elasticscan
 from elasticscan.base.errors import ElasticScanError, InvalidTopologyChange, SnapshotExpired
-from elasticscan.catalog import Tx
 from elasticscan.store import Store
 from elasticscan.store.upkeep import compaction, horizons
 from elasticscan.store.writing import publishing, restoring
@@ -147,14 +146,13 @@ def _tags_are_not_heeded(patch: Patch) -> None:
 
 def _tags_are_not_looked_at_again(patch: Patch) -> None:
     horizons_may_pass_tags(patch)
-    patch.setattr(compaction, "_still_allowed", lambda tx, table, horizon: True)
+    patch.setattr(compaction, "oldest_held", lambda tx, table: None)
 
 
 def _tags_do_not_outlive_an_older_one(patch: Patch) -> None:
     horizons_may_pass_tags(patch)
-    patch.setattr(
-        Tx, "_oldest_tagged", lambda self, table: max((t.snapshot for t in self.tags(table)), default=None)
-    )
+    honest = horizons._tagged
+    patch.setattr(horizons, "_tagged", lambda *of: sorted(honest(*of))[-1:])
 
 
 def _the_newest_change_is_undone_alone(patch: Patch) -> None:

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,7 @@ class Count:
 def test_questions_do_not_grow_with_tables(tmp_path: Path) -> None:
     with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
         count, asked, places = Count(store), list[dict[str, int]](), itertools.cycle("ba")
+        numbers = itertools.count()
         for tables in (2, 6):
             for number in range(len(store.tables()), tables):
                 store.create_table(f"t{number}", SCHEMA, ["id"]).create_index("by_a", ["a"])
@@ -75,7 +75,7 @@ def test_questions_do_not_grow_with_tables(tmp_path: Path) -> None:
                 "status": store.status,
                 "verify": store.verify,
                 "gc": lambda: store.collect_garbage(dry_run=True),
-                "backup": partial(store.backup, tmp_path / f"backup{tables}"),
+                "backup": lambda: store.backup(tmp_path / f"backup{next(numbers)}"),
             }
             asked.append({name: count.of(work)[0] for name, work in works.items()})
         # Checkpoints, which come as the log grows, are read by some statements each.

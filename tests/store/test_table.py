@@ -29,7 +29,6 @@ from elasticscan.base.errors import (
     UsageError,
 )
 from elasticscan.store import Scan, Store, Table
-from elasticscan.store.reading.paging import Pages
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int32()), ("day", pa.string()), ("km", pa.float64())])
@@ -363,7 +362,7 @@ def test_a_scan_that_sorts_has_no_key_before_its_page_and_begins_anew_after_an_e
     with pytest.raises(InvalidOption, match="has no key before its page"):
         _ = scan.key
     with monkeypatch.context() as patch:
-        patch.setattr("elasticscan.store.reading.paging.FirstRows.rows", lambda _: 1 / 0)
+        patch.setattr("elasticscan.store.reading.scan.FirstRows.rows", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             next(scan)
     assert next(scan).rows.num_rows == 2
@@ -459,13 +458,13 @@ def test_a_scan_that_is_used_up_says_so_everywhere(trips: Table, before: str, us
 
 def test_count_reads_the_columns_that_it_needs(trips: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    read = Pages._columns_read
+    read = Scan._columns_read
 
-    def noted(pages: Pages, columns: tuple[str, ...]) -> tuple[str, ...]:
+    def noted(pages: Scan, columns: tuple[str, ...]) -> tuple[str, ...]:
         asked.append(read(pages, columns))
         return asked[-1]
 
-    monkeypatch.setattr(Pages, "_columns_read", noted)
+    monkeypatch.setattr(Scan, "_columns_read", noted)
     assert trips.scan().count() == 100
     assert trips.scan(filter="km > 1").count() > 0
     assert asked == [("id",), ("km",)]

@@ -63,40 +63,6 @@ def test_a_scan_of_a_snapshot_that_retention_soon_lets_go_is_leased(tmp_path: Pa
     assert store.status()["leases"] == [], "a scan that is complete lets go of its snapshot"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "retention_hours", [0, *(pytest.param(hours, marks=pytest.mark.long) for hours in (1, 3, 24))]
-)
-def test_a_slow_scan_stays_at_its_snapshot_however_short_the_retention(
-    tmp_path: Path, retention_hours: int
-) -> None:
-    """It outlives the retention period many times, with pages less than half a lease apart."""
-    clock = ManualClock(1_000.0)
-    store = made(tmp_path / "s", clock, retention_hours * HOUR)
-    found = []
-    for number, page in enumerate(store.table("t").scan(page_rows=1)):
-        found += page.rows.column("v").to_pylist()
-        clock.advance(0.45 * LEASE_SECONDS)
-        if number % 3 == 0:
-            overwrite_and_compact(store, number + 1)
-    assert found == [0] * 100
-
-
-@pytest.mark.parametrize("retention_hours", [3, 24])
-def test_a_key_is_good_for_as_long_as_the_retention_promises(tmp_path: Path, retention_hours: int) -> None:
-    clock = ManualClock(1_000.0)
-    store = made(tmp_path / "s", clock, retention_hours * HOUR)
-    page = next(iter(store.table("t").scan(page_rows=10)))
-    assert page.key is not None
-    clock.advance(60)
-    overwrite_and_compact(store, 1)
-    clock.advance((retention_hours - 0.1) * HOUR)
-    overwrite_and_compact(store, 2)
-    rest = store.resume(page.key).to_table()
-    assert set(rest["v"].to_pylist()) == {0}
-    assert rest.num_rows + page.rows.num_rows == 100
-
-
 def test_a_lease_on_a_table_that_was_dropped_does_not_hold_up_its_successor(tmp_path: Path) -> None:
     clock = ManualClock(1_000.0)
     store = made(tmp_path / "s", clock, 0)

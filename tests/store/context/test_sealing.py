@@ -10,7 +10,6 @@ import pytest
 
 from elasticscan.base.errors import ContinuationKeyError, LimitExceeded, SnapshotExpired
 from elasticscan.base.limits import CLAIM_SECONDS, KEY_SECONDS, SECRETS_SECONDS
-from elasticscan.catalog import forget_secrets, seal_keys
 from elasticscan.protocol import keys
 from elasticscan.store import Store
 from tests.base.manual_clock import ManualClock
@@ -75,17 +74,6 @@ def test_a_key_lives_as_long_as_its_snapshot_is_kept(tmp_path: Path, clock: Manu
             store.resume(key)
 
 
-def test_keys_of_two_secrets_open_and_the_newer_seals(store: Store) -> None:
-    got, key = begun(store)
-    number = store.rotate_secret()
-    got_after, key_after = begun(store)
-    assert ends_whole(store, got, key)
-    assert ends_whole(store, got_after, key_after)
-    with store.context.catalog.reading() as tx:
-        assert max(seal_keys(tx.state, tx.now)) == number
-        assert len(seal_keys(tx.state, tx.now)) == 2
-
-
 def test_another_process_opens_keys_of_a_secret_that_it_has_not_seen(
     store: Store, clock: ManualClock
 ) -> None:
@@ -110,18 +98,6 @@ def test_another_process_seals_with_the_new_secret_within_a_minute(store: Store,
         other.rotate_secret()
         with pytest.raises(ContinuationKeyError):
             other.resume(after[1])
-
-
-def test_garbage_collection_deletes_secrets_that_no_key_can_have(store: Store, clock: ManualClock) -> None:
-    store.rotate_secret()
-    store.collect_garbage()
-    clock.advance(KEY_SECONDS + 2 * SECRETS_SECONDS)
-    store.collect_garbage()
-    clock.advance(CLAIM_SECONDS)
-    store.collect_garbage()
-    with store.context.catalog.writing() as tx:
-        assert forget_secrets(tx) == 0
-        assert forget_secrets(tx, revoke=True) == 1  # that of offsets
 
 
 def test_a_revoked_secret_opens_nothing_here_at_once_and_elsewhere_within_a_minute(

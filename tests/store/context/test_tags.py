@@ -47,29 +47,6 @@ def table(store: Store) -> Table:
     return made
 
 
-def test_a_tag_keeps_its_snapshot_whatever_happens(store: Store, table: Table) -> None:
-    table.tag("first")
-    table.upsert(rows(range(50), "b"))
-    table.delete(list(range(90, 100)))
-    second = table.tag("second", table.history()[-1].number)
-    first, then = dict.fromkeys(range(100), "a"), {i: "b" if i < 50 else "a" for i in range(90)}
-    table.overwrite(rows(range(3), "c"))
-    table.compact()
-    store.split(1)
-    store.expand(["s3"])
-    table.upsert(rows(range(2, 4), "d"))
-    table.compact()
-    store.contract("s1")
-    store.collect_garbage(grace_seconds=0, trash_seconds=0)
-    assert values(table, "first") == first
-    assert values(table, "second") == values(table, second.snapshot) == then
-    assert values(table) == {0: "c", 1: "c", 2: "d", 3: "d"}
-    assert table.scan(filter="v = 'b'", snapshot="second").count() == 50
-    assert store.verify() == []
-    with elasticscan.open(store.uri, read_only=True) as other:
-        assert values(other.table("t"), "first") == first
-
-
 def test_a_tag_that_was_dropped_keeps_nothing(table: Table) -> None:
     table.tag("first")
     table.tag("again", "first")
@@ -85,20 +62,6 @@ def test_a_tag_that_was_dropped_keeps_nothing(table: Table) -> None:
     with pytest.raises(SnapshotExpired):
         table.tag("late", kept)
     assert table.tags() == ()
-
-
-def test_a_tag_that_is_made_while_fragments_are_merged_is_heeded(store: Store, table: Table) -> None:
-    def during(step: str) -> None:
-        if step == "fragments merged" and not table.tags():
-            table.tag("old", old)
-
-    old = table.history()[-1].number
-    table.upsert(rows(range(50), "b"))
-    with Store.open(store.uri, checkpoint=during) as other:
-        other.table("t").compact()
-    assert values(table, "old") == dict.fromkeys(range(100), "a")
-    table.compact()
-    assert values(table, "old") == dict.fromkeys(range(100), "a")
 
 
 def test_a_name_stands_for_one_snapshot_of_its_table(store: Store, table: Table) -> None:

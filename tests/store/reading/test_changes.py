@@ -108,13 +108,6 @@ def test_what_cannot_be_divided_says_so(store: Store, table: Table) -> None:
     assert read + rest == table.scan().count()
 
 
-def test_without_commits_there_are_no_changes(table: Table) -> None:
-    scan = table.changes(7)
-    assert scan.key is None
-    assert scan.to_table().num_rows == 0
-    assert table.changes(7).schema == scan.schema == table.changes(1).schema
-
-
 def test_without_a_beginning_all_changes_that_are_kept_are_read(
     store: Store, table: Table, clock: ManualClock
 ) -> None:
@@ -202,23 +195,6 @@ def test_a_scan_of_changes_ends_with_its_table(store: Store, table: Table) -> No
     table.drop()
     with pytest.raises(TableChanged):
         store.resume(key)
-
-
-def test_without_new_commits_a_reader_goes_on_where_it_was(store: Store, table: Table) -> None:
-    newest = table.history(1)[0].number
-    assert table.changes(after=newest).snapshot == newest
-    assert table.changes(after=4, upto=4).snapshot == 4
-    other = store.create_table("other", {"id": [1]}, primary_key="id")
-    other.upsert({"id": [2]})
-    later = table.changes(after=newest)
-    assert (later.count(), later.snapshot) == (0, other.history(1)[0].number)
-    seen, read = newest, 0
-    for number in range(4):
-        if number % 2:
-            table.upsert(rows(0, 3, 10 + number))
-        changes = table.changes(after=seen, feed=False)
-        read, seen = read + changes.count(), changes.snapshot
-    assert read == 6
 
 
 def test_a_feed_without_new_commits_stays_there_after_a_merge(store: Store, table: Table) -> None:

@@ -18,7 +18,6 @@ from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store import Store, Table, known_values
 from elasticscan.store.reading import extremes
-from tests.store.writing.test_by_condition import each_time
 
 SCHEMA = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
@@ -119,24 +118,6 @@ def test_least_and_greatest_values_that_statistics_have_not_exactly_are_read(tmp
             for text in ("min(s)", "max(s)", "min(f)", "max(f)", "sum(id)"):
                 assert known_of(store, scan.standing, ["count(*)", text], rows.schema) is None
         assert table.aggregate(["min(s)", "max(s)"]).to_pylist() == [{"min(s)": "a" * 60, "max(s)": "b" * 60}]
-
-
-@pytest.mark.parametrize("point", ["rows staged", "fragments merged"])
-def test_rows_of_slots_that_left_before_their_file_was_entered_are_not_counted(
-    tmp_path: Path, point: str
-) -> None:
-    with Store.create(tmp_path / "store", ["s1", "s2"], tablets=2, slots=16, upkeep="off") as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        store.move(2, "s1")
-        if point == "fragments merged":
-            for start in (0, 50):
-                table.upsert(pa.table({"id": range(start, start + 100), "n": range(100)}, schema=SCHEMA))
-        each_time(store, point, lambda _: store.move(2, "s2"), most=1)
-        if point == "fragments merged":
-            table.compact()
-        else:
-            table.upsert(pa.table({"id": range(150), "n": range(150)}, schema=SCHEMA))
-        assert table.aggregate("count(*)")["count(*)"].to_pylist() == [150]
 
 
 def test_rows_of_later_commits_in_the_same_fragment_are_not_counted(

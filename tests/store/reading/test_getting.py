@@ -53,18 +53,6 @@ def trips(place: Place) -> Table:
     return place.trips(["id"])
 
 
-def test_rows_come_in_the_order_of_keys_and_twice_for_a_key_that_is_given_twice(trips: Table) -> None:
-    got = trips.get([5, 99, 100, 0, 5])
-    assert got.schema == trips.schema
-    assert got.column("id").to_pylist() == [5, 99, 0, 5]
-    assert got.column("km").to_pylist() == [2.5, 49.5, 0.0, 2.5]
-
-
-def test_with_missing_keys_kept_each_row_is_that_of_its_key(trips: Table) -> None:
-    got = trips.get([5, -1, 7], ["km", "id"], keep_missing=True)
-    assert got.to_pydict() == {"km": [2.5, None, 3.5], "id": [5, None, 7]}
-
-
 def test_no_keys_and_none_that_are_there_give_no_rows_with_all_columns(trips: Table) -> None:
     for keys in ([], [1000], pa.table({"id": pa.array([], pa.int32())})):
         got = trips.get(keys, ["day"])
@@ -81,18 +69,6 @@ def test_keys_of_several_columns(place: Place) -> None:
     assert legs.get([(4, "tue"), (4, "mon"), (3, "mon")], ["id"]).column("id").to_pylist() == [4, 3]
     keys = pa.table({"day": ["mon", "tue"], "id": pa.array([3, 4], pa.int32())})
     assert legs.get(keys, ["km"]).column("km").to_pylist() == [1.5, 2.0]
-
-
-def test_snapshots_deletes_and_overwrites(trips: Table) -> None:
-    first = trips.history()[-1].number
-    trips.upsert(rows(range(3), km=9.0))
-    trips.delete([1])
-    assert trips.get([0, 1, 2], ["km"]).column("km").to_pylist() == [0.0, 18.0]
-    assert trips.get([0, 1, 2], ["km"], first).column("km").to_pylist() == [0.0, 0.5, 1.0]
-    trips.tag("before", first)
-    assert trips.get([1], ["km"], "before").column("km").to_pylist() == [0.5]
-    trips.overwrite(rows(range(1, 2)))
-    assert trips.get([0, 1, 2], ["id"]).column("id").to_pylist() == [1]
 
 
 @pytest.mark.parametrize("most", [1, 7, 100])

@@ -139,7 +139,7 @@ def test_a_store_for_reading_alone_has_none_and_a_dropped_table_has_none(
     next(scan)
     store.table("t").drop()
     clock.advance(progress.REPORT_SECONDS)
-    scan._pages._progress.note(scan.standing, 100)  # of a page that was read just before
+    scan._progress.note(scan.standing, 100)  # of a page that was read just before
     assert store.status()["scans"] == []
 
 

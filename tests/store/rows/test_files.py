@@ -242,14 +242,6 @@ def test_a_named_type_is_that_of_the_column(tmp_path: Path, kind: Any, text: str
         assert store.table("t").to_arrow().to_pylist() == [{"id": 1, "k": value}]
 
 
-def test_digits_of_a_directory_stay_as_they_are(tmp_path: Path) -> None:
-    written(tmp_path / "in/zip=01234", "parquet", [{"id": 1}])
-    written(tmp_path / "in/zip=54321", "parquet", [{"id": 2}])
-    with Store.create(tmp_path / "made.store", ["s1"], tablets=2) as store:
-        store.load("t", tmp_path / "in", primary_key="id")
-        assert sorted(store.table("t").to_arrow()["zip"].to_pylist()) == ["01234", "54321"]
-
-
 @pytest.mark.parametrize("name", [b"k=\xe4", b"k=%E4"])
 def test_a_directory_whose_name_is_not_utf_8_is_an_error(tmp_path: Path, name: bytes) -> None:
     written(tmp_path / "in/k=1", "parquet", [{"id": 1}])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,18 +74,6 @@ def each_time(store: Store, point: str, happens: Callable[[int], object], most: 
     store.context.checkpoint = checkpoint
 
 
-def test_rows_that_meet_the_condition_go_in_one_commit(table: Table) -> None:
-    gone = table.delete(where="id % 2 = 0 AND id < 50")
-    assert (gone, gone.rows) == (3, 25)
-    assert pickle.loads(pickle.dumps(gone)).rows == 25 and json.dumps({"commit": gone}) == '{"commit": 3}'
-    assert set(counts(table)) == {*range(1, 50, 2), *range(50, 100)}
-    assert [(c.kind, c.rows) for c in table.history()][-1] == ("delete", 25)
-    assert table.scan(snapshot=2).count() == 100
-    assert table.delete(where="id > 1000") == 4
-    assert table.delete(where="true") == 5
-    assert counts(table) == {}
-
-
 def test_columns_get_new_values_in_one_commit(table: Table) -> None:
     new = {"n": "n + CAST(id AS INT)", "city": "upper(city) || '!'", "tags": ["b", "c"]}
     assert table.update(new, "id BETWEEN 10 AND 12") == 3
@@ -108,14 +94,6 @@ def test_each_value_follows_from_the_row_as_it_was(store: Store) -> None:
     table.upsert([{"k": 1, "a": 2, "b": 3}])
     table.update({"a": "b", "b": "a"})
     assert table.scan().to_table().to_pylist() == [{"k": 1, "a": 3, "b": 2}]
-
-
-def test_indexes_follow(table: Table) -> None:
-    table.create_index("by_city", ["city"])
-    table.update({"city": "'Lima'"}, "id < 10")
-    table.delete(where="id = 3")
-    assert table.scan(["id"], "city = 'Lima'", index="by_city").count() == 9
-    assert table.scan(["id"], "city = 'Oslo'", index="by_city").count() == 90
 
 
 @pytest.mark.parametrize(
@@ -147,17 +125,6 @@ def test_wrong_calls_change_nothing(
         call(table)
     assert store.status()["snapshot"] == 2
     assert len([*Path(store.uri).rglob("*.arrow")]) == len(table._context.table_state(1, 2).fragments)
-
-
-@pytest.mark.parametrize("point", ["rows staged", "keys compared"])
-def test_rows_that_others_change_meanwhile_are_done_again(store: Store, table: Table, point: str) -> None:
-    each_time(store, point, lambda n: table.upsert(rows([7], n)), most=20)
-    table.update({"n": "n + 10"}, "id < 10")
-    store.context.checkpoint = lambda _: None
-    assert counts(table) == {**dict.fromkeys(range(10), 10), 7: 30, **dict.fromkeys(range(10, 100), 0)}
-    each_time(store, point, lambda _: table.upsert(rows([8], -1)), most=1)
-    table.delete(where="id < 10 AND n >= 0")
-    assert {key: n for key, n in counts(table).items() if key < 10} == {8: -1}
 
 
 def test_rows_that_others_change_each_time_are_left_alone(store: Store, table: Table) -> None:

@@ -74,25 +74,6 @@ def test_some_columns_are_written_and_the_others_stay(table: Table) -> None:
     assert 99 not in content(table)
 
 
-def test_each_pair_of_clauses_does_what_it_says(store: Store, table: Table) -> None:
-    new = rows([8, 9, 10, 11], 1, "Lima")
-    table.merge(new, when_matched="ignore")
-    assert [content(table)[k][0] for k in (8, 9, 10, 11)] == [0, 0, 1, 1]
-    assert table.history()[-1].rows == 2
-    table.merge(rows([11, 12], 2), when_not_matched="ignore")
-    assert content(table)[11] == (2, "Oslo", ["a", None])
-    assert 12 not in content(table)
-    table.merge(rows([11, 12], 3), when_matched="delete")
-    assert 11 not in content(table)
-    assert content(table)[12][0] == 3
-    assert table.history()[-1].kind == "merge"
-    number = table.merge(pa.table({"id": [12, 500]}), when_matched="delete", when_not_matched="ignore")
-    assert set(content(table)) == set(range(11))
-    assert (table.history()[-1].number, table.history()[-1].rows) == (number, 1)
-    table.merge(rows([0, 20], 9))
-    assert [content(table)[k][0] for k in (0, 20)] == [9, 9]
-
-
 def test_what_others_write_meanwhile_is_read_again_also_by_a_stream_that_gives_rows_once(
     store: Store, table: Table
 ) -> None:

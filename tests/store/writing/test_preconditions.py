@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +13,11 @@ from elasticscan.base.errors import (
     AlreadyExists,
     DiskFull,
     InvalidOption,
-    InvalidTopologyChange,
     NotFound,
     RowsChanged,
     SnapshotExpired,
 )
 from elasticscan.catalog import Tx
-from elasticscan.storage import fragment as fragment_module
 from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import is_kept, lease_end
 from elasticscan.store.writing import preconditions
@@ -109,24 +103,6 @@ def test_a_key_that_was_changed_since_refuses_the_write(
     assert values(table)[7] == 3
 
 
-def test_other_keys_may_change(table: Table) -> None:
-    table.upsert(rows(range(50), 1))
-    table.delete(list(range(20)))
-    table.upsert(rows(range(50, 60), 2), if_unchanged_since=2)
-    table.delete(list(range(60, 70)), if_unchanged_since=2)
-    table.upsert(rows([500], 2), if_unchanged_since=2)  # it was never there
-    table.overwrite(rows([1], 4))
-    table.upsert(rows([600], 2), if_unchanged_since=2)  # nor when all rows went
-    assert values(table) == {1: 4, 600: 2}
-
-
-def test_a_key_that_came_and_went_was_changed(table: Table) -> None:
-    table.upsert(rows([500], 1))
-    table.delete([500])
-    with pytest.raises(RowsChanged):
-        table.upsert(rows([500], 2), if_unchanged_since=2)
-
-
 def test_a_key_of_several_columns_is_named_as_it_is(store: Store) -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.int32()), ("v", pa.int64())])
     table = store.create_table("pairs", schema, ["a", "b"])
@@ -159,50 +135,6 @@ def test_much_that_came_meanwhile_is_compared_without_the_lock(
     at(store, "keys compared", lambda: table.overwrite(rows(range(5))))
     with pytest.raises(RowsChanged):
         table.upsert(rows([8], 2), if_unchanged_since=6)
-
-
-@pytest.mark.long
-def test_versions_keep_their_commits_through_moves_splits_joins_and_merges(
-    store: Store, table: Table
-) -> None:
-    table.upsert(rows(range(10), 1))
-    table.delete(list(range(20, 30)))
-    newest = table.upsert(rows(range(30, 40), 1))
-
-    for happens in (
-        lambda: store.move(1, "s2"),
-        table.compact,
-        lambda: store.expand(["s3"]),
-        lambda: store.split(2),
-        table.compact,
-        lambda: store.contract("s1"),
-    ):
-        happens()
-        for key in (*range(10), *range(20, 40)):
-            with pytest.raises(RowsChanged):
-                table.upsert(rows([key]), if_unchanged_since=2)
-        with pytest.raises(RowsChanged):
-            table.upsert(rows([30]), if_unchanged_since=newest - 1)
-        table.upsert(rows([*range(10, 20), *range(40, 100)]), if_unchanged_since=newest)
-        newest = table.upsert(rows([30]))
-    table.upsert(rows(range(30)), if_unchanged_since=newest)
-
-
-def test_rows_that_move_between_staging_and_the_commit_are_checked_all_the_same(
-    store: Store, table: Table
-) -> None:
-    def elsewhere() -> None:
-        for tablet in (1, 2, 3, 4):
-            if store.topology.placement.tablet(tablet).shard == 1:
-                store.move(tablet, "s2")
-        table.upsert(rows([7], 1))
-
-    at(store, "rows staged", elsewhere)
-    with pytest.raises(RowsChanged):
-        table.upsert(rows(range(100), 2), if_unchanged_since=2)
-    store.context.checkpoint = lambda _: None
-    table.upsert(rows(range(8, 100), 2), if_unchanged_since=2)
-    assert values(table) == {**dict.fromkeys(range(7), 0), 7: 1, **dict.fromkeys(range(8, 100), 2)}
 
 
 def test_a_commit_that_is_not_there_yet_or_any_more_is_refused(
@@ -348,77 +280,3 @@ def test_insert_does_not_need_what_was_merged_away_meanwhile(
 
 
 # ------------------------------------------------------------------------- many at the same time
-
-
-@pytest.mark.long
-def test_counters_never_lose_an_update_beside_moves_and_merges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four programs with Stores of their own read, add and write; two others insert; one moves and merges."""
-    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
-    place = tmp_path / "counters.store"
-    with Store.create(place, ["s1", "s2"], tablets=4, slots=16) as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        table.upsert(rows(range(6)))
-        added: Counter[int] = Counter()
-        inserted: list[int] = []
-        errors: list[BaseException] = []
-        done = threading.Event()
-
-        def adder(seed: int) -> None:
-            rng = random.Random(seed)
-            with Store.open(place) as mine:
-                counters = mine.table("t")
-                for _ in range(8):
-                    keys = rng.sample(range(6), 2)
-                    while True:
-                        scan = counters.scan(filter=f"id IN ({keys[0]}, {keys[1]})")
-                        read = scan.to_table()
-                        plus = [{"id": r["id"], "v": r["v"] + 1} for r in read.to_pylist()]
-                        try:
-                            counters.upsert(plus, if_unchanged_since=scan.snapshot)
-                            break
-                        except RowsChanged:
-                            continue
-                    added.update(keys)
-
-        def inserter(seed: int) -> None:
-            rng = random.Random(seed)
-            with Store.open(place) as mine:
-                for _ in range(8):
-                    key = rng.randint(100, 106)
-                    try:
-                        mine.table("t").insert(rows([key], seed))
-                        inserted.append(key)
-                    except AlreadyExists:
-                        assert mine.table("t").scan(filter=f"id = {key}").count() == 1
-
-        def upkeep() -> None:
-            rng = random.Random(0)
-            with Store.open(place) as mine:
-                while not done.is_set():
-                    with suppress(InvalidTopologyChange):  # it is there already
-                        mine.move(rng.randint(1, 4), rng.choice(("s1", "s2")))
-                    mine.table("t").compact()
-
-        def guarded(work: Callable[..., None], *arguments: int) -> threading.Thread:
-            def run() -> None:
-                try:
-                    work(*arguments)
-                except BaseException as error:
-                    errors.append(error)
-
-            thread = threading.Thread(target=run)
-            thread.start()
-            return thread
-
-        caretaker = guarded(upkeep)
-        threads = [guarded(adder, seed) for seed in range(4)] + [guarded(inserter, seed) for seed in (8, 9)]
-        for thread in threads:
-            thread.join()
-        done.set()
-        caretaker.join()
-        assert errors == []
-        read = values(table)
-    assert {key: v for key, v in read.items() if key < 100} == dict(added)
-    assert sorted(key for key in read if key >= 100) == sorted(inserted)

@@ -79,15 +79,6 @@ def test_large_fragments_stay_and_small_ones_become_few(
     check_all_is_there(store)
 
 
-def test_what_moved_since_it_was_staged_is_gathered_and_routed(store: Store) -> None:
-    staged = staged_by_tasks(store)
-    tablet = store.context.placement().tablets[0]
-    store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
-    publishing.publish(store.context, store.table("t").definition, staged)
-    assert len(fragments_of(store)) <= 3
-    check_all_is_there(store)
-
-
 def test_a_write_that_cannot_be_gathered_leaves_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import NotFound, SnapshotExpired, TableChanged, WriteConflict
+from elasticscan.base.errors import NotFound, SnapshotExpired, TableChanged
 from elasticscan.store import Scan, Store, Table
 from elasticscan.store.reading.beginning import begin_changes
 from elasticscan.store.writing import restoring
-from elasticscan.store.writing.attempts import FEWEST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
@@ -163,49 +162,6 @@ def test_indexes_and_change_feeds_follow(table: Table) -> None:
     assert len(kinds) == 21
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_what_others_write_meanwhile_is_undone_as_well(store: Store, table: Table, is_replaced: bool) -> None:
-    before = table.history()[-1].number
-    then, calls = contents(table), 0
-
-    def meanwhile(step: str) -> None:
-        nonlocal calls
-        if step == "keys compared" and calls < 3:
-            calls += 1
-            (table.overwrite if is_replaced else table.upsert)(rows(range(2_000, 2_010), calls))
-
-    table.upsert(rows(range(10), 1))
-    with Store.open(store.uri, checkpoint=meanwhile) as other:
-        other.table("t").restore(before)
-    assert calls == 3
-    assert contents(table) == then
-    assert [commit.user_metadata for commit in table.history()].count({"restored_to": str(before)}) == 1
-
-
-def test_a_table_that_is_written_to_without_end_is_left_alone(
-    store: Store, table: Table, clock: ManualClock
-) -> None:
-    before = table.history()[-1].number
-    calls = 0
-
-    def meanwhile(step: str) -> None:
-        nonlocal calls
-        if step == "rows staged":
-            calls += 1
-            table.upsert(rows([5], calls))
-            clock.advance(10)
-
-    table.upsert(rows(range(10), 1))
-    with (
-        Store.open(store.uri, clock=clock, checkpoint=meanwhile) as other,
-        pytest.raises(WriteConflict, match="pause them"),
-    ):
-        other.table("t").restore(before)
-    assert calls == FEWEST_ATTEMPTS
-    assert contents(table)[5]["v"] == calls
-    assert store.collect_garbage(grace_seconds=0).removed == 0, "what was staged is gone again"
-
-
 def test_a_table_that_is_dropped_meanwhile_stays_dropped(store: Store, table: Table) -> None:
     before = table.history()[-1].number
     table.upsert(rows(range(10), 1))
@@ -216,21 +172,3 @@ def test_a_table_that_is_dropped_meanwhile_stays_dropped(store: Store, table: Ta
 
     with Store.open(store.uri, checkpoint=meanwhile) as other, pytest.raises(TableChanged):
         other.table("t").restore(before)
-
-
-def test_another_table_may_be_written_meanwhile(store: Store, table: Table) -> None:
-    other_table = store.create_table("other", SCHEMA, ["id"])
-    before = table.history()[-1].number
-    then, calls = contents(table), 0
-
-    def meanwhile(step: str) -> None:
-        nonlocal calls
-        if step in ("rows staged", "keys compared"):
-            calls += 1
-            other_table.upsert(rows([calls], 1))
-
-    table.upsert(rows(range(10), 1))
-    with Store.open(store.uri, checkpoint=meanwhile) as other:
-        other.table("t").restore(before)
-    assert calls == 2
-    assert contents(table) == then

@@ -46,37 +46,6 @@ def ids_of(table: Table, **asked: Any) -> list[int]:
     return sorted(table.scan(**asked).to_table()["id"].to_pylist())
 
 
-def test_every_way_to_rows_finds_those_in_the_log_and_in_files(store: Store) -> None:
-    table = store.table("t")
-    table.upsert(rows(0, 50))
-    table.compact()
-    with Store.open(store.uri) as other:
-        assert ids_of(other.table("t")) == list(range(50))
-        files, first = files_of(store), table.upsert(rows(40, 60, "b"))
-        second = table.delete([0, 41, 59])
-        assert files_of(store) == files
-        assert in_log(store) == 2
-        for handle in (table, other.table("t")):
-            check_reads(handle, first, second)
-    with Store.open(store.uri) as again:
-        check_reads(again.table("t"), first, second)
-    assert store.verify() == []
-
-
-def check_reads(table: Table, first: int, second: int) -> None:
-    """Read the rows of the test above, which were written by a first commit and deleted by a second."""
-    living = [i for i in range(60) if i not in (0, 41, 59)]
-    assert ids_of(table) == living
-    assert ids_of(table, snapshot=first) == list(range(60))
-    assert ids_of(table, filter="k = 3", index="by_k") == [i for i in living if i % 7 == 3]
-    assert ids_of(table, filter="id > 55") == [i for i in living if i > 55]
-    assert table.get([41, 42, 1])["t"].to_pylist() == ["b", "a"]
-    assert table.scan().count() == len(living)
-    assert table.aggregate(["count(*)"]).to_pylist() == [{"count(*)": len(living)}]
-    assert table.changes(first).to_table()["_change_type"].to_pylist() == ["delete"] * 3
-    assert table.changes(second).count() == 0
-
-
 def test_the_log_takes_so_much_and_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     table = store.table("t")
     table.upsert(rows(0, 3, "x" * 60_000))
