@@ -64,6 +64,22 @@ def test_what_a_busy_server_or_a_broken_line_refuses_is_asked_again(
     assert {key for key, _ in objects.list("")} == {"before", "x"}
 
 
+def test_a_line_that_breaks_is_tried_again_when_the_client_does_not(
+    objects: Bucket, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After very many failures in a process botocore sends nothing twice, which one attempt stands for."""
+    monkeypatch.setattr(bucket_module, "ATTEMPTS", 1)
+    monkeypatch.setattr(bucket_module, "_PAUSE_SECONDS", 0.01)
+    bucket_module._client_of.cache_clear()
+    s3_server.line.fault = first(["drop", "drop"])
+    assert objects.read("before", "-1")[1] == 1
+    monkeypatch.setattr(bucket_module, "_DROPPED_SECONDS", 0.0)
+    s3_server.line.fault = first(["drop"])
+    with pytest.raises(ShardUnavailable):
+        objects.read("before", "-1")
+    bucket_module._client_of.cache_clear()
+
+
 def test_what_no_repetition_mends_is_asked_once(objects: Bucket, s3_server: S3Server) -> None:
     asked = list[Request]()
 

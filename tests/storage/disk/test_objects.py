@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -121,3 +122,19 @@ def test_blocks_stay_within_their_bound_and_the_ones_used_last_stay() -> None:
     blocks.forget("x")
     blocks.forget("y")
     assert blocks._bytes == 0 and blocks.size_of("y") is None
+
+
+def test_threads_share_objects_whose_blocks_come_and_go(objects: Bucket) -> None:
+    """With room for few blocks, so that some are pushed out on their way; half of the threads scan."""
+    stride, blocks = Stride(), BlockCache(4 * BLOCK_BYTES)
+    shared = Object(objects, "x", stride, blocks)
+
+    def read(number: int) -> bool:
+        file = shared if number % 2 else Object(objects, "x", stride, blocks)
+        offsets = list(range(0, len(CONTENT) - 100_000, 50_000))
+        if number % 4 > 1:
+            random.Random(number).shuffle(offsets)
+        return all(part(file, offset, 100_000) for offset in offsets)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,13 @@ from elasticscan.base.errors import (
     AlreadyExists,
     DiskFull,
     InvalidOption,
+    InvalidTopologyChange,
     NotFound,
     RowsChanged,
     SnapshotExpired,
 )
 from elasticscan.catalog import Tx
+from elasticscan.storage import fragment as fragment_module
 from elasticscan.store import Store, Table
 from elasticscan.store.context.leases import is_kept, lease_end
 from elasticscan.store.writing import preconditions
@@ -280,3 +286,77 @@ def test_insert_does_not_need_what_was_merged_away_meanwhile(
 
 
 # ------------------------------------------------------------------------- many at the same time
+
+
+@pytest.mark.long
+def test_counters_never_lose_an_update_beside_moves_and_merges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four programs with Stores of their own read, add and write; two others insert; one moves and merges."""
+    monkeypatch.setattr(fragment_module, "BATCH_ROWS", 4)
+    place = tmp_path / "counters.store"
+    with Store.create(place, ["s1", "s2"], tablets=4, slots=16) as store:
+        table = store.create_table("t", SCHEMA, ["id"])
+        table.upsert(rows(range(6)))
+        added: Counter[int] = Counter()
+        inserted: list[int] = []
+        errors: list[BaseException] = []
+        done = threading.Event()
+
+        def adder(seed: int) -> None:
+            rng = random.Random(seed)
+            with Store.open(place) as mine:
+                counters = mine.table("t")
+                for _ in range(8):
+                    keys = rng.sample(range(6), 2)
+                    while True:
+                        scan = counters.scan(filter=f"id IN ({keys[0]}, {keys[1]})")
+                        read = scan.to_table()
+                        plus = [{"id": r["id"], "v": r["v"] + 1} for r in read.to_pylist()]
+                        try:
+                            counters.upsert(plus, if_unchanged_since=scan.snapshot)
+                            break
+                        except RowsChanged:
+                            continue
+                    added.update(keys)
+
+        def inserter(seed: int) -> None:
+            rng = random.Random(seed)
+            with Store.open(place) as mine:
+                for _ in range(8):
+                    key = rng.randint(100, 106)
+                    try:
+                        mine.table("t").insert(rows([key], seed))
+                        inserted.append(key)
+                    except AlreadyExists:
+                        assert mine.table("t").scan(filter=f"id = {key}").count() == 1
+
+        def upkeep() -> None:
+            rng = random.Random(0)
+            with Store.open(place) as mine:
+                while not done.is_set():
+                    with suppress(InvalidTopologyChange):  # it is there already
+                        mine.move(rng.randint(1, 4), rng.choice(("s1", "s2")))
+                    mine.table("t").compact()
+
+        def guarded(work: Callable[..., None], *arguments: int) -> threading.Thread:
+            def run() -> None:
+                try:
+                    work(*arguments)
+                except BaseException as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            return thread
+
+        caretaker = guarded(upkeep)
+        threads = [guarded(adder, seed) for seed in range(4)] + [guarded(inserter, seed) for seed in (8, 9)]
+        for thread in threads:
+            thread.join()
+        done.set()
+        caretaker.join()
+        assert errors == []
+        read = values(table)
+    assert {key: v for key, v in read.items() if key < 100} == dict(added)
+    assert sorted(key for key in read if key >= 100) == sorted(inserted)
