@@ -40,7 +40,6 @@ from elasticscan.metadata.indexes import (
     DIRECT,
     HASH,
     INDEX_KINDS,
-    INDEX_TRANSITIONS,
     KEY,
     NONE,
     SORTED,

@@ -45,7 +45,6 @@ from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
 from elasticscan.store.backend import EmbeddedTable, slot_bytes
 from elasticscan.store.context import Context
-from elasticscan.store.context.lookups import SlotPlaces
 from elasticscan.store.context.tags import check_tag_name
 from elasticscan.store.reading.beginning import columns_of
 from elasticscan.store.reading.changes import feed_fields

@@ -386,6 +386,13 @@ def test_the_walk_notices_a_statement() -> None:
     assert statements(ast.parse(code)) == ["DELETE", "SELECT"]
 
 
+# The folders whose pages have no `__all__`, so that each name stands there once.
+(FRONT_PAGES,) = (
+    tuple(name.removeprefix("elasticscan.").replace(".", "/") for name in each["module"])
+    for each in PROJECT["mypy"]["overrides"]
+    if each.get("implicit_reexport")
+)
+
 # What changes a state that a table of transitions has, and the functions that may call it: each enters it in
 # its first phase, asks the table, or writes down that an owner is alive.
 STATE_WRITERS = {
@@ -408,6 +415,27 @@ def state_changes(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
                 if called in STATE_WRITERS:
                     yield function.name, called
+
+
+@walk
+def test_a_front_page_offers_nothing_that_nobody_imports_from_it() -> None:
+    """Ruff takes every import of these pages for an offer."""
+    taken = dict[str, set[str]]()
+    for path in ROOT.rglob("*.py"):
+        if not path.relative_to(ROOT).parts[0].startswith((".", "typing")):
+            for module, name in _imports_of(ast.parse(path.read_text(encoding="utf-8"))):
+                taken.setdefault(module, set()).add(name)
+    for page in FRONT_PAGES:
+        assert "__all__" not in (ROOT / page / "__init__.py").read_text(encoding="utf-8")
+        offered = {name for _, name in _imports_of(tree_of(f"{page}/__init__.py"))}
+        assert offered - taken[f"elasticscan.{page.replace('/', '.')}"] - {"annotations"} == set(), page
+
+
+def _imports_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(module, name) of each import of a name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
 
 
 @walk
