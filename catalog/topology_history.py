@@ -11,9 +11,9 @@ import json
 import sqlite3
 import time
 import zlib
-from collections import Counter
 from collections.abc import Collection
 from contextlib import closing
+from dataclasses import astuple
 from functools import lru_cache
 
 import msgpack
@@ -35,9 +35,9 @@ _NEWEST = """SELECT cluster, CAST(number AS INTEGER), tablets FROM topology_hist
 
 def append_topology(tx: Tx, reason: str, published: bool = True) -> Topology:
     """Enter the placement as it is now as the newest topology, unless the history is damaged."""
-    newest_topology(tx)
     state = tx.state
     newest, is_published = state.topology
+    _rows(tx, newest - (not is_published), newest - (not is_published))
     names = tuple((shard.id, shard.name) for shard in state.shards.values())
     at = tx.times.stamp  # clocks of several machines: it is compared with times of commits
     topology = Topology(newest + int(is_published), state.placement, names, at, reason, published)
@@ -55,17 +55,14 @@ def first_topology(record: StoreCreated) -> tuple[int, bytes]:
 def newest_topology(tx: Tx) -> Topology:
     """Return the newest published topology, from the history: the base topology of scans that begin now."""
     newest, is_published = tx.state.topology
-    number = newest if is_published else newest - 1
+    number = newest - (not is_published)
     return _kept(tx, number, number)[0]
 
 
 def topology_entries(tx: Tx, most: int | None = None) -> tuple[TopologyEntry, ...]:
     """Return the entries of `topologies`, whose placements need not be made."""
-    found = list[TopologyEntry]()
-    for (number, tablets, names, *rest), _ in _rows(tx, *_newest(tx, most)):
-        counts = Counter(shard for _, _, _, shard, _ in tablets)
-        found.append(TopologyEntry(number, tuple((name, counts[shard]) for shard, name in names), *rest))
-    return tuple(found)
+    entries = (entry for entry, *_ in _rows(tx, *_newest(tx, most)))
+    return tuple(TopologyEntry(number, tuple(map(tuple, held)), *rest) for number, held, *rest in entries)
 
 
 def topologies(tx: Tx, most: int | None = None) -> list[Topology]:
@@ -128,35 +125,41 @@ def forget_topologies(tx: Tx, before: int) -> None:
 
 
 def _kept(tx: Tx, first: int, last: int) -> list[Topology]:
-    return [_topology(content) for _, content in _rows(tx, first, last)]
+    return [_topology(*row) for row in _rows(tx, first, last)]
 
 
-def _rows(tx: Tx, first: int, last: int) -> list[tuple[Row, bytes]]:
-    """Return the rows of topologies, each of which is what its record brought, and their bytes."""
-    rows = list[tuple[Row, bytes]]()
+def _topology(entry: Row, shards: Row, tablets: bytes) -> Topology:
+    number, _, *rest = entry
+    return Topology(number, _placement(tablets), tuple(map(tuple, shards)), *rest)
+
+
+def _rows(tx: Tx, first: int, last: int) -> list[tuple[Row, Row, bytes]]:
+    """Return (entry, shards, packed tablets) of topologies, each of which is what its record brought."""
+    rows = list[tuple[Row, Row, bytes]]()
     for row in tx.execute(tables.TOPOLOGIES, {"first": first, "last": last}):
         check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
-        rows.append((tuple(msgpack.unpackb(zlib.decompress(row[-2]))), row[-2]))
+        rows.append(msgpack.unpackb(zlib.decompress(row[-2])))
     newest, is_published = tx.state.topology
-    published = all(row[-1] for row, _ in rows if row[0] < newest or is_published)
-    if [row[0] for row, _ in rows] != list(range(first, last + 1)) or not published:
+    published = all(entry[-1] for entry, *_ in rows if entry[0] < newest or is_published)
+    if [entry[0] for entry, *_ in rows] != list(range(first, last + 1)) or not published:
         raise damaged_log(f"the topology history has not each number from {first} to {last} once")
     return rows
 
 
 def pack_topology(topology: Topology) -> bytes:
-    """Return the row of a topology: all tablets, and all shards that there were."""
+    """Return the row of a topology: its entry, all shards that there were, and all tablets, packed apart.
+
+    So a list of entries, and a placement that is known, unpack no tablets.
+    """
     tablets = [(t.id, t.start, t.end, t.shard, t.epoch) for t in topology.placement.tablets]
-    rest = topology.shard_names, topology.created_at, topology.reason, topology.published
-    return zlib.compress(msgpack.packb((topology.number, tablets, *rest)), 1)
+    content = astuple(topology.entry), topology.shard_names, msgpack.packb(tablets)
+    return zlib.compress(msgpack.packb(content), 1)
 
 
 @lru_cache(maxsize=8)
-def _topology(content: bytes) -> Topology:
-    """Return the topology of a row; those of a store of many tablets take some milliseconds to make."""
-    number, tablets, names, *rest = msgpack.unpackb(zlib.decompress(content))
-    placement = Placement(tuple(Tablet(*fields) for fields in tablets))
-    return Topology(number, placement, tuple(map(tuple, names)), *rest)
+def _placement(tablets: bytes) -> Placement:
+    """Return the placement of packed tablets; where they are many, it takes some milliseconds to make."""
+    return Placement(tuple(Tablet(*fields) for fields in msgpack.unpackb(tablets)))
 
 
 def enter_foreign_topology(path: str, nodes: Collection[str], tablets: str) -> str | None:

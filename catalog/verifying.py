@@ -150,7 +150,7 @@ def _check_topologies(sql: Transaction, state: StoreState) -> None:
     numbers, newest = list[int](), state.topology[0]
     for row in sql.execute(tables.TOPOLOGIES, {"first": 1, "last": newest}):
         check_part(linked_entry(row), (STORE, TOPOLOGY), row[-2])
-        numbers.append(msgpack.unpackb(zlib.decompress(row[-2]))[0])
+        numbers.append(msgpack.unpackb(zlib.decompress(row[-2]))[0][0])  # of its entry
     if not numbers or numbers != list(range(numbers[0], newest + 1)):
         raise damaged_log(f"the topology history has not each number up to {newest} once")
 

@@ -90,7 +90,7 @@ def scan(
     given = {name: value for name, value in settings.items() if value is not None}
     if key is not None and (table or given):
         name = next(iter(given), "TABLE").replace("_", "-")
-        raise InvalidOption(f"a key has the table and {name} of its scan; leave {name} out", option=name)
+        raise InvalidOption(f"--key goes on with a scan as it was begun; leave {name} out", option=name)
     is_preview = limit is None and pages is None and form is None
     if is_preview and key is None:
         given["limit"] = SHOWN_ROWS + 1
@@ -98,10 +98,12 @@ def scan(
         begun = store.table(table).scan(**given) if key is None else store.resume(key)
         of = "of a cluster" if is_cluster(uri) else f"of snapshot {begun.snapshot}"
         batches = (page.rows for page in islice(begun, pages))
-        print_rows(begun.schema, batches, form, of, SHOWN_ROWS if is_preview else None)
-        if pages is None or begun.key is None:
-            begun.close()
-        else:  # what was not read stays readable
+        try:
+            print_rows(begun.schema, batches, form, of, SHOWN_ROWS if is_preview else None)
+        finally:
+            if pages is None or begun.key is None:  # else the rest stays readable
+                begun.close()
+        if pages is not None and begun.key is not None:
             print_json_line({"continuation_key": begun.key}, stderr=True)
 
 

@@ -442,7 +442,7 @@ def _parts_within(
     within: NDArray[np.uint16] | None,
     room: int,
 ) -> Iterator[_Slice]:
-    """Yield the rows `[row, limit)` of a batch that are within some edges of slots; long spans uncopied."""
+    """Yield the rows `[row, limit)` of a batch in the slots between pairs of edges; long spans uncopied."""
     of = slots[row:limit]
     spans = [(row, limit)]
     if within is not None:

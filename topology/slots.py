@@ -20,6 +20,7 @@ from elasticscan.base.limits import MAX_SLOTS
 
 Range = tuple[int, int]
 
+_MANY = 64  # ranges
 _RANGES = re.compile("[0-9]+-[0-9]+(?:,[0-9]+-[0-9]+)*")
 
 
@@ -41,10 +42,13 @@ class SlotSet:
         Raises:
             ValueError: a range is not within the slots that there can be.
         """
-        bits = 0
+        ranges, bits = tuple(ranges), 0
         for start, end in ranges:
             if not 0 <= start <= MAX_SLOTS >= end:
                 raise ValueError(f"slots [{start}, {end}) are not within [0, {MAX_SLOTS})")
+        if len(ranges) > _MANY:
+            return cls(_bits_of(ranges))
+        for start, end in ranges:
             if start < end:
                 bits |= (1 << int(end)) - (1 << int(start))
         return cls(bits)
@@ -88,16 +92,12 @@ class SlotSet:
         """Start and end of one range after the other."""
         return np.array(self.ranges, np.int64).ravel()
 
-    @property
-    def table(self) -> npt.NDArray[np.bool_]:
-        """True for each slot of the set, up to its last one, and one False for all slots beyond."""
-        size = self.bits.bit_length() + 1
-        packed = np.frombuffer(self.bits.to_bytes(size // 8 + 1, "little"), np.uint8)
-        return np.unpackbits(packed, count=size, bitorder="little").view(np.bool_)
-
     def mask(self, slots: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
         """Return True for each of these slots that is one of the set."""
-        return self.table.take(slots, mode="clip")
+        size = self.bits.bit_length() + 1  # the last bit, which is 0, stands for all slots beyond
+        packed = np.frombuffer(self.bits.to_bytes(size // 8 + 1, "little"), np.uint8)
+        is_member = np.unpackbits(packed, count=size, bitorder="little").view(np.bool_)
+        return is_member.take(slots, mode="clip")
 
     def __str__(self) -> str:
         return ",".join(f"{start}-{end}" for start, end in self.ranges)
@@ -133,12 +133,19 @@ class SlotSet:
     def __le__(self, other: SlotSet) -> bool:
         return not self.bits & ~other.bits
 
-    def __ge__(self, other: SlotSet) -> bool:
-        return other <= self
-
     def isdisjoint(self, other: SlotSet) -> bool:
         """Return True if no slot is in both."""
         return not self.bits & other.bits
+
+
+def _bits_of(ranges: tuple[Range, ...]) -> int:
+    """Return the bits of many ranges, at once: each alone would cost as much as all slots."""
+    edges = np.array(ranges, np.int64)
+    steps = np.zeros(MAX_SLOTS + 1, np.int64)
+    filled = edges[:, 0] < edges[:, 1]
+    np.add.at(steps, edges[filled, 0], 1)
+    np.subtract.at(steps, edges[filled, 1], 1)
+    return int.from_bytes(np.packbits(steps.cumsum() > 0, bitorder="little").tobytes(), "little")
 
 
 def _ranges_of(bits: int) -> tuple[Range, ...]:

@@ -63,17 +63,19 @@ class Placement:
         assert len({t.id for t in self.tablets}) == len(self.tablets), "tablet ids must differ"
         at = 0
         epochs: list[tuple[int, int, int]] = []
-        by_shard: dict[int, int] = {}
+        by_shard: dict[int, list[tuple[int, int]]] = {}
         for tablet in self.tablets:
             assert tablet.start == at < tablet.end, f"tablets must tile the slots, at slot {at}: {tablet}"
             at = tablet.end
-            by_shard[tablet.shard] = by_shard.get(tablet.shard, 0) | tablet.slots.bits
+            by_shard.setdefault(tablet.shard, []).append((tablet.start, at))
             start = epochs.pop()[0] if epochs and epochs[-1][2] == tablet.epoch else tablet.start
             epochs.append((start, at, tablet.epoch))
         starts = np.fromiter((t.start for t in self.tablets), np.int64, len(self.tablets))
         object.__setattr__(self, "starts", starts)
         object.__setattr__(self, "epochs", tuple(epochs))
-        object.__setattr__(self, "_by_shard", {shard: SlotSet(by_shard[shard]) for shard in sorted(by_shard)})
+        object.__setattr__(
+            self, "_by_shard", {shard: SlotSet.of(by_shard[shard]) for shard in sorted(by_shard)}
+        )
 
     @classmethod
     def of(cls, tablets: Iterable[Tablet]) -> Placement:

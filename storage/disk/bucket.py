@@ -129,7 +129,8 @@ class Bucket:
     def _ask(self, request: str, key: str | None, writing: bool = False, **parameters: Any) -> Any:
         """Send a request; once more with credentials that are read again where they were refused.
 
-        A client sends no request again once very many of its process have failed: then that is done here.
+        botocore stops sending requests again while a quota of failures, one for the whole process, is used
+        up. So a request whose connection broke is also sent again here, for some seconds.
         """
         if key is not None:
             parameters["Key"] = key

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
+import msgpack
 import pytest
 
 from elasticscan.catalog import (
@@ -84,7 +86,7 @@ def topologies_are_not_proven(patch: Patch) -> None:
 def any_topologies_are_read(patch: Patch) -> None:
     def whichever(tx: Any, first: int, last: int) -> Any:
         rows = tx.execute(tables.TOPOLOGIES, {"first": first, "last": last})
-        return [topology_history._topology(row[-2]) for row in rows]
+        return [topology_history._topology(*msgpack.unpackb(zlib.decompress(row[-2]))) for row in rows]
 
     patch.setattr(topology_history, "_kept", whichever)
 
