@@ -16,8 +16,6 @@ from elasticscan.protocol import Placements, RowRequest, Shards
 from elasticscan.reader.cursor import staying_rows
 from elasticscan.topology import Placement, SlotSet
 
-FEW_KEYS = 8  # up to so many are looked up in the placement one by one
-
 Numbers = NDArray[np.int64]
 
 
@@ -56,11 +54,7 @@ def read_by_key(
 
 def _by_shard(placement: Placement, slots: NDArray[np.uint16], keys: Numbers) -> list[tuple[int, Numbers]]:
     """Numbers of keys, by the shards where their slots are."""
-    if len(keys) <= FEW_KEYS:
-        owners = np.array([placement.tablet_of(slot).shard for slot in slots[keys].tolist()])
-    else:
-        tablets = np.searchsorted([tablet.end for tablet in placement.tablets], slots[keys], "right")
-        owners = np.array([tablet.shard for tablet in placement.tablets])[tablets]
+    owners = placement.owners[np.searchsorted(placement.starts, slots[keys], "right") - 1]
     return [(shard, keys[owners == shard]) for shard in sorted(set(owners.tolist()))]
 
 

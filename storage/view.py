@@ -16,19 +16,6 @@ from elasticscan.topology import SlotSet
 _MOST_BOUNDS = 64
 
 
-class LayersKey:
-    """Files and the slots that they serve. Each page asks for its hash, so that leaves the slots out."""
-
-    def __init__(self, paths: tuple[str, ...], slots: tuple[SlotSet, ...]) -> None:
-        self._facts, self._hash = (paths, slots), hash(paths)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LayersKey) and self._facts == other._facts
-
-
 @dataclass(frozen=True, eq=False)
 class Layers:
     """A fragment that has each key once, and others, wherever these meet it."""
@@ -37,10 +24,9 @@ class Layers:
     others: tuple[Fragment, ...]
 
     @cached_property
-    def key(self) -> LayersKey:
+    def key(self) -> tuple[tuple[str, SlotSet], ...]:
         """Equal for the same files, serving the same slots."""
-        fragments = (self.base, *self.others)
-        return LayersKey(tuple(f.path for f in fragments), tuple(f.slots for f in fragments))
+        return tuple((fragment.path, fragment.slots) for fragment in (self.base, *self.others))
 
 
 @dataclass(frozen=True, slots=True)

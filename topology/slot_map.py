@@ -124,8 +124,7 @@ def _paths(topology: Topology, x: int, y: int, height: int) -> dict[int, str]:
     placement = topology.placement
     dots = min(_WIDTH, placement.slot_count)
     middles = (2 * np.arange(dots) + 1) * placement.slot_count // (2 * dots)
-    places = np.searchsorted(placement.starts, middles, "right") - 1
-    shards = (placement.tablets[place].shard for place in places.tolist())
+    shards = placement.owners[np.searchsorted(placement.starts, middles, "right") - 1].tolist()
     paths: dict[int, list[str]] = {}
     at = 0
     for shard, run in groupby(shards):

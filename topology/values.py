@@ -50,12 +50,13 @@ class Placement:
     first and raises a typed error.
 
     Attributes:
-        starts: the first slot of each tablet, as an array that is not to be changed.
+        starts, owners: the first slot of each tablet, and its shard, as arrays that are not to be changed.
         epochs: (start, end, epoch) of all slots; neighbouring tablets of one epoch make one range.
     """
 
     tablets: tuple[Tablet, ...]
     starts: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    owners: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
     epochs: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     _by_shard: dict[int, SlotSet] = field(init=False, repr=False, compare=False)
 
@@ -71,7 +72,9 @@ class Placement:
             start = epochs.pop()[0] if epochs and epochs[-1][2] == tablet.epoch else tablet.start
             epochs.append((start, at, tablet.epoch))
         starts = np.fromiter((t.start for t in self.tablets), np.int64, len(self.tablets))
+        owners = np.fromiter((t.shard for t in self.tablets), np.int64, len(self.tablets))
         object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "owners", owners)
         object.__setattr__(self, "epochs", tuple(epochs))
         object.__setattr__(
             self, "_by_shard", {shard: SlotSet.of(by_shard[shard]) for shard in sorted(by_shard)}

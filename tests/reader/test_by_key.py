@@ -6,22 +6,16 @@ import random
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.protocol import RowRequest
-from elasticscan.reader import by_key, read_by_key
+from elasticscan.reader import read_by_key
 from elasticscan.topology import initial_placement
 from tests.base.examples import examples
 from tests.reader.memory import MemoryCluster
 
 SLOTS, SHARDS = 16, 3
-
-
-@pytest.fixture(autouse=True, params=[0, 8])
-def _few_keys(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(by_key, "FEW_KEYS", request.param)
 
 
 def got(cluster: MemoryCluster, keys: list[int], snapshot: int) -> dict[int, int]:
