@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -157,65 +155,6 @@ def test_decimals_at_their_limits() -> None:
     assert one(pa.decimal128(3, 1), [Decimal("-0.1"), Decimal("-0.2"), Decimal("-0.2")], "avg(x)") == Decimal(
         "-0.16667"
     )
-
-
-VALUES = {
-    "c": "count(*)", "cn": "count(n)", "lo": "min(n)", "hi": "max(d)", "dn": "count(DISTINCT n)",
-    "dh": "count(DISTINCT h)", "sd": "sum(d)", "ad": "avg(d)", "sn": "sum(n)",
-}  # fmt: skip
-
-
-def some_rows(draw: random.Random) -> pa.Table:
-    count, groups, big = draw.randrange(60), draw.choice([1, 3, 40]), draw.choice([100, 1 << 61])
-
-    def pick(value: Callable[[], Any]) -> list[Any]:
-        return [None if draw.random() < 0.2 else value() for _ in range(count)]
-
-    decimals = pa.decimal128(draw.choice([5, 38]), 2)
-    return pa.table(
-        {
-            "g": pa.array(pick(lambda: draw.randrange(groups)), pa.int32()),
-            "h": pa.array(pick(lambda: draw.choice("ab")), pa.string()),
-            "n": pa.array(pick(lambda: draw.randint(-big, big)), pa.int64()),
-            "d": pa.array(pick(lambda: Decimal(draw.randint(-999, 999)).scaleb(-2)), decimals),
-        }
-    )
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_rows_fold_as_python_adds_them_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
-    monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 4)
-    draw = random.Random(seed)
-    rows = some_rows(draw)
-    by = draw.choice([(), ("g",), ("g", "h")])
-    names = draw.sample(list(VALUES), draw.randint(1, len(VALUES)))
-    values = [f"{VALUES[name]} AS {name}" for name in names]
-    groups: dict[Any, list[dict[str, Any]]] = {} if by else {(): []}
-    for row in rows.to_pylist():
-        groups.setdefault(tuple(row[name] for name in by), []).append(row)
-    expected = {key: _aggregates(members) for key, members in groups.items()}
-    page = draw.randint(1, 20)
-    if "sn" in names and any(abs(group["sn"] or 0) >= 1 << 63 for group in expected.values()):
-        with pytest.raises(FilterError, match="ARITHMETIC_OVERFLOW"):
-            fold(rows, values, by, page)
-        return
-    result = fold(rows, values, by, page).to_pylist()
-    assert len(result) == len(expected)
-    for row in result:
-        group = expected[tuple(row[name] for name in by)]
-        assert {name: row[name] for name in names} == {name: group[name] for name in names}
-
-
-def _aggregates(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    n = [row["n"] for row in rows if row["n"] is not None]
-    d = [row["d"] for row in rows if row["d"] is not None]
-    return {
-        "c": len(rows), "cn": len(n), "lo": min(n, default=None), "hi": max(d, default=None),
-        "dn": len(set(n)), "dh": len({row["h"] for row in rows} - {None}), "sn": sum(n) if n else None,
-        "sd": sum(d) if d else None,
-        "ad": (sum(d) / len(d)).quantize(Decimal("0.000001"), ROUND_HALF_UP) if d else None,
-    }  # fmt: skip
 
 
 def test_partial_rows_stay_as_few_as_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from elasticscan.base.errors import FilterError
-from elasticscan.filters import Aggregate, Fold
+from elasticscan.filters import Aggregate, Fold, folding
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.spark
@@ -85,9 +85,12 @@ def comparable(table: pa.Table, groups: int) -> dict[str, dict[str, str]]:
     return rows
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(8, short=3))
-def test_random_aggregates_are_those_of_spark(ansi: SparkSession, seed: int) -> None:
+def test_random_aggregates_are_those_of_spark(
+    ansi: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "FOLDED_ROWS", 1)
+    monkeypatch.setattr(folding, "LEAST_MERGED_ROWS", 4)
     draw = random.Random(seed)
     rows = some_rows(draw, draw.choice([0, 1, 30, 120]))
     by = draw.choice([[], ["f32"], ["s", "b"], ["d5"], ["y", "t"], ["m"], ["z"], ["f64"]])
