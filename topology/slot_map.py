@@ -47,7 +47,8 @@ class SlotMap:
         row = max(_LOWEST, min(_HIGHEST, _HEIGHT // len(self.topologies)))
         colours = self._colours
         width, height = _LEFT + _WIDTH + 12, _TOP + row * len(self.topologies) + 8
-        parts = _legend(list(self._named_colours))
+        names = self._names
+        parts = _legend([(names[shard], colour) for shard, colour in colours.items()])
         labelled = -_LINE
         for at, topology in enumerate(self.topologies):
             y = _TOP + at * row
@@ -70,28 +71,10 @@ class SlotMap:
 
     @property
     def _colours(self) -> dict[int, str]:
-        """A colour for each shard: that of its id, so that it stays when others go, unless that is taken.
-
-        Shards of one name, of which one came after the other had left, have that of the first.
-        """
+        """A colour for each shard: that of its id, so that it stays when others go."""
         placed = {shard for topology in self.topologies for shard in topology.placement.shards}
         shown = sorted(placed | dict(self.shards).keys())
-        names, free = self._names, list[str]()
-        colours, by_name = dict[int, str](), dict[str, str]()
-        for shard in shown:
-            if names[shard] not in by_name:
-                free = free or list(COLOURS)
-                wanted = COLOURS[(shard - 1) % len(COLOURS)]
-                by_name[names[shard]] = wanted if wanted in free else free[0]
-                free.remove(by_name[names[shard]])
-            colours[shard] = by_name[names[shard]]
-        return colours
-
-    @property
-    def _named_colours(self) -> tuple[tuple[str, str], ...]:
-        """The names of shards, each once, with their colours."""
-        names = self._names
-        return tuple({names[shard]: colour for shard, colour in self._colours.items()}.items())
+        return {shard: COLOURS[(shard - 1) % len(COLOURS)] for shard in shown}
 
     @property
     def _title(self) -> str:
