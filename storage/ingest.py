@@ -158,10 +158,12 @@ class Ingest:
     def _merge(self, shard: int, staged: list[StagedFragment]) -> StagedFragment:
         if len(staged) == 1:
             return staged[0]
-        check_keys_differ(staged_source(self._table, staged, self._disk_of))
         slots = SlotSet.union(fragment.slots for fragment in staged)
         (merged,) = _copied(self._table, staged, slots, shard, self._disk_of, self._origin)
-        assert merged.unique
+        if not merged.unique:
+            discard([merged], self._disk_of)
+            check_keys_differ(staged_source(self._table, staged, self._disk_of))  # raises, and names the key
+            raise AssertionError("no key is there twice in files whose merge has one twice")
         discard(staged, self._disk_of)
         self._staged[shard] = [merged]
         return merged
