@@ -102,20 +102,6 @@ def test_nan_is_above_all_and_one_group_and_minus_zero_is_zero() -> None:
         assert sorted(row["count(*)"] for row in fold(rows, ["count(*)"], ("x",)).to_pylist()) == [1, 2, 2]
 
 
-def test_extremes_of_floats_are_the_same_with_and_without_a_nan_beside() -> None:
-    for kind in (pa.float32(), pa.float64()):
-        rows = pa.table(
-            {
-                "g": pa.array([0, 0, 1, 1, 2, 2, 0, 1], pa.int32()),
-                "x": pa.array([1.5, -2.0, NAN, 3.0, None, None, float("-inf"), 0.25], kind),
-            }
-        )
-        for page in (1, 3, 8):  # pages with a NaN and without one
-            result = fold(rows, ["min(x) AS lo", "max(x) AS hi"], ("g",), page=page)
-            by_group = {row["g"]: (row["lo"], str(row["hi"])) for row in result.to_pylist()}
-            assert by_group == {0: (float("-inf"), "1.5"), 1: (0.25, "nan"), 2: (None, "None")}
-
-
 def test_groups_that_are_hardly_fewer_than_rows_are_handed_over_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from elasticscan.base.errors import InvalidOption, NotFound
 from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, successor
 from elasticscan.filters.expression import Expression, column_names
-from elasticscan.filters.key_sets import EVERYTHING, NULLS
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
 from elasticscan.filters.value_sets import column_sets
@@ -106,13 +104,6 @@ def test_what_an_or_leaves_possible_bounds_an_index_and_stays_to_be_checked() ->
     assert bound("s LIKE 'a%b'", index("s")).remainder == "s LIKE 'a%b'"
 
 
-def test_nothing_is_read_for_what_cannot_be() -> None:
-    for text in ("a = 1 AND a = 2", "FALSE", "b > 5 AND a = 1 AND b < 4", "a = NULL"):
-        for info in (index("a"), index("a", kind=HASH)):
-            found = bound(text, info)
-            assert (found.ranges, found.remainder) == ((), None)
-
-
 def test_more_ranges_than_allowed_make_fewer_or_coarser_ones() -> None:
     many = ", ".join(map(str, range(0, 5_000, 2)))
     coarse = bound(f"a IN ({many}) AND b = 1", index("a", "b"))
@@ -138,17 +129,6 @@ def test_a_hash_index_needs_values_for_all_its_columns() -> None:
     assert found.remainder == "a IN (1, 2) AND s = 'x' AND b > 3"
     assert found.text == "a IN (1, 2) AND s = 'x'"
     assert found.bound == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("x = 0", 0.0), ("x = -0.0D", 0.0), ("x = CAST('NaN' AS DOUBLE)", math.nan), ("x IS NULL", None)],
-)
-def test_equal_floats_have_one_hash(text: str, value: float | None) -> None:
-    info = index("x", kind=HASH)
-    for same in (value, -0.0 if value == 0 else value):
-        (low,) = (key(int(index_hash([pa.array([same], pa.float64())])[0])),)
-        assert [each[0] for each in bound(text, info).ranges] == [low]
 
 
 VALUES_OF_A_ROW = st.tuples(*(st.one_of(st.none(), st.integers(-1, 4)) for _ in "abc"))
@@ -327,17 +307,6 @@ def test_blocks_that_cannot_match_are_known_from_their_bounds(statistics: list[F
     assert rows_to_read(*alone(statistics), column_sets(None, SCHEMA)) == (ROWS, ROWS)
 
 
-def test_nulls_make_a_block_match_only_if_it_has_some() -> None:
-    blocks = (Block(key(1), key(3), 0), Block(key(1), key(3), 1))
-    found = FragmentStatistics((3, 3), {"a": blocks})
-    assert [found.may_match(block, {"a": NULLS}) for block in (0, 1)] == [False, True]
-    assert [found.may_match(block, {"a": EVERYTHING}) for block in (0, 1)] == [True, True]
-    absent = FragmentStatistics((3,), {"a": (Block(b"", b"", 3),)})
-    assert absent.may_match(0, {"a": NULLS})
-    assert not absent.may_match(0, column_sets(condition("a > 1"), SCHEMA))
-    assert absent.may_match(0, {"other": NULLS})
-
-
 # ------------------------------------------------------------------------------------- choosing
 
 
@@ -416,12 +385,6 @@ def test_an_option_forces_an_index_or_none(table: pa.Table, statistics: list[Fra
         chosen("a = 5", table, statistics, [], option="by_aa")
     with pytest.raises(InvalidOption, match="needs the values of all its columns"):
         chosen("b > 1", table, statistics, infos, option="hash_by_b")
-
-
-def test_nothing_costs_nothing(table: pa.Table, statistics: list[FragmentStatistics]) -> None:
-    found = chosen("a = 5 AND a = 6", table, statistics, [index("a")])
-    assert (found.candidate.access, found.candidate.cost, found.candidates[1].cost) == ("direct", 0, 0)
-    assert chosen("a = 5", table, [], []).candidate.cost == 0
 
 
 def by_key(text: str, option: str = "auto") -> Choice:

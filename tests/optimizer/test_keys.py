@@ -124,22 +124,6 @@ def test_more_values_than_are_hashed_leave_all_slots() -> None:
     assert few.slots == slots_with(1, 2) and ranges_of(few).count <= MAX_RANGES
 
 
-def test_texts_of_ranges_are_those_of_the_condition() -> None:
-    assert bound("user BETWEEN 10 AND 12 AND at > 3 AND v < 1").text == "user >= 10 AND user <= 12 AND at > 3"
-
-
-def test_the_highest_values_have_ranges_without_an_end() -> None:
-    info = table(("a", "b"), 1, pa.schema([("a", pa.int8()), ("b", pa.int8())]))
-    found = bound("a = 127 AND b >= 126", info)
-    assert list((ranges_of(found).by_slot or {}).values()) == [((b"\xff\xfe", None),)]
-
-
-def test_a_text_is_equal_to_no_bytes_that_are_no_text() -> None:
-    info = table(("s",))
-    assert not bound("CAST(s AS BINARY) = X'FF'", info).slots
-    assert len(bound("CAST(s AS BINARY) = X'61'", info).slots) == 1
-
-
 KEY_COLUMNS = [name for name in COLUMNS if name not in ("f", "d", "u", "named", "seen")]
 
 

@@ -101,22 +101,10 @@ def test_changed_since_tells_exactly_the_slots_to_which_something_happened(
     assert changed == expected
 
 
-def test_a_tablet_that_returns_is_known_to_have_been_away() -> None:
-    at_home = initial_placement(8, 2, [1, 2])
-    back = move_tablet(move_tablet(at_home, 1, 2), 1, 1)
-    assert back.tablet(1) == Tablet(1, 0, 4, shard=1, epoch=3)
-    assert back.changed_since(at_home, SlotSet.span(2, 6)) == SlotSet.span(2, 4)
-
-
 def test_a_split_is_in_the_middle_unless_reported_otherwise() -> None:
     placement = initial_placement(9, 1, [1])
     assert [t.start for t in split_tablet(placement, 1, None, (2, 3)).tablets] == [0, 4]
     assert [t.start for t in split_tablet(placement, 1, 8, (2, 3)).tablets] == [0, 8]
-
-
-def test_a_join_goes_beyond_the_epochs_of_both() -> None:
-    placement = Placement((Tablet(1, 0, 4, 1, epoch=7), Tablet(2, 4, 8, 1, epoch=2)))
-    assert join_tablets(placement, 1, 2, 3).tablets == (Tablet(3, 0, 8, 1, epoch=8),)
 
 
 EVEN = initial_placement(8, 4, [1, 2])  # tablets of two slots, two at each shard

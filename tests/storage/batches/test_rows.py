@@ -25,7 +25,6 @@ from elasticscan.storage.lookup import rows_at
 from elasticscan.storage.sealed_file import SEGMENT_BYTES, SMALL_FILE_BYTES
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
-from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.versions import ORIGIN
 
@@ -166,20 +165,6 @@ def test_many_rows_cost_one_read_of_their_columns_and_none_of_others() -> None:
     texts = sum(len(str(n) * (n % 5)) for n in range(100_000))
     assert disk.bytes_read <= 100_000 * (8 + 4) + texts + 4 * SEGMENT_BYTES
     assert first.column("i").to_pylist() == rows.tolist()
-
-
-def test_damage_after_a_read_is_seen_by_the_next_one() -> None:
-    disk = MemoryDisk()
-    staged = write(disk, table_of(["i"]), rows=60_000)
-    faulty = FaultyDisk(disk)
-    reader = open_alone(faulty, staged, ["i"])
-    rows = np.array([30_000])
-    assert rows_at(reader, rows, ("i",)).column("i").to_pylist() == [30_000]
-    faulty.flips[staged.path] = {8 * place for place in range(300_000, 700_000, 8)}
-    with pytest.raises(FragmentDamaged, match="have changed since they were written"):
-        rows_at(reader, rows, ("i",))
-    with pytest.raises(FragmentDamaged, match="have changed since they were written"):
-        reader.batch(0)
 
 
 def test_some_columns_of_a_batch_are_read_without_the_others() -> None:
