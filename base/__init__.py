@@ -9,10 +9,10 @@ errors      Every error, sorted by what the caller should do about it: correct t
 hashing     The way from a row to its slot. It is Spark's own hash, so a DataFrame
             repartitioned by the shard key and the store that receives it agree on where each row
             belongs. It can never change for a store that exists: its rows are filed by it.
-order_keys  Values as bytes whose plain comparison is the order of the values. A scan's position
+key_encoding  Values as bytes whose plain comparison is the order of the values. A scan's position
             is such a key. It is the same at every shard, so a position that was reached at one
-            shard means the same at any other: on this, scanning across moves rests.
-value_keys  The same for any scalar with an order, and for nulls: keys of indexes, bounds of statistics.
+            shard means the same at any other: on this, scanning across moves rests. Keys of indexes and
+            bounds of statistics are encoded likewise.
 limits      Every default and bound, with its unit in its name, and the one rule for names.
 redaction   URIs without their passwords; every error's text and fields go through it.
 permissions  Modes of files, of the directories that they are made in.
@@ -20,10 +20,9 @@ clock       Time behind a protocol of two methods, with a twin that tests turn b
 concurrency  Work on several items at a time, cached properties, and locks of modules that a forked child
             finds unlocked.
 resources   The error for too many open files or no memory.
-showing     Values of callers inside of messages, cut short.
+formatting  Values as text: short in messages, as JSON for the command line.
 suggestions  The name that was probably meant, for errors about a name that does not exist.
 drawing     Pictures as SVG: the slot map, bars.
-json_text   Values as JSON, for the command line and the page.
 user_files  Errors of users' files, with the name of the file.
 
 Promises:

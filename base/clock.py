@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.showing import brief
+from elasticscan.base.formatting import brief
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 

@@ -1,8 +1,8 @@
 """Work on several items at a time, properties that are computed once, and locks of modules.
 
-A forked child has the thread that forked and the memory of all: a lock that another thread held stays
-locked in it. An open store is opened again in the child, with locks of its own; only what a module keeps
-for the whole process, such as a cache, is made again here.
+A forked child has only the thread that forked, but the memory of all: a lock that another thread held stays
+locked. An open store is opened again in the child, with new locks. Locks that a module keeps for the whole
+process, such as a cache's, are made again here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Made = TypeVar("Made")
 def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) -> list[Made]:
     """Return the results of `work` for all items, in their order; a single item needs no thread.
 
-    Raises the first error once nothing runs any more; items that had not begun by then are left out.
+    Raises the first error after all running work has ended; items that had not begun are skipped.
     """
     pool = None if len(items) < 2 else _started(min(threads, len(items)))
     if pool is None:
@@ -43,9 +43,9 @@ def parallel(work: Callable[[Item], Made], items: Sequence[Item], threads: int) 
 def completed(
     work: Callable[[Item], Made], items: Sequence[Item], threads: int
 ) -> Iterator[Iterator[Future[Made]]]:
-    """Run `work` for all items during a block, and give it the outcomes as they come.
+    """Run `work` for all items during a block; yields the outcomes in the order of completion.
 
-    When the block ends, items that have not begun are cancelled, and those under way are awaited.
+    When the block ends, items that have not begun are cancelled, and running ones are awaited.
     """
     pool = _started(threads)
     if pool is None:
@@ -59,10 +59,9 @@ def completed(
 
 
 def _started(threads: int) -> ThreadPoolExecutor | None:
-    """Return a pool with a running thread, or None where no thread can be started.
+    """Return a pool with a running thread, or None if no thread can be started.
 
-    That is so where the system has no more threads, and once the main thread has ended. The caller then does
-    the work itself.
+    The system may have no more threads, or the main thread has ended. The caller then does the work itself.
     """
     pool = ThreadPoolExecutor(threads)
     try:
@@ -74,7 +73,7 @@ def _started(threads: int) -> ThreadPoolExecutor | None:
 
 
 def _outcome(work: Callable[[Item], Made], item: Item) -> Future[Made]:
-    """Return the outcome of work that is done here and now."""
+    """Run `work` in this thread and return its outcome."""
     outcome = Future[Made]()
     try:
         outcome.set_result(work(item))

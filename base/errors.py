@@ -22,10 +22,10 @@ import os
 import pwd
 from typing import Any, ClassVar
 
+from elasticscan.base.formatting import printable
 from elasticscan.base.redaction import redact, redacted
-from elasticscan.base.showing import printable
 
-# What one line of a log may take: messages quote filters, names and values, of whatever size they are.
+# Messages quote filters, names and values, which may be long; one must fit a line of a log.
 _MESSAGE_CHARACTERS = 4_000
 
 # The next step when a catalog or a file is damaged or gone.
@@ -57,16 +57,16 @@ class ElasticScanError(Exception):
 
 
 def _shortened(message: str) -> str:
-    """Return a message without its middle if it is too long for a log: it quotes its arguments."""
+    """Cut the middle out of a message that is too long for a log."""
     if len(message) <= _MESSAGE_CHARACTERS:
         return message
-    end = _MESSAGE_CHARACTERS // 4  # what to do stands there
+    end = _MESSAGE_CHARACTERS // 4  # with the next step
     mark = f" [… {len(message) - _MESSAGE_CHARACTERS:,} characters more …] "
     return message[: _MESSAGE_CHARACTERS - end - len(mark)] + mark + message[-end:]
 
 
 def _user() -> str:
-    """Name the user whose permissions count; in a container he may have none but a number."""
+    """Return the name of the effective user, or the number of a user without a name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -104,7 +104,7 @@ def _blocks(column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]
 
 
 def raw_values(column: pa.Array, dtype: Any, per_row: int = 1) -> NDArray[Any]:
-    """Return the values, without a copy, as so many numbers a row; those of nulls are arbitrary."""
+    """Return the values without a copy, `per_row` numbers each; nulls have arbitrary numbers."""
     item = np.dtype(dtype).itemsize * per_row
     values = np.frombuffer(column.buffers()[1], dtype, len(column) * per_row, column.offset * item)
     values.setflags(write=False)  # Arrow's memory is shared with all holders of the column.
@@ -206,7 +206,7 @@ def _fold_equal(rows: Bytes, running: Words, scratch: Words) -> None:
 
 
 def _fold_row(words: Words, running: int) -> int:
-    """Fold in the words of one row. A step over a few rows costs as much as 30 words of a row alone do."""
+    """Fold in the words of one row: a NumPy step over a few rows costs as much as 30 words here."""
     k = words * _C1
     _rotate(k, 15, np.empty_like(k))
     for word in (k * _C2).tolist():

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.showing import brief
+from elasticscan.base.formatting import brief
 
 # How finely a store is cut. The number of slots is fixed when the store is created; tablets split
 # and join later, but never below one slot.
@@ -52,8 +52,7 @@ TRASH_SECONDS: Final = 7 * 86_400
 GC_SHARE: Final = 0.5
 GC_FEW_FILES: Final = 20
 
-# A row's encoded primary key (`order_keys`), and its key in an index (`value_keys`). They are what a scan's
-# positions are made of.
+# A row's encoded primary key, and its key in an index (`key_encoding`). A scan's positions are made of them.
 MAX_KEY_BYTES: Final = 16 << 10
 
 # A continuation key: room for 2,048 positions of the longest primary keys, alongside columns and filter. A

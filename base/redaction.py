@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
-from elasticscan.base.showing import brief, printable
+from elasticscan.base.formatting import brief, printable
 
 HIDDEN = "***"
 
@@ -42,7 +42,7 @@ _VALUES = re.compile(r"://[^:@/?]*:|@|[?&][^=&]*=")
 
 
 def shown(uri: object) -> str:
-    """Return a URI or path without what may be secret in it; paths are returned as they are.
+    """Return a URI with its possible secrets hidden; a path is returned unchanged.
 
     >>> shown("postgresql+psycopg://ann:secret@db:5432/flights?sslmode=require&sslpassword=x")
     'postgresql+psycopg://ann:***@db:5432/flights?sslmode=require&sslpassword=***'
@@ -59,7 +59,7 @@ def shown(uri: object) -> str:
 
 
 def _without_secrets(rest: str) -> str:
-    """Return what follows the scheme of a URI with its secrets hidden, or hidden whole."""
+    """Return the part after a URI's scheme with its secrets hidden, or `HIDDEN`."""
     try:
         url = urlsplit(f"//{rest}", allow_fragments=False)
     except ValueError:
@@ -130,7 +130,7 @@ def without(text: object, uri: object) -> str:
 
 
 def _quotable(uri: str) -> set[str]:
-    """Return what a driver may quote of a URI: it, its values and their words, also unquoted."""
+    """Return the parts of a URI that a driver may quote: it, its values and their words, also unquoted."""
     values = {uri, *_VALUES.split(uri)}
     values |= {unquote(value) for value in values}
     return values | {word for value in values for word in re.split(r"\W+", value)}

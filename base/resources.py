@@ -30,7 +30,7 @@ def lack_of_memory() -> OutOfResources:
 
 
 def lack_of_files(needed: int) -> OutOfResources | None:
-    """Return the error for a library that cannot open files and does not say why; None if they can be."""
+    """Return the error for a library that cannot open files without a reason; None if files can be opened."""
     with ExitStack() as opened:
         try:
             for _ in range(needed):

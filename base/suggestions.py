@@ -1,4 +1,4 @@
-"""The name that was probably meant, for errors about a name that does not exist."""
+"""Suggestions for errors about a name that does not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_CHARACTERS = 512
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the most similar of some names in any case, or "" if none is."""
+    """Return "; did you mean 'x'?" for the most similar name, ignoring case, or "" for none."""
     if len(name) > _MAX_CHARACTERS:
         return ""
     by_lower = {each.lower(): each for each in names}

@@ -66,9 +66,6 @@ class Results:
         self._add(what, f"{value:.2f}", f"≤ {wanted:g}", value <= wanted, detail)
 
     def _add(self, what: str, value: str, wanted: str, good: bool, detail: str) -> None:
-        self.rows.append((what + (f" ({detail})" if detail else ""), value, wanted, good))
-        self.show_last()
-
-    def show_last(self) -> None:
-        what, value, wanted, good = self.rows[-1]
+        what += f" ({detail})" if detail else ""
+        self.rows.append((what, value, wanted, good))
         print(f"{'ok  ' if good else 'MISS'}  {value:>8}  {wanted:<8}  {what}", flush=True)

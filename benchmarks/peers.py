@@ -5,8 +5,7 @@
 
 Each answer is compared with what it has to be; an engine that fails or answers otherwise says so in its cell.
 Times are medians of rounds in which all engines do one work after another. Prints a table; `--into` names a
-directory for the figures (`peers.json`), a picture of all (`peers.svg`), and the bars of the README
-(`peers-bars.svg`).
+directory for the figures (`peers.json`) and the bars of the README (`peers-bars.svg`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import peer_bars
-import peer_chart
 import pyarrow as pa
 import pyarrow.compute as pc
 from measure import seconds
@@ -257,11 +255,10 @@ def markdown(figures: Figures) -> Iterator[str]:
 
 
 def write(place: Path, count: int, figures: Figures) -> None:
-    """Write the figures and their charts."""
+    """Write the figures, and some of them as bars."""
     place.mkdir(parents=True, exist_ok=True)
     message = json.dumps({"rows": count, "figures": figures}, indent=1)
     (place / "peers.json").write_text(message + "\n", encoding="utf-8")
-    (place / "peers.svg").write_text(peer_chart.drawn(figures, count), encoding="utf-8")
     (place / "peers-bars.svg").write_text(peer_bars.drawn(figures), encoding="utf-8")
 
 
@@ -271,9 +268,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", nargs="*", choices=[make.name for make in MAKERS])
     parser.add_argument("--work", type=Path, help="where stores are made; by default a temporary directory")
-    parser.add_argument("--into", type=Path, help="a directory for figures and pictures")
+    parser.add_argument("--into", type=Path, help="a directory for the figures and the bars")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # those of others
+    warnings.simplefilter("ignore")  # of the other libraries
     chosen = [make for make in MAKERS if not options.engines or make.name in options.engines]
     with tempfile.TemporaryDirectory(prefix="elasticscan-peers-", dir=options.work) as place:
         table = compare(Path(place), options.rows, options.rounds, chosen)

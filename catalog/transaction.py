@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from elasticscan.base.errors import ContinuationKeyError, NotFound
+from elasticscan.base.formatting import utc
 from elasticscan.base.hashing import HASH
 from elasticscan.base.limits import (
     CLAIM_SECONDS,
@@ -21,7 +22,6 @@ from elasticscan.base.limits import (
     STREAM_LEASE_SECONDS,
     TRUSTED_JUMP_SECONDS,
 )
-from elasticscan.base.showing import utc
 from elasticscan.catalog import leases, tables
 from elasticscan.catalog.appending import Append, LogTransaction
 from elasticscan.catalog.believed_time import Times, observe

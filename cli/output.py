@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elasticscan.base.errors import ElasticScanError, OperatorNeeded, StartAgain, TryAgain, UsageError
-from elasticscan.base.json_text import json_text, plain
+from elasticscan.base.formatting import json_text, json_value
 from elasticscan.ui import cells
 
 # Without a terminal there is no width to respect; a table is then better wide than wrapped.
@@ -37,7 +37,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def say(text: RenderableType) -> None:
-    """Print for people: text as it is, without line breaks of our own, or a table."""
+    """Print text without wrapping it, or a table."""
     console().print(text, soft_wrap=isinstance(text, str))
 
 
@@ -62,18 +62,13 @@ def print_json_lines(values: Iterable[Any]) -> None:
     sys.stdout.writelines(f"{json_text(value)}\n" for value in values)
 
 
-def listing(titles: str, rows: Iterable[Sequence[Any]]) -> Table:
-    """Draw rows as a table without lines.
-
-    Args:
-        titles: of the columns, with ", " between them.
-        rows: their cells; numbers and texts of `right` stand right.
-    """
+def listing(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Draw rows as a table without lines; numbers are aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for at, title in enumerate(titles.split(", ")):
+    for at, title in enumerate(titles):
         is_right = any(line[at].justify == "right" for line in cells)
-        shown.add_column(title, justify="right" if is_right else "left", overflow="fold")
+        shown.add_column(title.replace("_", " "), justify="right" if is_right else "left", overflow="fold")
     for line in cells:
         shown.add_row(*line)
     return shown
@@ -83,7 +78,7 @@ def _cell(value: Any) -> Text:
     if isinstance(value, Text):
         return value
     if isinstance(value, int):
-        return right(f"{value:,}")
+        return Text(f"{value:,}", justify="right")
     return Text("" if value is None else str(value))
 
 
@@ -101,7 +96,7 @@ def show_rows(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
 
 def _text(value: Any) -> str:
     """Escape control characters: a value must not steer the terminal."""
-    text = str(plain(value) if isinstance(value, bytes) else value)
+    text = str(json_value(value) if isinstance(value, bytes) else value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -118,7 +113,7 @@ def report_error(error: ElasticScanError, as_json: bool) -> int:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[..., None]]:
-    """Draw a bar on stderr, on a terminal alone; yields what changes its `completed`, `total` and `note`."""
+    """Draw a bar on stderr if it is a terminal; yields a setter of `completed`, `total` and `note`."""
     screen = console(stderr=True)
     columns = *Progress.get_default_columns(), TextColumn("{task.fields[note]}", style="dim")
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as bar:
@@ -130,10 +125,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def right(text: str) -> Text:
-    return Text(text, justify="right")
-
-
 def section(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Table:
-    """Draw some values of rows of a status, with their keys as titles."""
-    return listing(", ".join(keys).replace("_", " "), cells(rows, keys))
+    """Draw the values of `keys` in rows of a status, with the keys as titles."""
+    return listing(keys, cells(rows, keys))

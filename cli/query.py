@@ -137,7 +137,7 @@ def explain(
     actual = ", ".join(f"{name} {number:,}" for name, number in explained["actual"].items())
     text: tuple[RenderableType, ...] = (
         f"{table}   snapshot {explained['snapshot']}   filter {explained['filter'] or 'none'}",
-        listing("access, looks up, then tests, scans, note", rows),
+        listing(["access", "looks up", "then tests", "scans", "note"], rows),
         f"chosen: {explained['access']}{f' ({actual})' if analyze else ''}",
         *(
             f"reads: {part['scan']} of {part['slots']:,} slots at {part['shard']}"

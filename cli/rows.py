@@ -136,7 +136,7 @@ def changes(
 def print_rows(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str | None, of: str, most: int | None
 ) -> None:
-    """Print rows as CSV or as JSON lines, or at most so many as a table for people."""
+    """Print rows as CSV or JSON lines, or the first `most` as a table for people."""
     if form == "csv":
         with naming_file("stdout", "written"):
             sink = pa.PythonFile(sys.stdout.buffer, "w")
@@ -173,7 +173,7 @@ def count(
 
 
 def _opened(uri: str, options: list[str] | None = None) -> Any:
-    """Open a store, or a cluster, whose columns have the types that its values fit."""
+    """Open a store, or a cluster with inferred column types."""
     if is_cluster(uri):
         return open_cluster(uri, **{"inferSchema": "true"} | pairs_of(options, "--option"))
     return elasticscan.open(uri)
@@ -190,7 +190,7 @@ def get(
     snapshot: Snapshot = None,
     json: Json = False,
 ) -> None:
-    """Read the rows that have some primary keys, in the order of the keys.
+    """Read the rows of primary keys, in the order of the keys.
 
     Rows go to the terminal as a table, or to stdout as one JSON object a line. A key that is not there has
     no row.

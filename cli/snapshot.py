@@ -9,7 +9,7 @@ import typer
 
 import elasticscan
 from elasticscan.base.clock import seconds_of
-from elasticscan.base.showing import utc
+from elasticscan.base.formatting import utc
 from elasticscan.cli.options import Json, Limit, Snapshot, Table, Uri
 from elasticscan.cli.output import answer, listing
 from elasticscan.ui import size
@@ -45,7 +45,9 @@ def list_tags(uri: Uri, table: Table, json: Json = False) -> None:
         found = store.table(table).tags()
     rows = [(tag.name, str(tag.snapshot), utc(tag.created_at)) for tag in found]
     none = "no tags yet; `elasticscan tag create` makes one"
-    answer(json, [asdict(tag) for tag in found], listing("tag, snapshot, since", rows) if rows else none)
+    answer(
+        json, [asdict(tag) for tag in found], listing(["tag", "snapshot", "since"], rows) if rows else none
+    )
 
 
 def set_retention(
@@ -107,5 +109,5 @@ def history(uri: Uri, table: Table, limit: Limit = None, json: Json = False) -> 
         )
         for commit in commits
     ]
-    shown = listing("commit, time, operation, rows, bytes, metadata", rows)
+    shown = listing(["commit", "time", "operation", "rows", "bytes", "metadata"], rows)
     answer(json, [asdict(commit) for commit in commits], shown)

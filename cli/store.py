@@ -74,8 +74,7 @@ def _drawn(uri: str, status: Mapping[str, Any]) -> RenderableType:
         text = f"for reading alone, scans take no leases: {status['read_only']}"
         parts.append(Text(text, style="yellow"))
     for title, keys, rows in sections(status):
-        titles = ", ".join(keys).replace("_", " ")
-        parts += [Text(), Text(title, style="bold"), listing(titles, rows)]
+        parts += [Text(), Text(title, style="bold"), listing(keys, rows)]
     return Group(*parts)
 
 

@@ -14,7 +14,7 @@ from rich.console import Group
 import elasticscan
 from elasticscan.backends import is_cluster, open_cluster
 from elasticscan.base.errors import InvalidOption
-from elasticscan.base.showing import utc
+from elasticscan.base.formatting import utc
 from elasticscan.base.user_files import naming_file
 from elasticscan.cli.options import Json, Limit, Speed, Tablet, Uri, shards_of
 from elasticscan.cli.output import answer, listing, print_json_line, progress, say, section
@@ -167,7 +167,7 @@ def topologies(
         )
         for each in values
     ]
-    answer(json, values, listing("topology, published, tablets, reason", rows))
+    answer(json, values, listing(["topology", "published", "tablets", "reason"], rows))
 
 
 def _of_cluster(uri: str, most: int | None) -> Iterator[Topology]:
@@ -205,7 +205,7 @@ def _moving(store: elasticscan.Store, title: str, bytes_per_second: float | None
 
 
 def _report(store: elasticscan.Store, topology: Any, as_json: bool, before: int = 0) -> None:
-    """Print the topology, and whether it is still the one before."""
+    """Print the topology, and whether it changed."""
     text = f"Topology {topology.number}: {topology.reason}"
     if topology.number == before:
         text = "The shards are there and balanced; nothing moved."

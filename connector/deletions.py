@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import InvalidOption, NotFound, SchemaMismatch
-from elasticscan.base.order_keys import sort_codes
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.conversion import FromSpark
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, TableInfo

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elasticscan.base.errors import InvalidOption, UsageError
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_NUMBER, check_name
-from elasticscan.base.showing import brief
 from elasticscan.store import check_tag_name, user_metadata, whole_number
 
 EARLIEST, LATEST = "earliest", "latest"

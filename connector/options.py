@@ -12,8 +12,8 @@ from typing import Any
 
 from elasticscan.backends import is_cluster
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import DEFAULT_PAGE_ROWS, DEFAULT_SPLIT_BYTES, MAX_NUMBER, MAX_PAGE_ROWS
-from elasticscan.base.showing import brief
 from elasticscan.base.suggestions import suggest
 from elasticscan.connector.option_values import (
     LATEST,

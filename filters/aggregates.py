@@ -17,8 +17,8 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS, MAX_FILTER_BYTES
-from elasticscan.base.showing import brief
 from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.expression import Column
 from elasticscan.filters.parser import STUMBLES, FilterSql, check_quotes, parse_value

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.base.order_keys import decode
-from elasticscan.base.value_keys import END, NULL, VALUES, can_be_encoded, encode_value, successor
+from elasticscan.base.key_encoding import END, NULL, VALUES, can_be_encoded, decode, encode_value, successor
 from elasticscan.filters.casts import cast_array, has_digits_for, may_fail
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, is_integer, is_number
 from elasticscan.filters.key_sets import Interval, KeySet

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from elasticscan.base.errors import FilterError
-from elasticscan.base.value_keys import float_codes, floats_of
+from elasticscan.base.key_encoding import float_codes, floats_of
 from elasticscan.filters.aggregates import AVG, COUNT, COUNT_DISTINCT, COUNT_ROWS, MAX, MIN, SUM, Aggregate
 from elasticscan.filters.coercion import computed_type
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from elasticscan.base.value_keys import END, NULL, VALUES
+from elasticscan.base.key_encoding import END, NULL, VALUES
 
 
 class Interval(NamedTuple):

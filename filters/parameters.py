@@ -16,8 +16,8 @@ from sqlglot import Token, TokenType
 from sqlglot.errors import SqlglotError, TokenError
 
 from elasticscan.base.errors import FilterError
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_FILTER_PARTS
-from elasticscan.base.showing import brief
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ
 from elasticscan.filters.expression import Literal, decimal_literal_type, to_sql
 from elasticscan.filters.parser import FilterSql, not_closed

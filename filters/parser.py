@@ -17,8 +17,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from elasticscan.base.errors import FilterError, NotFound
+from elasticscan.base.formatting import is_whole
 from elasticscan.base.limits import MAX_FILTER_BYTES, MAX_FILTER_DEPTH, MAX_FILTER_PARTS
-from elasticscan.base.showing import is_whole
 from elasticscan.base.suggestions import suggest
 from elasticscan.filters import typed
 from elasticscan.filters.coercion import TIMESTAMP, TIMESTAMP_NTZ, computed_type, decimal_type, type_name

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from elasticscan.base.value_keys import END, VALUES
+from elasticscan.base.key_encoding import END, VALUES
 from elasticscan.filters.bounds import Axis, TextAxis, axis_of, keeps_order, normalise
 from elasticscan.filters.coercion import computed_type
 from elasticscan.filters.expression import (

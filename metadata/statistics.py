@@ -1,6 +1,6 @@
 """Statistics of the values in a fragment, which decide whether it has to be read.
 
-Values are written as value keys (`elasticscan.base.value_keys`): bytes in the order of the values,
+Values are written as value keys (`elasticscan.base.key_encoding`): bytes in the order of the values,
 nulls first. Long ones are cut: a lower bound to a prefix, an upper bound to the successor of one.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from elasticscan.base.value_keys import successor
+from elasticscan.base.key_encoding import successor
 from elasticscan.filters import NULLS, KeySet, KeySets
 
 KEY_BYTES = 32  # bounds longer than this are cut

@@ -17,7 +17,7 @@ from itertools import product
 
 import pyarrow as pa
 
-from elasticscan.base.value_keys import END, can_be_encoded, encode_value, index_hash, successor
+from elasticscan.base.key_encoding import END, can_be_encoded, encode_value, index_hash, successor
 from elasticscan.filters import (
     EVERYTHING,
     And,

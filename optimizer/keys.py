@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.value_keys import END, successor
+from elasticscan.base.key_encoding import END, successor
 from elasticscan.filters import EVERYTHING, NOT_NULL, Expression, KeySet, single_values
 from elasticscan.metadata import TableInfo
 from elasticscan.optimizer.binding import MAX_RANGES, Conjuncts, combinations, take_columns

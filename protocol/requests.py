@@ -61,7 +61,7 @@ KeyRange = tuple[bytes, bytes | None]  # [low, high) of encoded primary keys; No
 class KeyRanges:
     """Read the rows with some primary keys alone, in the order of a direct scan.
 
-    Ranges are disjoint and ascending, of keys as `order_keys` encodes them.
+    Ranges are disjoint and ascending, of keys as `key_encoding` encodes them.
 
     Attributes:
         anywhere: the ranges to read in every slot.

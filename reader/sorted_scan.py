@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elasticscan.base.value_keys import encode_values, inverted, sort_codes
+from elasticscan.base.key_encoding import encode_values, inverted, value_sort_codes
 from elasticscan.protocol import Cursor, Cursors, PageRows, Placements, Shards, merge, slots_of
 from elasticscan.reader.coverage import Coverage
 from elasticscan.reader.cursor import accept_page, plan_lowest, remaining
@@ -40,7 +40,7 @@ class SortKey:
         return inverted(key) if self.descending else key
 
     def order(self, rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
-        codes = [code for name in self.columns for code in sort_codes(rows.column(name))]
+        codes = [code for name in self.columns for code in value_sort_codes(rows.column(name))]
         ascending = np.lexsort(codes[::-1]) if codes else np.arange(rows.num_rows)
         return ascending[::-1] if self.descending else ascending
 

@@ -4,14 +4,16 @@
     /tmp/mutation/bin/python scripts/mutation.py                    this tree, 10 minutes on quiet cores
     /tmp/mutation/bin/python scripts/mutation.py --tree ../other    another tree, by the list of this one
 
-`scripts/mutants.json` is the list. A mutant is named by its file, function and operator, the mutated text, and its
-number among equal ones, so it survives edits elsewhere. Where the text itself was edited, the mutant is found by its
-place among those of its operator in the function, if their number is the same. Others are reported as gone.
-`--keep` writes the results into the list, and later runs are compared with them.
+`scripts/mutants.json` is the list. A mutant is named by its file, function and operator, the mutated text,
+and its number among equal ones, so it survives edits elsewhere. Where the text itself was edited, the
+mutant is found by its place among those of its operator in the function, if their number is the same.
+Others are reported as gone. `--keep` writes the results into the list, and later runs are compared with
+them.
 
-Tests run in a copy of the tree, with `PYTHONPATH=typing`, and mutants are written there. Before the mutants of a
-file, its tests must pass, and must fail once the file raises an error of its own: so mutants are really loaded.
-"""  # noqa: E501
+Tests run in a copy of the tree, with `PYTHONPATH=typing`, and mutants are written there. Before the mutants
+of a file, its tests must pass, and must fail once the file raises an error of its own: so mutants are
+really loaded.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.concurrency import cached_property
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment, SlotInterval
 from elasticscan.protocol import ChangeSpan, PageRequest, PageRows
 from elasticscan.storage.merge import Versions, taken, windows

@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import InvalidKey, LimitExceeded, SchemaMismatch
+from elasticscan.base.formatting import a_type
+from elasticscan.base.key_encoding import encoded_lengths
 from elasticscan.base.limits import BATCH_ROWS, MAX_KEY_BYTES, MAX_ROW_BYTES
-from elasticscan.base.order_keys import encoded_lengths
-from elasticscan.base.showing import a_type
-from elasticscan.base.value_keys import encoded_value_lengths
 from elasticscan.metadata import TableInfo
 
 ROWS_HINT = (
@@ -179,7 +178,7 @@ def check_index_key_bytes(rows: pa.RecordBatch, index: str, names: Sequence[str]
     """Raise `InvalidKey` when an index key is longer than `MAX_KEY_BYTES`, encoded."""
     columns = [rows.column(name) for name in names]
     if rows.num_rows and not _surely_short(columns):
-        _check_length(encoded_value_lengths(columns), columns, names, f"key of index {index!r}")
+        _check_length(encoded_lengths(columns) + len(columns), columns, names, f"key of index {index!r}")
 
 
 def check_row_bytes(rows: pa.RecordBatch) -> None:

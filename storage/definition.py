@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.key_encoding import check_key_type
 from elasticscan.base.limits import (
     MAX_COLUMN_NAME_BYTES,
     MAX_COLUMNS,
@@ -22,7 +23,6 @@ from elasticscan.base.limits import (
     MAX_NESTING,
     MAX_SCHEMA_BYTES,
 )
-from elasticscan.base.order_keys import check_key_type
 from elasticscan.base.suggestions import suggest
 from elasticscan.metadata import CHANGE_COLUMNS, QUERY_PREFIX, SHARD_COLUMN
 from elasticscan.storage.fragment import SYSTEM_COLUMNS

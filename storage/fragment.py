@@ -26,8 +26,8 @@ from pyarrow import ipc
 
 from elasticscan.base.concurrency import cached_property
 from elasticscan.base.errors import FragmentDamaged, TableChanged, UsageError
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.base.limits import BATCH_ROWS
-from elasticscan.base.order_keys import encode_row
 from elasticscan.metadata import (
     FRAGMENT,
     Manifest,

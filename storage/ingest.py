@@ -14,8 +14,8 @@ import pyarrow as pa
 from elasticscan.base.concurrency import parallel
 from elasticscan.base.errors import ElasticScanError, ScanConsumed
 from elasticscan.base.hashing import slots_of
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import SHARDS_AT_ONCE, WRITE_BUFFER_BYTES
-from elasticscan.base.order_keys import sort_codes
 from elasticscan.metadata import Bounds, Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.storage.batches.cache import BatchCache
 from elasticscan.storage.conform import check_key_bytes, check_keys_filled, check_row_bytes

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.hashing import spark_hash
-from elasticscan.base.order_keys import sort_codes
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.storage.batches.cache import KeptBatches
 
 Comparable: TypeAlias = Any  # an array of NumPy, or one of Arrow: bytes and texts

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import UsageError
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.batches.reader import UNREADABLE
 from elasticscan.storage.fragment import COMMIT, SLOT, UNTIL, FragmentReader

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import RESTORE, StoreDamaged
-from elasticscan.base.order_keys import sort_codes
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.metadata import MEMORY, Fragment, IndexInfo, IndexRun, Origin, StagedFragment, TableInfo
 from elasticscan.storage.disk import Disk, MemoryFile
 from elasticscan.storage.disk.errors import missing_file

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.concurrency import cached_property
-from elasticscan.base.order_keys import encode_row, sort_codes
+from elasticscan.base.key_encoding import encode_row, sort_codes
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.storage.fragment import (
     COMMIT,

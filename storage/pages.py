@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.filters import KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics, SlotInterval, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows

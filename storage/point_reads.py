@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import KeyList, PageRequest, PageRows, RowAnswer, RowRequest
 from elasticscan.storage.fragment import DELETED, UNTIL

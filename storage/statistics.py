@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elasticscan.base.value_keys import can_be_encoded, encode_value, successor
+from elasticscan.base.key_encoding import can_be_encoded, encode_value, successor
 from elasticscan.metadata import KEY_BYTES, Block, FragmentStatistics
 
 

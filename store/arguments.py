@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from elasticscan.base.clock import seconds_of, zoned
 from elasticscan.base.errors import InvalidOption, LimitExceeded
+from elasticscan.base.formatting import brief, is_whole
 from elasticscan.base.limits import (
     MAX_APPLICATION_BYTES,
     MAX_COLUMNS,
@@ -33,7 +34,6 @@ from elasticscan.base.limits import (
     NAME_PATTERN,
     check_name,
 )
-from elasticscan.base.showing import brief, is_whole
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.filters import with_parameters
 

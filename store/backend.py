@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import NotFound
+from elasticscan.base.formatting import utc
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.showing import utc
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.optimizer import Candidate
 from elasticscan.protocol import (

@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption, LimitExceeded, SchemaMismatch
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import MAX_COLUMNS, MAX_RENAMES
-from elasticscan.base.showing import brief
 from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.metadata import (
     IndexInfo,

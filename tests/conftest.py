@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One worker runs all files whose tests share a Spark session, so that one is started, and one all that
-    share a cluster; other tests go to whoever is free."""
+    share a cluster; other tests go to any free worker."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - not all who run tests have it
 
     shared = {
@@ -157,5 +157,5 @@ def bucket(s3_server: S3Server) -> Iterator[str]:
 
 @pytest.fixture
 def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is flushed to the disk: nobody pulls the plug on a test."""
+    """Nothing is flushed to the disk: a machine does not lose power during a test."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)

@@ -58,7 +58,7 @@ def statements(code: str) -> Iterator[tuple[ast.stmt, str | None]]:
 
 def promised(remark: str, value: Any) -> bool:
     """Whether a remark promises this value; words alone promise nothing."""
-    if not re.match(r"[\d(\[]|True|False", remark):
+    if not re.match(r"[\d(\[{]|True|False", remark):
         return True
     number = _NUMBER.match(remark)
     return repr(value) in (remark, number and number[0])

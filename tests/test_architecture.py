@@ -1,7 +1,8 @@
 """The rules that keep the code readable, each walked over the syntax trees of the sources.
 
-Nothing here imports the code it judges, so a rule that is broken is reported as such even where
-the broken module could not be imported.
+Import-linter finds an import that points up; ruff finds relative and late imports, pickles and prints.
+Nothing here imports the code it judges, so a rule that is broken is reported as such even where the broken
+module could not be imported.
 """
 
 from __future__ import annotations
@@ -29,16 +30,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 DIRECTORIES: dict[str, str] = PROJECT["setuptools"]["package-dir"]
 DOOR = DIRECTORIES["elasticscan"]
 FOLDERS = sorted(set(DIRECTORIES.values()) - {DOOR})
-# The floors of the house from the top, each a list of folders that know nothing of one another.
-FLOORS = [
-    [name.strip() for name in floor.split("|")] for floor in PROJECT["importlinter"]["contracts"][0]["layers"]
-]
-# What a module of each folder may import from, alongside its own folder.
-ARROWS = {
-    folder: frozenset(below for lower in FLOORS[number + 1 :] for below in lower)
-    for number, floor in enumerate(FLOORS)
-    for folder in floor
-} | {DOOR: frozenset({*FOLDERS, *(path.stem for path in (ROOT / DOOR).glob("*.py"))})}
+# Every folder with code.
+CODE = (*FOLDERS, DOOR)
 
 # Packages that one folder alone may import.
 OWNERS: dict[str, str] = {
@@ -90,20 +83,6 @@ EFFECTFUL_ATTRIBUTES = frozenset(
     {"now", "utcnow", "today", "random", "memory_map", "OSFile", "fromfile", "tofile", "memmap"}
 )
 
-PICKLERS = frozenset({"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
-
-# What an extra brings may be imported where it is used, so that the core works without it.
-OPTIONAL = frozenset({"duckdb", "psycopg", "pyspark", "rich", "typer"})
-# Own modules that stand on such an extra, and the one file that may put off importing them.
-LATE = frozenset(
-    {
-        ("catalog/opening.py", "elasticscan.catalog.postgres"),
-        ("cli/__init__.py", "elasticscan.cli.app"),
-        ("ui/__init__.py", "elasticscan.ui.server"),
-        ("storage/disk/opening.py", "elasticscan.storage.disk.prefix"),
-    }
-)
-
 FUNCTION_LINES = 70
 MODULE_LINES = 600
 
@@ -111,7 +90,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def sources() -> list[str]:
-    found = [path for folder in ARROWS for path in (ROOT / folder).rglob("*.py")]
+    found = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
     found.append(ROOT / "pyspark_elasticscan.py")
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
@@ -149,16 +128,6 @@ def functions_of(tree: ast.AST) -> Iterator[Function]:
 def belongs_to(module: str, packages: frozenset[str]) -> bool:
     parts = module.split(".")
     return any(".".join(parts[:depth]) in packages for depth in range(1, len(parts) + 1))
-
-
-def wrong_arrows(folder: str, tree: ast.AST) -> list[str]:
-    allowed = ARROWS[folder] | {folder}
-    found = []
-    for line, module in imports_of(tree):
-        parts = module.split(".")
-        if parts[0] == "elasticscan" and len(parts) > 1 and parts[1] not in allowed:
-            found.append(f"line {line}: {folder} may not import {module}")
-    return found
 
 
 def behind_front_pages(folder: str, tree: ast.AST) -> Iterator[str]:
@@ -230,18 +199,8 @@ def effects(tree: ast.AST) -> list[str]:
     return found
 
 
-def imports_inside_functions(source: str, tree: ast.AST) -> list[str]:
-    late = OPTIONAL | {module for file, module in LATE if file == source}
-    return [
-        f"line {line}: {module} is imported inside {function.name}"
-        for function in functions_of(tree)
-        for line, module in imports_of(function)
-        if not belongs_to(module, late)
-    ]
-
-
 def test_every_folder_of_the_package_holds_code() -> None:
-    empty = [folder for folder in ARROWS if not (ROOT / folder / "__init__.py").is_file()]
+    empty = [folder for folder in CODE if not (ROOT / folder / "__init__.py").is_file()]
     assert not empty, f"folders without an __init__.py: {empty}"
 
 
@@ -257,7 +216,8 @@ def offenders(judge: Callable[[str, ast.Module], Iterable[object]], among: Itera
 
 
 def test_every_list_of_folders_is_the_one_in_package_dir() -> None:
-    assert sorted(folder for floor in FLOORS for folder in floor) == FOLDERS
+    layers = PROJECT["importlinter"]["contracts"][0]["layers"]
+    assert sorted(name.strip() for layer in layers for name in layer.split("|")) == FOLDERS
     links = {path.name: path.resolve() for path in (ROOT / "typing" / "elasticscan").iterdir()}
     links.pop("__pycache__", None)
     door = {path.name: path.resolve() for path in (ROOT / DOOR).iterdir() if path.suffix != ".pyc"}
@@ -304,11 +264,6 @@ def test_the_catalog_is_asked_by_the_store_alone() -> None:
 
 
 @walk
-def test_arrows_between_folders_point_down() -> None:
-    assert offenders(lambda source, tree: wrong_arrows(folder_of(source), tree), in_folders()) == []
-
-
-@walk
 def test_other_folders_are_reached_through_their_front_page() -> None:
     assert offenders(lambda source, tree: behind_front_pages(folder_of(source), tree), in_folders()) == []
 
@@ -338,31 +293,7 @@ def test_a_pure_file_has_no_effects() -> None:
     assert offenders(lambda _, tree: effects(tree), pure_sources()) == []
 
 
-@walk
-def test_imports_are_absolute_and_stand_at_the_top_of_a_module() -> None:
-    def wrong(source: str, tree: ast.Module) -> Iterator[str]:
-        yield from imports_inside_functions(source, tree)
-        yield from (f"line {line}: {name}" for line, name in imports_of(tree) if name.split(".")[0] in ARROWS)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.level > 0:
-                yield f"line {node.lineno}: a relative import"
-
-    assert offenders(wrong, sources()) == []
-
-
-@walk
-def test_nothing_is_pickled_and_only_the_command_line_prints() -> None:
-    def wrong(source: str, tree: ast.Module) -> Iterator[str]:
-        yield from (name for _, name in imports_of(tree) if belongs_to(name, PICKLERS))
-        if folder_of(source) != "cli":
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
-                    yield f"line {node.lineno}: prints"
-
-    assert offenders(wrong, sources()) == []
-
-
-# The module of all statements, those that have a few of a database's own, and that of another database.
+# The module of all statements, the modules of each database, and the one of the topology history.
 STATEMENT_OWNERS = {
     f"catalog/{name}.py" for name in ("tables", "sqlite", "sqlite_files", "postgres", "topology_history")
 }
@@ -468,19 +399,6 @@ def test_the_walk_notices_a_state_that_is_changed_around_its_table(code: str) ->
 
 
 @pytest.mark.parametrize(
-    ("folder", "code"),
-    [
-        ("topology", "from elasticscan.reader import Cursors"),
-        ("reader", "import elasticscan.storage.disk"),
-        ("store", "from elasticscan import cli"),
-        ("connector", "def late():\n    from elasticscan.cli import main"),
-    ],
-)
-def test_the_walk_notices_an_arrow_that_points_up(folder: str, code: str) -> None:
-    assert wrong_arrows(folder, ast.parse(code))
-
-
-@pytest.mark.parametrize(
     "code",
     [
         "import time",
@@ -495,11 +413,6 @@ def test_the_walk_notices_an_arrow_that_points_up(folder: str, code: str) -> Non
 )
 def test_the_walk_notices_an_effect(code: str) -> None:
     assert effects(ast.parse(code))
-
-
-def test_the_walk_notices_an_import_inside_a_function_and_lets_extras_pass() -> None:
-    code = "def f():\n    import json\n    import rich.table\n"
-    assert imports_inside_functions("cli/any.py", ast.parse(code)) == ["line 2: json is imported inside f"]
 
 
 def load_entry_module() -> ModuleType:

@@ -29,6 +29,7 @@ SHELLS = ("cookbook.md",)  # pages whose commands are run, too
 @pytest.mark.parametrize(
     ("page", "remarks"),
     [
+        ("../README.md", 8),
         ("tour.md", 13),
         ("writes.md", 0),
         ("filters.md", 5),
@@ -48,10 +49,10 @@ def test_the_blocks_of_a_page_do_what_it_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pytest.importorskip("pandas")
-    pytest.importorskip("polars")
+    for package in ("duckdb", "pandas", "polars"):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    if page == "moving-data.md":  # its first block is of a shell, and takes files that somebody has
+    if page == "moving-data.md":  # its first block is of a shell, and takes files that a user has
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"id": range(100_000)}), tmp_path / "in" / "trips.parquet")
         elasticscan.create("trips.store", shards=["s1"]).close()

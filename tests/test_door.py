@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -94,21 +93,3 @@ def test_another_name_is_an_attribute_error() -> None:
 def test_the_version_is_that_of_the_changelog() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == elasticscan.__version__
-
-
-def test_the_tour_of_the_readme_gives_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("duckdb")
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = text[text.index("## A tour in Python") : text.index("## A tour in Spark")]
-    code = "\n".join(re.findall(r"```python\n(.*?)```", tour, re.DOTALL))
-    names: dict[str, object] = {}
-    message = 0
-    for node in ast.parse(code).body:
-        line, _, comment = code.splitlines()[(node.end_lineno or 0) - 1].partition("  # ")
-        if isinstance(node, ast.Expr) and not line.startswith("store."):
-            assert comment.startswith(repr(eval(ast.unparse(node), names))), line  # noqa: S307
-            message += 1
-        else:
-            exec(compile(ast.Module([node], []), "README.md", "exec"), names)
-    assert message == 8

@@ -19,7 +19,7 @@ from tests.pages import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 FOLDERS = list(PROJECT["tool"]["setuptools"]["package-dir"].values())
-BESIDE = [
+OTHERS = [
     ".ci",
     ".devcontainer",
     ".github",
@@ -36,7 +36,7 @@ BESIDE = [
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the sdist, and the wheel that is made of it."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    for each in [*FOLDERS, *BESIDE]:
+    for each in [*FOLDERS, *OTHERS]:
         shutil.copytree(ROOT / each, source / each, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.iterdir():
         if file.is_file() and (

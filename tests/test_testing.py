@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import ARROWS, ROOT, rooms
+from tests.test_architecture import CODE, ROOT, rooms
 
 GUIDE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 TESTS = ROOT / "tests"
 
 
 def modules() -> set[str]:
-    paths = [path for folder in ARROWS for path in (ROOT / folder).rglob("*.py")]
+    paths = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
     return {str(path.relative_to(ROOT).with_suffix("")) for path in paths if path.stem != "__init__"}
 
 
@@ -58,7 +58,7 @@ def test_the_tests_that_are_run_on_both_catalogs_exist() -> None:
 def test_modules_that_a_front_page_names_are_in_its_folder() -> None:
     missing = [
         f"{page.relative_to(ROOT)}: {name}"
-        for folder in ARROWS
+        for folder in CODE
         for page in (ROOT / folder).rglob("__init__.py")
         for name in re.findall(r"(?<![\w/.])[a-z_]+\.py\b", page.read_text(encoding="utf-8"))
         if not (page.parent / name).is_file()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def make_server(uri: str, host: str = "127.0.0.1", port: int = 0) -> PageServer:
-    """Make a server of the page of a store, bound to its address; it answers once it is run.
+    """Make a server of a store's page, bound to its address; `run` answers requests.
 
     Raises:
         InvalidOption: the address cannot be had.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from elasticscan.base.showing import utc
+from elasticscan.base.formatting import utc
 
 Row = Mapping[str, Any]
 Cells = list[list[int | str]]
@@ -56,7 +56,7 @@ def sections(status: Row) -> Iterator[tuple[str, tuple[str, ...], Cells]]:
 
 
 def cells(rows: Iterable[Row], keys: Iterable[str]) -> Cells:
-    """Return some values of rows as they are shown: whole numbers, and texts."""
+    """Return the values of `keys` in rows as whole numbers and texts."""
     return [[_cell(key, row) for key in keys] for row in rows]
 
 

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 from threading import Lock
 
 from elasticscan.base.errors import ElasticScanError, InvalidOption
+from elasticscan.base.formatting import brief
 from elasticscan.base.redaction import shown
-from elasticscan.base.showing import brief
 from elasticscan.store import Store
 from elasticscan.ui.page import page_of, page_of_problem, policy_of
 
@@ -69,7 +69,7 @@ class PageServer(ThreadingHTTPServer):
             self.names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def answers(self, header: str) -> bool:
-        """Return whether a `Host` is a name of this server, or an address, which no page has as its name."""
+        """Return whether a `Host` header names this server; beyond this machine any address does."""
         match = _HOST.fullmatch(header)
         name = ((match[1] or match[2]) if match else "").lower().removesuffix(".")
         return name in self.names or (self.is_beyond and _is_address(name))
@@ -86,7 +86,7 @@ class PageServer(ThreadingHTTPServer):
         self.shutdown()
 
     def page(self) -> str:
-        """Return the page, as it is or was a second ago; reading takes a tenth of the time at most."""
+        """Return the page, at most a second old; reading the store takes at most a tenth of the time."""
         with self._lock:
             began = time.monotonic()
             if began >= self._until:

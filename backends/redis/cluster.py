@@ -43,14 +43,14 @@ class ClusterShards:
 
     @contextmanager
     def look(self) -> Iterator[PlacementLook]:
-        """Return what planned the page: servers refuse slots in the page itself."""
+        """Return the placement that planned the page: servers refuse slots in the page itself."""
         yield self
 
     def answer(self) -> Placement:
         return self._map.placement
 
     def recent(self, looked: Placement | None) -> Placement:
-        """Read the placement when a pass through the slots that are left begins."""
+        """Read the placement at the beginning of each pass through the remaining slots."""
         if looked is None:
             if self.progress.refusals:  # all slots that are left were refused in the pass before
                 time.sleep(self._pause)
@@ -76,7 +76,7 @@ class ClusterShards:
         return page
 
     def _refused(self, request: PageRequest, error: Exception) -> PageRows:
-        """Answer that nothing was learned of the slots that were asked for."""
+        """Return a page that refuses all requested slots."""
         asked, self.progress.rest = slots_of(request.cursors), NO_NAMES
         for start, end in asked:
             for slot in range(start, end):
@@ -86,10 +86,10 @@ class ClusterShards:
         return PageRows(rows, pa.array([], pa.uint16()), (), refused=asked)
 
     def _check_time(self) -> None:
-        """Raise `NotReady` where a slot stays refused for too long.
+        """Raise `NotReady` if a slot has been refused for longer than `slot_timeout`.
 
-        The time begins with the fifth refusal in a row. Refusals before may be far apart: a pass takes as
-        long as other slots and the caller take.
+        The time begins with the fifth refusal in a row: passes, and so refusals, may be far apart if other
+        slots or the caller take long.
         """
         now, seconds = time.monotonic(), self._connections.options.slot_timeout
         refusals = self.progress.refusals
@@ -108,8 +108,8 @@ class ClusterShards:
     def torn_slots(self, slots: SlotSet) -> SlotSet:
         """Return the slots with keys at masters that do not serve them, where no client sees them.
 
-        A failover during a move key by key leaves such keys. Slots that are being moved just now are looked
-        at again; a slot counts as torn when it rests and has such keys several times in a row.
+        A failover during a move key by key leaves such keys. A slot is torn if it is not being moved and has
+        such keys in several checks in a row.
         """
         for number in range(_TORN_LOOKS):
             time.sleep(_LONGEST_PAUSE if number else 0)

@@ -1,8 +1,8 @@
 """Connections to the nodes of a cluster: commands out, answers in, and placements. All I/O is here.
 
-A connection that fails, or takes longer than `timeout`, is closed, and all that was asked over it counts as
-refused: nothing was learned of these slots. The next pass reads the placement again, and asks whoever serves
-them then.
+A connection that fails, or takes longer than `timeout`, is closed, and the slots of its requests count as
+refused. The next pass reads the placement again, and asks the masters
+that serve them then.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Connections:
         self.check_masters()
 
     def close(self) -> None:
-        """Close all connections; what is asked afterwards opens new ones."""
+        """Close all connections; a later request opens new ones."""
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.disconnect()
@@ -97,7 +97,7 @@ class Connections:
             return [error] * len(commands)
 
     def count_keys(self, address: Address, slots: SlotSet) -> dict[int, int]:
-        """Return how many keys of all tables lie at a node in each slot; nothing of a node that is down."""
+        """Count the keys of all tables in each slot at a node; a node that is down has none."""
         asked = [slot for start, end in slots for slot in range(start, end)]
         counts = self.try_exchange(
             address, [(b"CLUSTER", b"COUNTKEYSINSLOT", b"%d" % slot) for slot in asked]
@@ -137,7 +137,7 @@ class Connections:
             before = self.map.members if known else max(ids, key=len)
             same = [view for view, each in zip(views, ids, strict=True) if is_same_cluster(each, before)]
             self.map = merge_views(same, self._shards)
-            # Those that answered are asked first the next time: one that is down takes a time-out.
+            # Nodes that answered are asked first the next time: one that is down takes a time-out.
             masters = [node.address for node in self.map.nodes.values()]
             self._known = tuple(dict.fromkeys([*answered, *masters]))
             return self.map
@@ -152,7 +152,7 @@ class Connections:
 
 
 def _read_answers(parser: Any, count: int) -> list[Any]:
-    """Return the next answers, many at once: the client library calls ten functions of Python for each."""
+    """Read answers in bulk: the client library would call ten Python functions for each."""
     answers: list[Any] = []
     while len(answers) < count:
         answers.extend(iter(partial(parser._reader.gets, False), NOT_ENOUGH_DATA))

@@ -63,7 +63,7 @@ def record_topology(cluster: ClusterMap, place: str | None) -> Placement:
 
 
 def _enter(nodes: Collection[str], tablets: str, place: str | None) -> str | None:
-    """Append a placement if it is another one than the newest of these nodes; return the newest before."""
+    """Append a placement unless it equals the newest of these nodes; return the newest before."""
     if place is None:
         before = next((_IN_MEMORY[node] for node in nodes if node in _IN_MEMORY), None)
         _IN_MEMORY.update(dict.fromkeys(nodes, tablets))

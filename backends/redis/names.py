@@ -23,7 +23,7 @@ def slot_of(key: bytes) -> int:
 
 @lru_cache(maxsize=8)
 def _tags(begin: bytes) -> tuple[bytes, ...]:
-    """Return for each slot a hash tag that begins so and lies in it."""
+    """Return a hash tag for each slot that begins with `begin`."""
     found: dict[int, bytes] = {}
     for number in count():
         tag = begin + b"%d" % number
@@ -59,13 +59,13 @@ def slots_of_prefix(prefix: bytes) -> SlotSet:
 
 
 def prefix_of(pattern: bytes) -> bytes:
-    """Return what every name that matches a pattern begins with."""
+    """Return the common prefix of all names that match a pattern."""
     found = _SPECIAL.search(pattern)
     return pattern if found is None else pattern[: found.start()]
 
 
 def expression_of(pattern: bytes) -> bytes | None:
-    """Return the regular expression of whole names; None where the prefix and `*` say it all."""
+    """Return a pattern as a regular expression; None for a prefix and `*`."""
     if pattern == prefix_of(pattern) + b"*":
         return None
     parts = [_expression_of(token) for token in _TOKEN.finditer(pattern)]

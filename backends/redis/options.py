@@ -1,8 +1,8 @@
 """Options of a cluster and of a table in it, from a URL and from names and values.
 
-An option has the name of its field, in Spark's spelling: `keysPattern` is `keys_pattern`. Case, dots and underscores
-do not matter, so the names of spark-redis (`keys.pattern`) are understood.
-"""  # noqa: E501
+An option has the name of its field, in Spark's spelling: `keysPattern` is `keys_pattern`. Case, dots and
+underscores do not matter, so the names of spark-redis (`keys.pattern`) are understood.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClusterOptions:
         seeds: nodes that are asked for the others.
         timeout: seconds that a connection or an answer may take.
         slot_timeout: seconds that a slot may stay refused.
-        address_map: the addresses to use in place of those that nodes announce.
+        address_map: the address to use for each address that a node announces.
         key_secret: what seals continuation keys; None for keys that anyone who holds them can read.
         topology_history: a store or a SQLite file that keeps each placement which was seen; None for memory.
     """
@@ -102,7 +102,7 @@ def _number(kind: type[int] | type[float]) -> Callable[[str], float]:
     return read
 
 
-# How a text is read, and what it has to be: by an option's name, else by its type.
+# The parser of an option's text and its description, by the option's name or else its type.
 _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "text"),
     "str | None": (str, "text"),
@@ -118,7 +118,7 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def read_options(given: Mapping[str, Any], *kinds: type) -> list[dict[str, Any]]:
-    """Return what options say of each kind of thing that they may be about, by the names of fields.
+    """Parse options into the fields of each of the dataclasses `kinds`.
 
     Values may be texts; None is an option that was not given. Raises `InvalidOption`.
     """

@@ -1,4 +1,4 @@
-"""One page of a cluster's keys: which commands to send, and what their answers say. Pure.
+"""One page of a cluster's keys: the commands to send, and the meaning of their answers. Pure.
 
 The rule, for slots at one master:
 
@@ -102,10 +102,10 @@ class Refusal:
 
 @dataclass(slots=True)
 class SlotProgress:
-    """The memory that a scan has of slots between pages, in one process.
+    """The state of a scan's slots between pages, in one process.
 
     Attributes:
-        rest: the names that the last page has left, for a slot may take several, and the slot of each.
+        rest: the names that the last page did not read, with the slot of each.
         refusals: of slots that were refused since they were last read.
         row_bytes: the mean size of a row, as far as it is known.
         chunk: how many keys the next exchange of values may have.
@@ -117,7 +117,7 @@ class SlotProgress:
     chunk: int = FIRST_CHUNK
 
     def refuse(self, slot: int, error: Exception) -> None:
-        """Note that nothing was learned of a slot. Raises where waiting cannot help."""
+        """Record a refusal of a slot. Raises if waiting cannot help."""
         if isinstance(error, ResponseError) and not isinstance(error, _WAITS):
             raise unexpected(error)
         refusal = self.refusals.setdefault(slot, Refusal(error))
@@ -131,7 +131,7 @@ class KeySpace:
 
     Attributes:
         prefix: what all names begin with; probes begin with it, too.
-        pattern: a regular expression that whole names match; None where the prefix says it all.
+        pattern: a regular expression that whole names match; None if the prefix is enough.
         model: how a value becomes a row.
         max_slot_keys: a slot with more keys is refused, where the server has no SCAN within a slot.
         probe_end: the end of the names of probes, which no key has.
@@ -176,7 +176,7 @@ def read_page(
 
 
 def _first_slots(cursors: Cursors) -> dict[int, bytes | None]:
-    """Return up to `PAGE_SLOTS` slots with their positions; those that were begun come first."""
+    """Return up to `PAGE_SLOTS` slots with their positions, slots that were begun first."""
     found: dict[int, bytes | None] = {}
     for cursor in sorted(cursors, key=lambda cursor: cursor.position is None):
         for start, end in cursor.slots:
@@ -207,7 +207,7 @@ def result_of(answers: Answers) -> list[Any] | Exception:
 
 
 def _each(width: int, answers: Answers, before: int = 0) -> list[Any]:
-    """Return the answer of each key: of one command, or of a guarded transaction, None where it is gone."""
+    """Return the answer of each key, to one command or a guarded transaction; None for a deleted key."""
     if width == 1:
         return answers[before :: 1 + before]
     starts = range(before, len(answers), before + width)
@@ -235,7 +235,7 @@ def _read_names(page: _SlotPage) -> None:
 
 
 def _list_names(page: _SlotPage, slots: Sequence[int], most: int) -> dict[int, int]:
-    """Enter the names of slots; return the numbers of keys of those that have more than `most`."""
+    """Enter the names of slots; return how many keys each slot has that has more than `limit`."""
     asked = [guarded(page.space.probe(slot), *names_of(slot, most)) for slot in slots]
     answers = page.exchange(page.home, [*chain.from_iterable(asked)])
     large: dict[int, int] = {}
@@ -257,9 +257,9 @@ def _can_walk_slots(page: _SlotPage) -> bool:
 
 
 def _walk_slot(page: _SlotPage, slot: int) -> list[bytes] | Exception:
-    """Return the names of a slot by SCAN, whose cursor holds the slot in its lowest bits; or a refusal.
+    """Return the names of a slot by SCAN, whose cursor has the slot in its lowest bits, or the refusal.
 
-    SCAN returns each key that is there throughout at least once; each of its steps is guarded.
+    SCAN returns each key that exists throughout at least once; each of its steps is guarded.
     """
     names: set[bytes] = set()
     cursor = slot
@@ -290,7 +290,7 @@ def _read_open_slot(page: _SlotPage, slot: int) -> None:
 
 
 def _names_at(page: _SlotPage, slot: int, address: Address) -> tuple[Any, Any]:
-    """Return the names of a slot's keys at a server, or an error; and the error by which it is guarded."""
+    """Return the names of a slot's keys at a server, or an error, and the error of the guard."""
     most = page.space.max_slot_keys
     asked = [*names_of(slot, most), (b"EXISTS", page.space.probe(slot))]
     count, names, guard = page.exchange(address, asked)
@@ -312,7 +312,7 @@ def _in_either(here: list[bytes], there: list[bytes]) -> list[bytes]:
 
 @dataclass(slots=True)
 class _SlotPage:
-    """A page while it is read.
+    """A page that is being read.
 
     Attributes:
         positions: the slots that it may read, with their positions.
@@ -335,7 +335,7 @@ class _SlotPage:
     left: dict[int, bytes | None] = field(default_factory=dict)
 
     def enter(self, slot: int, names: list[bytes] | Exception) -> None:
-        """Note the names of a slot, or the error by which it was refused."""
+        """Enter the names of a slot, or the error that refused it."""
         if isinstance(names, Exception):
             if slot not in self.refused:
                 self.progress.refuse(slot, names)
@@ -378,7 +378,7 @@ class _SlotPage:
         return np.concatenate([slots[kept], fresh.column("slot").to_numpy()]), pa.concat_arrays(names)
 
     def _keep_rest(self, slots: Slots, names: pa.Array, end: int) -> None:
-        """Note where slots stand after the page, and keep the names that are left."""
+        """Store the positions of slots after the page, and the names that were not read."""
         kept = ~np.isin(slots[end:], list(self.refused))
         rest = self.progress.rest = slots[end:][kept], names[end:].filter(pa.array(kept))
         self.left = {slot: self.positions[slot] for slot in np.unique(rest[0]).tolist()}
@@ -386,7 +386,7 @@ class _SlotPage:
             self.left[int(slots[end - 1])] = names[end - 1].as_py()
 
     def _fetch(self, names: pa.Array, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
-        """Return the rows of some keys, and their slots; refused slots and keys that are gone have none."""
+        """Return the rows of keys with their slots, without refused slots and deleted keys."""
         model, columns = self.space.model, self.request.columns
         listed = names.to_pylist()
         commands = model.commands(listed, columns)
@@ -408,10 +408,10 @@ class _SlotPage:
         return (rows, slots) if there.all() else (rows.filter(pa.array(there)), slots[there])
 
     def _read_each(self, commands: Sequence[Command], slots: Slots, width: int = 1) -> list[Any]:
-        """Return what each key answers to so many commands; None where it is gone, or its slot was refused.
+        """Return the answer of each key to `width` commands; None for deleted keys and refused slots.
 
-        A key that was moved away since its name was listed is read where it is by now. If it is not there
-        either, it was deleted, or is back: its slot is refused, and the next list of names will tell.
+        A key that was moved away since its name was listed is read at its new master. If it is not there
+        either, it was deleted or moved back: its slot is refused, and the next list of names decides.
         """
         answers = _each(width, self.exchange(self.home, commands))
         failed = [at for at, answer in enumerate(answers) if isinstance(answer, Exception)]
@@ -435,7 +435,7 @@ class _SlotPage:
         return answers
 
     def rows(self) -> PageRows:
-        """Return the answer: rows of refused slots are dropped, and their position stays."""
+        """Return the page, without rows of refused slots, whose position stays."""
         refused = _slot_set(self.refused)
         rows = pa.Table.from_batches(self.batches, self.space.model.schema(self.request.columns))
         slots = np.concatenate([np.empty(0, dtype=np.uint16), *self.slots])

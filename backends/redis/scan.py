@@ -41,11 +41,11 @@ class ClusterScan(PagedScan):
         return pa.schema([self.table.schema.field(name) for name in self._state.columns])
 
     def parts(self, slots: Sequence[SlotSet]) -> list[str]:
-        """Return keys of this scan over some of its slots each: how it is divided among tasks."""
+        """Return a key of this scan for each set of slots, one for each task."""
         return [self._seal(self._state.restrict_to(some)) for some in slots]
 
     def explain(self) -> dict[str, Any]:
-        """Explain what is read, and which guarantee holds."""
+        """Return the columns, filter, slots and the guarantee of this scan."""
         return {
             "table": self._name,
             "guarantee": _GUARANTEE,
@@ -66,7 +66,7 @@ class ClusterScan(PagedScan):
     def _rows(
         self, state: ContinuationKey, columns: tuple[str, ...]
     ) -> Iterator[tuple[pa.RecordBatch, ContinuationKey]]:
-        """Yield rows and where the scan stands after them; before the last look for torn slots."""
+        """Yield rows with the state of the scan after them. Torn slots are searched before the last ones."""
         predicate, table = self._predicate, self.table
         needed = tuple(dict.fromkeys((*columns, *sorted(predicate.columns if predicate else ()))))
         shards = ClusterShards(table.store.connections, table.space(predicate), self._members)

@@ -42,7 +42,7 @@ _PUBLIC, _SECRET = 1, 2  # numbers of secrets
 
 
 class ReadOnly:
-    """The place of a class of the embedded store, whose other methods are not supported."""
+    """Base of a class that lacks methods of the embedded store: they raise `NotSupported`."""
 
     _embedded: ClassVar[type]
 
@@ -112,7 +112,7 @@ class ClusterStore(ReadOnly):
         return self._sealer.seal(state)
 
     def resume(self, key: str, table: str | None = None, filter: str | None = None) -> ClusterScan:  # noqa: A002
-        """Return the scan that a page's key stands for, from after that page.
+        """Resume a scan after the page of a key.
 
         Args:
             key: of a page; its scan refuses another cluster when it reads.
@@ -138,7 +138,7 @@ class ClusterTable(ReadOnly):
 
     Attributes:
         schema: the columns: the key's, the values', and the time to live if it was asked for.
-        slots: those that can have such keys.
+        slots: the slots that can have such keys.
     """
 
     _embedded = Table
@@ -166,7 +166,7 @@ class ClusterTable(ReadOnly):
         self.schema = _with_key(schema, options)
 
     def _infer_fields(self) -> list[pa.Field]:
-        """Return the columns that the values of some keys have, those that a scan meets first."""
+        """Return the columns of the first values that a scan meets."""
         options, is_hash = self.options, self.options.model == "hash"
         if options.model == "string":
             return [pa.field("value", pa.string())]

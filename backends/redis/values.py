@@ -1,8 +1,8 @@
 """Values of keys as rows: hashes, strings, and strings that hold JSON. Pure.
 
-The answers for many keys become one Arrow column per field. A text that does not fit its column's type, or an object
-that does not fit its columns, is null in the mode PERMISSIVE, and an error in FAILFAST.
-"""  # noqa: E501
+The answers for many keys become one Arrow column per field. A text that does not fit its column's type, or
+an object that does not fit its columns, is null in the mode PERMISSIVE, and an error in FAILFAST.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import SchemaMismatch
-from elasticscan.base.showing import brief
+from elasticscan.base.formatting import brief
 
 # A sample is a hash whose fields are not known: all of them, or some if it has very many.
 Kind = Literal["hash", "string", "json", "sample"]
@@ -56,11 +56,11 @@ class Model:
         return pa.schema([self.fields.field(name) for name in columns])
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns that the value itself holds."""
+        """Return the columns other than the key's and the time to live."""
         return [name for name in columns if name not in (self.key, self.ttl)]
 
     def commands(self, names: Sequence[bytes], columns: Sequence[str]) -> list[tuple[bytes, ...]]:
-        """Return the commands that read some keys, one each."""
+        """Return the commands that read keys, one for each."""
         stored = [name.encode() for name in self._stored(columns)]
         if not stored:
             return [(b"EXISTS", name) for name in names]
@@ -73,7 +73,7 @@ class Model:
     def read(
         self, names: pa.Array, values: Sequence[Any], left: Sequence[Any] | None, columns: Sequence[str]
     ) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
-        """Return a row for each key, and which keys were there; the row of another means nothing."""
+        """Return a row for each key, and a mask of the keys that exist; other rows are arbitrary."""
         stored = self._stored(columns)
         if not stored:
             values = [value or None for value in values]

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from elasticscan.base.showing import is_whole
+from elasticscan.base.formatting import is_whole
 from elasticscan.connector.sql.tokens import Token, tokens_of
 
 Arguments = Mapping[str, Any] | Sequence[Any]

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from elasticscan.base.errors import ContinuationKeyError
-from elasticscan.base.showing import brief
+from elasticscan.base.formatting import brief
 from elasticscan.protocol import Segment
 
 OFFSET_VERSION = 1

@@ -37,7 +37,7 @@ from elasticscan.base.errors import (
     SnapshotExpired,
     TableChanged,
 )
-from elasticscan.base.showing import utc
+from elasticscan.base.formatting import utc
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST, LATEST

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticscan.base.value_keys import inverted
+from elasticscan.base.key_encoding import inverted
 from elasticscan.metadata import Fragment
 from elasticscan.storage.indexes.run import FEW_RANGES, RunReader
 

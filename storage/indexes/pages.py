@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.value_keys import sort_codes
+from elasticscan.base.key_encoding import value_sort_codes
 from elasticscan.metadata import Fragment, IndexInfo
 from elasticscan.protocol import Cursors, IndexOrder, PageRequest, PageRows, merge
 from elasticscan.storage.fragment import SLOT
@@ -248,7 +248,7 @@ class _IndexPage:
         keys = pa.concat_batches(
             [self.iterators[part[0]["iterator"]].run.take(part["number"], columns) for part in parts]
         )
-        codes = [code for name in names for code in sort_codes(keys.column(name))]
+        codes = [code for name in names for code in value_sort_codes(keys.column(name))]
         order = np.lexsort(codes[::-1])
         return entries[order[::-1] if self.descending else order]
 

@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from pyarrow import ipc
 
 from elasticscan.base.errors import ElasticScanError
-from elasticscan.base.limits import BATCH_ROWS, RUN_BYTES, RUN_ROWS
-from elasticscan.base.value_keys import (
+from elasticscan.base.key_encoding import (
     can_be_sought,
     encode_value,
     encode_values,
     index_hash,
     place_of,
-    sort_codes,
+    value_sort_codes,
 )
+from elasticscan.base.limits import BATCH_ROWS, RUN_BYTES, RUN_ROWS
 from elasticscan.metadata import (
     HASH,
     INDEX_RUN,
@@ -184,7 +184,7 @@ def _write_run(
     origin: Origin,
     entries: pa.RecordBatch,
 ) -> StagedRun:
-    codes = {name: sort_codes(entries.column(name)) for name in key_columns(table, index)}
+    codes = {name: value_sort_codes(entries.column(name)) for name in key_columns(table, index)}
     order = _order([code for name in key_columns(table, index) for code in codes[name]])
     histogram = _histogram(entries, [(name, codes[name]) for name in _index_key(index)], order)
     del codes

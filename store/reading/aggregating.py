@@ -9,8 +9,8 @@ from datetime import datetime
 import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.base.showing import brief
 from elasticscan.catalog import Interrupted, retry_interrupted
 from elasticscan.filters import COUNT_ROWS, Aggregate, Fold, check_groupable
 from elasticscan.metadata import AUTO, TableInfo

@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from elasticscan.base.errors import InvalidOption, ShardUnavailable, StoreDamaged, StoreNotFound
+from elasticscan.base.formatting import brief
 from elasticscan.base.permissions import mode_within
 from elasticscan.base.redaction import as_cause, shown, without
-from elasticscan.base.showing import brief
 
 CATALOG_FILE = "catalog.db"
 SHARDS = "shards"  # the directory of roots within a store's

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import InvalidOption, SchemaMismatch
-from elasticscan.base.showing import brief
+from elasticscan.base.formatting import brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import DELETED, batches_of, check_keys_filled, conform
 from elasticscan.store.rows.typed import as_reader, batch_of

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import SchemaMismatch
+from elasticscan.base.formatting import a_type, brief
 from elasticscan.base.limits import MAX_NESTING
-from elasticscan.base.showing import a_type, brief
 from elasticscan.metadata import TableInfo
 from elasticscan.storage import batches_of, conform
 

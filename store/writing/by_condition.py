@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from elasticscan.base.errors import FilterError, InvalidOption, NotFound
-from elasticscan.base.showing import brief
+from elasticscan.base.formatting import brief
 from elasticscan.filters import Assignment
 from elasticscan.metadata import TableInfo, no_such_column
 from elasticscan.storage import conform

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, InvalidOption
+from elasticscan.base.formatting import a_type
 from elasticscan.base.limits import check_name
-from elasticscan.base.showing import a_type
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import TableDefined, TableInfo
 from elasticscan.storage import ROWS_HINT, check_definition, stored_schema

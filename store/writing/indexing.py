@@ -21,8 +21,8 @@ from elasticscan.base.errors import (
     InvalidOption,
     LimitExceeded,
 )
+from elasticscan.base.key_encoding import check_index_type
 from elasticscan.base.limits import MAX_INDEXES, MAX_KEY_COLUMNS, SHARDS_AT_ONCE, check_name
-from elasticscan.base.value_keys import check_index_type
 from elasticscan.catalog import StoreState, Tx, retry_interrupted
 from elasticscan.metadata import (
     AUTO,

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, RowsChanged
+from elasticscan.base.formatting import brief
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import PageSource, View, shared_keys, staged_source

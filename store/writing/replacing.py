@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from elasticscan.base.errors import CommitUnknown, ElasticScanError, InvalidOption
+from elasticscan.base.formatting import brief
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.showing import brief
 from elasticscan.catalog import IdempotencyKey, Tx
 from elasticscan.filters import Predicate
 from elasticscan.metadata import IndexInfo, StagedFragment, TableInfo

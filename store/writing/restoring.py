@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from elasticscan.base.key_encoding import sort_codes
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.base.order_keys import sort_codes
 from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT

@@ -1,8 +1,13 @@
 """The promises of every back end behind the cursor rule, each with its letter, against five of them.
 
-F1 what is finished is whole · F2 one order at every shard · F3 no key twice · F4 no row of slots that are elsewhere
-F5 trouble never looks like an empty slot · F6 what was refused is read later · F7 answers are bounded
-"""  # noqa: E501
+F1  a finished slot is whole
+F2  one order at every shard
+F3  no key twice
+F4  no row of slots that are elsewhere
+F5  a failure never looks like an empty slot
+F6  a refused slot is read later
+F7  answers are bounded
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of tests: time passes only when somebody says so."""
+"""The clock of tests: time passes only when a test moves it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class ManualClock:
-    """A clock that stands still until `advance` or `sleep` moves it; nobody ever waits.
+    """A clock that stands still until `advance` or `sleep` moves it. Its `sleep` returns at once.
 
         clock = ManualClock(start=1_000.0)
         clock.advance(3_600)

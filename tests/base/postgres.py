@@ -9,21 +9,38 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 import pytest
 
 MISSING = "no PostgreSQL server is installed: the system's package `postgresql` has one"
-CHECKED = "checked"  # postgres_keeper.py says so of the user with this name
 NO_DRIVER = "its driver is not installed: pip install 'elasticscan[postgres]'"
+CHECKED = "checked"  # the user who is asked for a password
+SETTINGS = """
+listen_addresses = ''
+unix_socket_directories = '{place}'
+fsync = off
+full_page_writes = off
+max_connections = 200
+shared_buffers = 16MB
+max_wal_size = 64MB
+min_wal_size = 32MB
+autovacuum_naptime = 10s
+"""
+ACCESS = f"""
+local all {CHECKED} scram-sha-256
+local all all trust
+local replication all trust
+"""
 
 
 def binaries() -> Path | None:
@@ -38,25 +55,28 @@ class Server:
 
     def __init__(self, programs: Path, primary: Server | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pg-"))
-        command = [sys.executable, str(Path(__file__).parent / "postgres_keeper.py")]
-        command += [] if primary is None else ["--standby-of", str(primary.directory)]
-        command += [str(programs), str(self.directory)]
+        self._programs, self._data = programs, self.directory / "data"
+        self._as: dict[str, Any] = {"cwd": self.directory, "stdin": subprocess.DEVNULL}
         if os.geteuid() == 0:  # it refuses to run as root
             user = _ordinary_user()
             os.chown(self.directory, user.pw_uid, user.pw_gid)
-            command.append(user.pw_name)
-        self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._expect("started")
+            self._as |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._numbers, self._free = count(1), list[str]()
         self._has_checked = False
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._make() if primary is None else self._copy(primary)
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._keeper.communicate()
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
     def socket(self) -> Path:
@@ -65,7 +85,8 @@ class Server:
     @property
     def process(self) -> int:
         """The parent of the server's processes."""
-        return self._keeper.pid
+        assert self._process is not None
+        return self._process.pid
 
     def url(self, database: str, user: str = "elasticscan") -> str:
         return f"postgresql+psycopg://{user}@/{database}?host={self.directory}"
@@ -99,26 +120,77 @@ class Server:
         with psycopg.connect(**parameters, autocommit=True) as connection:  # type: ignore[arg-type]
             connection.execute(sql.encode())
 
-    def order(self, word: str) -> None:
-        """Crash ("stop"), "start" or "restart" it, "pause" and "resume" it, or "promote" a standby."""
-        assert self._keeper.stdin is not None
-        self._keeper.stdin.write(f"{word}\n")
-        self._keeper.stdin.flush()
-        self._expect("done")
+    def start(self) -> None:
+        command = [self._programs / "postgres", "-D", self._data]
+        if setpriv := shutil.which("setpriv"):  # it ends with this process, however that ends
+            command[:0] = [setpriv, "--pdeathsig", "QUIT"]
+        with (self.directory / "log").open("ab") as log:
+            # In a session of its own: a terminal's Ctrl-C is for the tests, which then end it.
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, **self._as
+            )
+        ready = [self._programs / "pg_isready", "-q", "-h", self.directory, "-U", "elasticscan"]
+        while subprocess.call(ready, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            if self._process.poll() is not None:
+                raise RuntimeError((self.directory / "log").read_text(errors="replace")[-2000:])
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._signal(signal.SIGCONT)  # a process that stands still does not end
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "promote", "-w", "-D", self._data)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Have all processes of the server stand still for the length of a block."""
-        self.order("pause")
+        self._signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self.order("resume")
+            self._signal(signal.SIGCONT)
 
-    def _expect(self, word: str) -> None:
-        assert self._keeper.stdout is not None
-        said = self._keeper.stdout.readline().strip()
-        assert said == word, f"the server did not start: {said!r}"
+    def _make(self) -> None:
+        options = ["--username=elasticscan", "--auth=trust", "--no-sync", "--no-instructions"]
+        self._run("initdb", "-D", self._data, *options, "--encoding=UTF8", "--locale=C")
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(SETTINGS.format(place=self.directory))
+        (self._data / "pg_hba.conf").write_text(ACCESS)
+
+    def _copy(self, primary: Server) -> None:
+        """Make a standby, which follows another server."""
+        source = ["-R", "-h", primary.directory, "-U", "elasticscan", "-c", "fast", "--no-sync"]
+        self._run("pg_basebackup", "-D", self._data, *source)
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.write(f"unix_socket_directories = '{self.directory}'\n")
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        done = subprocess.run(
+            [self._programs / program, *arguments], check=False, capture_output=True, **self._as
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode(errors="replace"))
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the server, and then to the processes that it had started until then."""
+        os.kill(self.process, number)
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
+        ).stdout
+        pairs = (map(int, line.split()) for line in listed.splitlines())
+        for child in [child for child, parent in pairs if parent == self.process]:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
 
 
 def _ordinary_user() -> pwd.struct_passwd:

@@ -1,7 +1,7 @@
 """Options for the JVMs of tests, of which most live for seconds: they begin sooner and compile less.
 
 Half of what it takes a JVM to begin a session of Spark is loading classes. An archive of them, which Java
-keeps for the next ones, is made by whoever needs it first, once for a checkout.
+keeps for the next ones, is made by the first run that needs it, once for a checkout.
 """
 
 from __future__ import annotations

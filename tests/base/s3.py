@@ -1,28 +1,25 @@
-"""An S3 server of the tests' own, on loopback, behind a line that counts, and fails when a test says so.
+"""An S3 server of the tests' own, on loopback, which counts requests, and fails when a test says so.
 
-Each test has a bucket of its own. The server is `moto`'s; where it is not installed tests that need it are
+Each test has a bucket of its own. The answers are `moto`'s; where it is not installed tests that need it are
 skipped, and fail where `CI` is set.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
+from io import BytesIO
 from itertools import count
-from pathlib import Path
+from socketserver import ThreadingMixIn
 from threading import Lock, Thread
 from time import sleep
-from types import TracebackType
 from typing import Any, Literal
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import pytest
 
@@ -68,7 +65,7 @@ class Line:
 
     Attributes:
         fault: says for a request how it is to fail, or None; asked once for each request.
-        requests: those that were answered.
+        requests: the answered ones.
         most_at_once: how many were under way alongside each other.
     """
 
@@ -102,61 +99,62 @@ class Line:
         return Counter(request.method for request in self.requests)
 
 
-class _Relay(BaseHTTPRequestHandler):
+class _Handler(WSGIRequestHandler):
+    """Answers requests as moto does, or as the line's fault says; connections stay open, as those of S3."""
+
     protocol_version = "HTTP/1.1"
-    line: Line
-    server_port: int
+    server: _Listener
 
-    def setup(self) -> None:
-        super().setup()
-        self._beyond = http.client.HTTPConnection("127.0.0.1", self.server_port)
+    def handle(self) -> None:
+        self.close_connection = True
+        with suppress(ConnectionError):
+            self.handle_one_request()
+            while not self.close_connection:
+                self.handle_one_request()
 
-    def finish(self) -> None:
-        self._beyond.close()
-        super().finish()
+    def handle_one_request(self) -> None:
+        self.raw_requestline = self.rfile.readline(1 << 16)
+        if self.raw_requestline and self.parse_request():
+            with self.server.line.under_way():
+                self._answer()
+        else:
+            self.close_connection = True
 
-    def _relay(self) -> None:
-        with self.line.under_way():
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        line = self.line
+    def _answer(self) -> None:
+        line, body = self.server.line, self._body()
         with line.lock:
             signed_by = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
             fault = line.fault(Request(self.command, self.path, signed_by=signed_by))
-        body = self._body()
         if fault == "drop":
             return self._hang_up()
         if fault == "slow":
             sleep(0.3)
         if fault in _REFUSALS:
-            return self._refuse(fault)
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
-        headers.pop("Transfer-Encoding", None)
-        self._beyond.request(self.command, self.path, body, headers)
-        answer = self._beyond.getresponse()
-        content = answer.read()
+            status, code = _REFUSALS[fault]
+            text = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>"
+            return self._send(str(status), [("Content-Type", "application/xml")], text.encode())
+        status, headers, content = self._answer_of_moto(body)
         with line.lock:
             line.requests.append(Request(self.command, self.path, len(content)))
-        self.send_response_only(answer.status, answer.reason)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "connection"):
-                self.send_header(name, value)
-        if answer.getheader("Content-Length") is None:
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if fault == "cut":
-            self.wfile.write(content[: len(content) // 2])
-            return self._hang_up()
         if fault == "flip" and content:  # somewhere, but the same place for the same bytes
             place = sum(content[:64]) * 7_919 % len(content)
             content = b"%s%c%s" % (content[:place], content[place] ^ 4, content[place + 1 :])
-        self.wfile.write(content)
+        self._send(status, headers, content, cut=fault == "cut")
         return None
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _relay
+    def _answer_of_moto(self, body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+        from werkzeug.test import run_wsgi_app  # noqa: PLC0415 - an extra, which not all who run tests have
+
+        environ = self.get_environ() | {"wsgi.url_scheme": "http", "RAW_URI": self.path}
+        environ |= {"REQUEST_URI": self.path, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        parts, status, headers = run_wsgi_app(self.server.application, environ, buffered=True)
+        return status, list(headers), b"".join(parts)
 
     def _body(self) -> bytes:
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.send_response_only(100)
+            self.end_headers()
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = []
@@ -166,33 +164,32 @@ class _Relay(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _refuse(self, fault: Fault) -> None:
-        status, code = _REFUSALS[fault]
-        body = f"<Error><Code>{code}</Code><Message>as the test says</Message></Error>".encode()
-        self.send_response_only(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(body)))
+    def _send(self, status: str, headers: list[tuple[str, str]], content: bytes, cut: bool = False) -> None:
+        self.send_response_only(int(status[:3]))
+        for name, value in headers:
+            self.send_header(name, value)
+        if "content-length" not in {name.lower() for name, _ in headers}:
+            self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(content[: len(content) // 2] if cut else content)
+        if cut:
+            self._hang_up()
 
     def _hang_up(self) -> None:
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
-    def handle(self) -> None:
-        try:
-            super().handle()
-        except (ConnectionError, BrokenPipeError, http.client.HTTPException):
-            self.close_connection = True
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class _Listener(ThreadingHTTPServer):
+class _Listener(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def __init__(self, line: Line) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: PLC0415 - an extra
+
+        self.line, self.application = line, DomainDispatcherApplication(create_backend_app)
+        super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, *_: object) -> None:
         """A client that hung up is none of the test's business."""
@@ -202,14 +199,8 @@ class S3Server:
     """A running server, and the line to it."""
 
     def __init__(self) -> None:
-        keeper = [sys.executable, str(Path(__file__).parent / "s3_keeper.py")]
-        self._keeper = subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._keeper.stdout is not None
-        port = self._keeper.stdout.readline().strip()
-        assert port.isdigit(), f"the S3 server did not start: {port!r}"
         self.line = Line()
-        handler = type("Handler", (_Relay,), {"line": self.line, "server_port": int(port)})
-        self._listener = _Listener(("127.0.0.1", 0), handler)
+        self._listener = _Listener(self.line)
         self._thread = Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
         self._numbers = count(1)
@@ -220,12 +211,9 @@ class S3Server:
     def __enter__(self) -> S3Server:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown()
         self._listener.server_close()
-        self._keeper.communicate()
 
     @property
     def client(self) -> Any:

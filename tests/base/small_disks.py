@@ -45,7 +45,7 @@ def free(disk: Path) -> None:
 
 
 def grow(disk: Path, megabytes: int) -> None:
-    """Make a small disk larger, as somebody does who is reported that it is full."""
+    """Make a small disk larger, as its operator does when it is full."""
     room = os.statvfs(disk)
     size = room.f_blocks * room.f_frsize + (megabytes << 20)
     subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)

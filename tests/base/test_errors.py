@@ -54,10 +54,10 @@ def test_an_error_that_was_sent_elsewhere_names_the_host_that_met_it(monkeypatch
 
 
 def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(user: int) -> pwd.struct_passwd:
+    def unknown(user: int) -> pwd.struct_passwd:
         raise KeyError(user)
 
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
     assert errors.ShardUnavailable("no luck").fields["user"] == str(os.geteuid())
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from elasticscan.base import hashing
 from elasticscan.base.errors import InvalidKey, InvalidOption, SchemaMismatch
 from elasticscan.base.hashing import slots_of, spark_hash
-from elasticscan.base.order_keys import ENCODERS
+from elasticscan.base.key_encoding import PRIMARY_ENCODERS
 from tests.base.examples import examples
 
 NAN = float("nan")
@@ -219,7 +219,7 @@ def test_other_types_are_refused_even_without_rows(kind: pa.DataType, rows: int)
 
 def test_every_type_that_a_key_may_have_has_a_hash() -> None:
     like_others = {pa.large_string().id, pa.large_binary().id, pa.binary(1).id}
-    assert set(ENCODERS) <= {kind.id for kind, _, _ in SPARK_SAYS.values()} | like_others
+    assert set(PRIMARY_ENCODERS) <= {kind.id for kind, _, _ in SPARK_SAYS.values()} | like_others
 
 
 # -------------------------------------------------------------------------------------- properties

@@ -179,13 +179,13 @@ def test_a_cause_has_no_secret_in_its_text_and_nothing_behind_it() -> None:
         KeyError(uri),
         UnicodeDecodeError("utf-8", b"x", 0, 1, uri),
     ]
-    for telling in errors:
-        behind, beside = OSError("refused"), OSError("refused")
-        behind.__cause__ = beside.__context__ = telling
-        for error in (behind, beside, telling):
+    for leaking in errors:
+        as_cause_of, as_context_of = OSError("refused"), OSError("refused")
+        as_cause_of.__cause__ = as_context_of.__context__ = leaking
+        for error in (as_cause_of, as_context_of, leaking):
             assert as_cause(error, uri) is error
             assert error.__cause__ is error.__context__ is None
-        assert "hunter2" not in f"{telling} {telling!r} {telling.args}"
+        assert "hunter2" not in f"{leaking} {leaking!r} {leaking.args}"
 
     class Stubborn(OSError):
         def __str__(self) -> str:

@@ -168,7 +168,7 @@ def test_commits_of_other_tables_take_no_snapshot_away(catalog: Catalog, clock: 
         assert horizon_of(tx, table.id, 35) == 4, "what is gone stays gone"
 
 
-def test_while_a_lease_is_damaged_no_horizon_is_told(catalog: Catalog) -> None:
+def test_while_a_lease_is_damaged_no_horizon_is_given(catalog: Catalog) -> None:
     table = add_table(catalog)
     with catalog.leasing() as tx:
         take_lease(tx, "l", table, 1, "scan", 60)

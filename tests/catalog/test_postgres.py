@@ -169,7 +169,7 @@ def test_a_server_that_restarts_fails_no_append(log: Log, postgres: Server, addr
         under_way = [writers.submit(write_on, writer) for writer in range(3)]
         for _ in range(3):
             sleep(0.2)
-            postgres.order("restart")
+            postgres.restart()
         stop.set()
         done = dict(pair for some in under_way for pair in some.result())
     assert contents(log) == done

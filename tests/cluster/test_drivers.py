@@ -74,7 +74,7 @@ def test_a_stream_goes_on_where_executors_its_driver_and_the_catalog_s_server_ar
             job = doomed.begin("stream", **given, rows=5_000)
             gate.wait_for_tasks(doomed, job, 2)
             cluster.kill_executor()
-            postgres.order("restart")
+            postgres.restart()
             gate.open()
             until(lambda: commits(store), "the stream wrote nothing")
             doomed.kill()
@@ -84,7 +84,7 @@ def test_a_stream_goes_on_where_executors_its_driver_and_the_catalog_s_server_ar
             job = following.begin("stream", **given, rows=20_000)
             for _ in range(4):
                 time.sleep(1.0)  # planning, reading, writing: wherever the stream is
-                postgres.order("restart")
+                postgres.restart()
             following.answer(job)
     assert contents(store, "copy") == contents(store)
     # One commit for each micro-batch that had rows, whatever was killed.

@@ -39,7 +39,7 @@ def kill_an_executor(far: FarPlace) -> None:
 
 
 def restart_the_database(far: FarPlace) -> None:
-    far.postgres.order("restart")
+    far.postgres.restart()
 
 
 def stop_the_database(far: FarPlace) -> None:

@@ -261,7 +261,7 @@ def half_read_slot_is_finished(patch: Patch) -> None:
     patch.setattr(driver, "accept_page", hasty)
 
 
-@fault("simulation", "cursors are values: a page cannot change those that its retry starts from")
+@fault("simulation", "cursors are values: a page cannot change the cursors that its retry starts from")
 def cursors_are_shared(patch: Patch) -> None:
     read_page = MemoryCluster.read_page
 
@@ -596,7 +596,7 @@ def merged_fragments_hold_the_newest_commit_alone(patch: Patch) -> None:
     _swapping(patch, newer)
 
 
-@fault("programs", "a stage of a merge keeps tombstones for those that follow", style="keepers")
+@fault("programs", "a stage of a merge keeps tombstones for the stages after it", style="keepers")
 def stages_drop_tombstones(patch: Patch) -> None:
     honest = compaction.Merging._copy
 

@@ -80,6 +80,6 @@ def rows_are_laid_over_tombstones(patch: Patch) -> None:
     patch.setattr(view, "_slot_ranges_of", careless)
 
 
-@fault("programs", "rows of slots between those that are asked for stay where they are")
+@fault("programs", "rows of slots between two requested slots stay where they are")
 def rows_of_slots_between_come_along(patch: Patch) -> None:
     patch.setattr(pages._Reach, "within", lambda self: None)

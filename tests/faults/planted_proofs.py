@@ -45,7 +45,7 @@ def values_are_not_proven(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "rows in the log are those that were appended",
+    "rows in the log are the rows that were appended",
     "test_the_rows_of_another_commit_are_damage",
 )
 def rows_in_the_log_are_not_proven(patch: Patch) -> None:
@@ -55,7 +55,7 @@ def rows_in_the_log_are_not_proven(patch: Patch) -> None:
 STATISTICS = "test_the_statistics_of_another_file_are_left_out[{}]"
 
 
-@fault("scenarios", "statistics are those that came with their record", STATISTICS.format(False))
+@fault("scenarios", "statistics are the ones that came with their record", STATISTICS.format(False))
 def statistics_are_not_proven(patch: Patch) -> None:
     patch.setattr(log, "check_part", lambda *_: None)
 
@@ -213,8 +213,8 @@ def values_are_dropped_up_to_the_newest_checkpoint(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "while a lease is damaged no horizon is told",
-    "test_while_a_lease_is_damaged_no_horizon_is_told",
+    "while a lease is damaged no horizon is given",
+    "test_while_a_lease_is_damaged_no_horizon_is_given",
 )
 def leases_are_not_proven(patch: Patch) -> None:
     patch.setattr(leases, "lease_rows", lambda sql: [row[:-1] for row in sql.execute(tables.LEASES)])
@@ -266,7 +266,7 @@ def what_was_seen_is_forgotten(patch: Patch) -> None:
 ADOPTED = "test_a_new_incarnation_has_one_secret_of_its_own_and_goes_on_beyond_what_was_known"
 
 
-@fault("scenarios", "numbers go on beyond those that were lost", ADOPTED)
+@fault("scenarios", "numbers go on beyond the numbers that were lost", ADOPTED)
 def lost_numbers_are_used_again(patch: Patch) -> None:
     honest = LogTransaction._next_number
 
@@ -305,7 +305,7 @@ def dropped_secrets_stay(patch: Patch) -> None:
 
 @fault(
     "scenarios",
-    "a file is removed no earlier than it is believed to be, and no later than its writer's clock says",
+    "a file is removed between the time that the store trusts and that of its writer's clock",
     "test_a_clock_that_was_ahead_does_not_keep_what_is_dropped_later",
 )
 def files_are_removed_at_the_times_of_entries(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import FilterError
-from elasticscan.base.value_keys import END, VALUES, encode_value, successor
+from elasticscan.base.key_encoding import END, VALUES, encode_value, successor
 from elasticscan.filters.bounds import decode_key, keeps_order
 from elasticscan.filters.key_sets import EVERYTHING, NOTHING, NULLS, Interval, KeySet
 from elasticscan.filters.parser import parse_condition

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.value_keys import END, encode_value, successor
+from elasticscan.base.key_encoding import END, encode_value, successor
 from elasticscan.metadata import (
     KEY_BYTES,
     Block,

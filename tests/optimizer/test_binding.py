@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import InvalidOption, NotFound
-from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, successor
+from elasticscan.base.key_encoding import END, encode_value, encode_values, index_hash, successor
 from elasticscan.filters.expression import Expression, column_names
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from elasticscan.base.errors import FilterError
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.filters.parser import parse_condition
 from elasticscan.filters.predicate import Predicate
 from elasticscan.metadata import TableInfo

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from elasticscan.base.errors import NotReady
-from elasticscan.base.value_keys import VALUES, inverted
+from elasticscan.base.key_encoding import VALUES, inverted
 from elasticscan.protocol import (
     Cursor,
     Cursors,

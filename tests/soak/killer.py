@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Lock
 
 from elasticscan.catalog import IdempotencyKey
 from elasticscan.store import Store
@@ -27,11 +26,11 @@ WAYS = ("written", "any time", "worker", "start", "written", "any time")
 
 
 class Unexpected(Exception):
-    """Something ended that nobody had killed, or did not go on."""
+    """A program ended without being killed, or made no progress."""
 
 
 class Killer:
-    """Of one run of the soak. Lanes may use it at the same time, each for streams of its own."""
+    """Of one run of the soak."""
 
     def __init__(self, place: Path, store: Store, fault: str | None) -> None:
         self._place, self._store = place, store
@@ -39,7 +38,6 @@ class Killer:
         if fault is not None:
             path = [str(PLANT), *filter(None, [os.environ.get("PYTHONPATH")])]
             self._more |= {"ELASTICSCAN_SOAK_FAULT": fault, "PYTHONPATH": os.pathsep.join(path)}
-        self._lock = Lock()
         self._runs: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
         self._found: Counter[str] = Counter()
@@ -48,8 +46,7 @@ class Killer:
 
     @property
     def kills_of_drivers(self) -> int:
-        with self._lock:
-            return self._kills.total()
+        return self._kills.total()
 
     def counts(self) -> dict[str, object]:
         return {
@@ -65,26 +62,25 @@ class Killer:
 
     # One life of a driver
 
-    def run_and_kill(self, stream: str, rows: str, chance: random.Random, scale: float, stop: Event) -> None:
+    def run_and_kill(self, stream: str, rows: str, chance: random.Random, scale: float) -> None:
         """Start a stream's driver, and kill it in the way whose turn it is.
 
         Args:
             rows: the most of a micro-batch.
             scale: of the times between its first micro-batch and its end.
-            stop: when set, it is killed at once.
         """
         way = WAYS[self._runs[stream] % len(WAYS)]
         program = self._started(stream, "follow", rows)
         died = False
         if way == "start":
-            self._wait(program, stream, stop, chance.uniform(0.0, 8.0))
-        elif self._wait(program, stream, stop, None, lambda: program.answers("batch")):
-            self._wait(program, stream, stop, chance.uniform(5.0, 25.0) * scale)
+            self._wait(program, stream, chance.uniform(0.0, 8.0))
+        elif self._wait(program, stream, None, lambda: program.answers("batch")):
+            self._wait(program, stream, chance.uniform(5.0, 25.0) * scale)
             if way == "written":
                 before = self._written(stream)
-                self._wait(program, stream, stop, 10.0, lambda: self._written(stream) != before)
+                self._wait(program, stream, 10.0, lambda: self._written(stream) != before)
             elif way == "worker":
-                died = self._kill_workers(program, stream, chance, scale, stop)
+                died = self._kill_workers(program, stream, chance, scale)
         if program.code() is not None and not died:
             raise Unexpected(f"the stream {stream!r} ended by itself: {program.why()}")
         program.kill()
@@ -93,16 +89,15 @@ class Killer:
     def run_to_the_end(self, stream: str, rows: str) -> None:
         """Let a stream read all there is."""
         program = self._started(stream, "drain", rows)
-        self._wait(program, stream, Event(), None, lambda: program.answers("ended"))
+        self._wait(program, stream, None, lambda: program.answers("ended"))
         if not program.answers("ended"):
             raise Unexpected(f"the stream {stream!r} did not come to its end: {program.why()}")
         program.kill()  # what it started and has not ended yet
         self._note_batches(program)
 
     def _started(self, stream: str, trigger: str, rows: str) -> Program:
-        with self._lock:
-            number = self._runs[stream]
-            self._runs[stream] += 1
+        number = self._runs[stream]
+        self._runs[stream] += 1
         log = self._place / "logs" / f"{stream}-{number}.err"
         given = (stream, trigger, self._store.uri, str(self._place), rows, str(number))
         self._running[stream] = Program("tests.soak.driver", *given, log=log, more=self._more)
@@ -112,13 +107,12 @@ class Killer:
         self,
         program: Program,
         stream: str,
-        stop: Event,
         seconds: float | None,
         until: Callable[[], object] | None = None,
     ) -> bool:
-        """Whether it came true; False at the end of the time, and when the driver or the soak ended."""
+        """Whether it came true; False at the end of the time, and when the driver ended."""
         end = time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
-        while time.monotonic() < end and program.code() is None and not stop.is_set():
+        while time.monotonic() < end and program.code() is None:
             if until is not None and until():
                 return True
             time.sleep(0.003)
@@ -128,9 +122,7 @@ class Killer:
             program.hear_out()
         return until is not None and bool(until())
 
-    def _kill_workers(
-        self, program: Program, stream: str, chance: random.Random, scale: float, stop: Event
-    ) -> bool:
+    def _kill_workers(self, program: Program, stream: str, chance: random.Random, scale: float) -> bool:
         """Kill some of a driver's Python processes; whether its stream ended by that."""
         for _ in range(3):
             workers = program.workers()
@@ -138,7 +130,7 @@ class Killer:
                 with suppress(ProcessLookupError):
                     os.kill(chance.choice(workers), signal.SIGKILL)
                 self._count("workers killed")
-            self._wait(program, stream, stop, chance.uniform(2.0, 8.0) * scale)
+            self._wait(program, stream, chance.uniform(2.0, 8.0) * scale)
             if program.code() is not None:
                 errors = program.answers("error")
                 if program.code() != FAILED or any("[ES_" in error for error in errors):
@@ -160,10 +152,9 @@ class Killer:
 
     def _note_kill(self, program: Program, stream: str, way: str, died: bool) -> None:
         self._note_batches(program)
-        with self._lock:
-            self._kills[f"{stream}, {way}"] += not died
+        self._kills[f"{stream}, {way}"] += not died
         checkpoint = self._place / "checkpoints" / stream
-        planned, done = (_newest(checkpoint / name) for name in ("offsets", "commits"))
+        planned, done = (newest(checkpoint / name) for name in ("offsets", "commits"))
         if planned > done:
             self._count("kills within a micro-batch")
             if self._has(stream, checkpoint, planned):
@@ -172,7 +163,7 @@ class Killer:
     def _has(self, stream: str, checkpoint: Path, batch: int) -> bool:
         """Whether a sink has a micro-batch."""
         if stream == "feed":
-            return _newest(self._place / "feed" / "_spark_metadata") >= batch
+            return newest(self._place / "feed" / "_spark_metadata") >= batch
         query = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
         with self._store.context.catalog.reading() as tx:
             return tx.commit_of_txn(self._copy, IdempotencyKey(f"stream:{query}", batch)) is not None
@@ -181,11 +172,10 @@ class Killer:
         self._count("micro-batches drivers reported of", len(program.answers("batch")))
 
     def _count(self, what: str, number: int = 1) -> None:
-        with self._lock:
-            self._found[what] += number
+        self._found[what] += number
 
 
-def _newest(log: Path) -> int:
+def newest(log: Path) -> int:
     """The newest batch of one of Spark's logs; -1 if there is none."""
     with suppress(FileNotFoundError):
         return max(map(_batch, _names(log)), default=-1)

@@ -5,7 +5,7 @@ python -m tests.soak.programs move URI SEED           moves, splits, joins, expa
 python -m tests.soak.programs tidy URI SEED           compacts and collects garbage
 
 Each says on its standard output what it did, as JSON lines, and ends when its standard input does: so
-none of them survives whoever started it.
+none of them survives the process that started it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-from dataclasses import dataclass
 from threading import Event, Thread
 
 import numpy as np
@@ -34,32 +33,6 @@ GRACE_SECONDS = 120.0  # longer than a micro-batch takes from its files to its c
 PAUSE_SECONDS = 3.0  # of a writer between two commits, at most
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one commit of a writer does."""
-
-    kind: str
-    keys: NDArray[np.int64]
-    value: int
-
-
-def step(seed: int, writer: int, number: int) -> Step:
-    """A writer's step, the same in the writer and in whoever checks what came of it."""
-    chance = np.random.default_rng([seed, writer, number])
-    drawn = chance.random()
-    value = writer * 1_000_000_000 + number
-    if drawn < 0.005:
-        kind, least, most = "overwrite", 10_000, 40_000
-    elif drawn < 0.03:
-        kind, least, most = "write", 10_000, 30_000
-    elif drawn < 0.04:
-        kind, least, most = "delete", 5_000, 20_000
-    else:
-        kind, least, most = ("delete" if drawn < 0.3 else "write"), 1, 300
-    keys = HOT_KEYS if most <= 300 and chance.random() < 0.5 else KEYS
-    return Step(kind, np.sort(chance.choice(keys, int(chance.integers(least, most)), replace=False)), value)
-
-
 def rows(keys: NDArray[np.int64], value: int) -> pa.Table:
     ids, values = pa.array(keys), pa.array(np.full(len(keys), value))
     return pa.table([ids, values, names(ids, values)], schema=SCHEMA)
@@ -71,16 +44,28 @@ def names(ids: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def write(store: Store, seed: int, writer: int, stopping: Event) -> None:
-    chance, number = random.Random(seed * 1_000 + writer), 0
-    while not stopping.wait(chance.random() ** 2 * PAUSE_SECONDS):
-        made = step(seed, writer, number)
-        if made.kind == "delete":
-            commit = store.table(SOURCE).delete(pa.table({"id": made.keys}))
-        elif made.kind == "overwrite":
-            commit = store.table(SOURCE).overwrite(rows(made.keys, made.value))
+    """Change the source, each commit with a value that no other has."""
+    pauses, chance = random.Random(seed * 1_000 + writer), np.random.default_rng([seed, writer])
+    table, number = store.table(SOURCE), 0
+    while not stopping.wait(pauses.random() ** 2 * PAUSE_SECONDS):
+        drawn, value = chance.random(), writer * 1_000_000_000 + number
+        if drawn < 0.005:
+            kind, least, most = "overwrite", 10_000, 40_000
+        elif drawn < 0.03:
+            kind, least, most = "upsert", 10_000, 30_000
+        elif drawn < 0.04:
+            kind, least, most = "delete", 5_000, 20_000
         else:
-            commit = store.table(SOURCE).upsert(rows(made.keys, made.value))
-        tell(step=number, commit=commit)
+            kind, least, most = ("delete" if drawn < 0.3 else "upsert"), 1, 300
+        among = HOT_KEYS if most <= 300 and chance.random() < 0.5 else KEYS
+        keys = np.sort(chance.choice(among, int(chance.integers(least, most)), replace=False))
+        if kind == "delete":
+            commit = table.delete(pa.table({"id": keys}))
+        elif kind == "upsert":
+            commit = table.upsert(rows(keys, value))
+        else:
+            commit = table.overwrite(rows(keys, value))
+        tell(commit=commit, kind=kind, rows=len(keys))
         number += 1
 
 

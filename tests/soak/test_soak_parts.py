@@ -7,110 +7,78 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from elasticscan.store import Store
 from tests.soak import oracle
 from tests.soak.killer import PLANT
 from tests.soak.processes import PROC, Program, members
-from tests.soak.programs import FIRST_ROWS, SCHEMA, SOURCE, Step, names, rows, step
+from tests.soak.programs import SCHEMA, SOURCE, rows
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[oracle.Commit]]:
-    """A store that two writers have filled, one after the other, and what they know."""
-    store = Store.create(tmp_path_factory.mktemp("soak") / "store", ["s1", "s2"], tablets=4, slots=64)
-    store.create_table(SOURCE, SCHEMA, ["id"])
-    first = np.arange(FIRST_ROWS)
-    known = [oracle.Commit(store.table(SOURCE).upsert(rows(first, 0)), Step("write", first, 0))]
-    for number in range(40):
-        made = step(3, 1 + number % 2, number)
-        if made.kind == "delete":
-            commit = store.table(SOURCE).delete(pa.table({"id": made.keys}))
-        else:
-            table = store.table(SOURCE)
-            put = table.overwrite if made.kind == "overwrite" else table.upsert
-            commit = put(rows(made.keys, made.value))
-        known.append(oracle.Commit(commit, made))
-    return store, known
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table]:
+    """The changes of a table from its first commit on, and the table at the end."""
+    chance = np.random.default_rng(3)
+    with Store.create(tmp_path_factory.mktemp("soak") / "store", ["s1", "s2"], 4, 64) as store:
+        table = store.create_table(SOURCE, SCHEMA, ["id"])
+        for value in range(30):
+            keys = np.sort(chance.choice(300, 40, replace=False))
+            if value % 3 == 2:
+                table.delete(pa.table({"id": keys}))
+            else:
+                table.upsert(rows(keys, value))
+        table.overwrite(rows(np.arange(50), 30))
+        return table.changes().to_table(), table.scan().to_table()
 
 
-def events_of(store: Store, after: int) -> oracle.Events:
-    """What the store itself says has changed."""
-    found = store.table(SOURCE).changes(after=after).to_table()
-    kinds = np.array([oracle.KINDS.index(kind) for kind in found["_change_type"].to_pylist()])
-    keys, values = (found[name].to_numpy() for name in ("id", "v"))
-    return oracle.Events(keys, values, kinds, found["_commit_version"].to_numpy())
+def test_the_oracle_agrees_with_a_store_that_is_at_rest(written: tuple[pa.Table, pa.Table]) -> None:
+    feed, table = written
+    assert set(feed["_change_type"].to_pylist()) == set(oracle.KINDS.to_pylist())
+    assert oracle.broken_chains(feed, table) == []
 
 
-def test_the_oracle_agrees_with_a_store_that_nobody_disturbs(
-    written: tuple[Store, list[oracle.Commit]],
+def test_the_oracle_finds_every_change_that_is_missing_or_repeated(
+    written: tuple[pa.Table, pa.Table],
 ) -> None:
-    store, known = written
-    assert {commit.step.kind for commit in known} == {"write", "delete", "overwrite"}
-    wanted, table = oracle.feed_since(known[::-1], 0)
-    assert oracle.differences(wanted, events_of(store, 0)) == []
-    assert oracle.table_differences("source", table, store.table(SOURCE).scan().to_table()) == []
-    middle = known[20].number
-    begun, _ = oracle.feed_since(known, middle)
-    snapshot = store.table(SOURCE).scan(snapshot=middle).to_table()
-    inserts = oracle.Events.of([(snapshot["id"].to_numpy(), snapshot["v"].to_numpy(), 0, middle)])
-    later = events_of(store, middle)
-    both = [np.concatenate(pair) for pair in zip(_columns(inserts), _columns(later), strict=True)]
-    assert oracle.differences(begun, oracle.Events(*both)) == []
+    feed, table = written
+    for at in range(0, feed.num_rows, 7):
+        without = pa.concat_tables([feed.slice(0, at), feed.slice(at + 1)])
+        assert oracle.broken_chains(without, table), feed.slice(at, 1).to_pylist()
+        assert oracle.broken_chains(pa.concat_tables([feed, feed.slice(at, 1)]), table)
 
 
-def _columns(events: oracle.Events) -> list[oracle.Longs]:
-    return [events.keys, events.values, events.kinds, events.commits]
+def test_the_oracle_finds_a_commit_that_is_missing(written: tuple[pa.Table, pa.Table]) -> None:
+    feed, table = written
+    for commit in feed["_commit_version"].unique().to_pylist():
+        assert oracle.broken_chains(feed.filter(pc.field("_commit_version") != commit), table)
 
 
-def test_the_oracle_finds_changes_that_are_missing_too_many_repeated_or_altered(
-    written: tuple[Store, list[oracle.Commit]],
-) -> None:
-    wanted, table = oracle.feed_since(written[1], 0)
-
-    def only(which: oracle.Longs) -> oracle.Events:
-        return oracle.Events(*[column[which] for column in _columns(wanted)])
-
-    everything = np.arange(len(wanted))
-    (missing,) = oracle.differences(wanted, only(everything[:-1]))
-    assert missing.startswith("1 changes of 1 commits were not reported")
-    (twice,) = oracle.differences(wanted, only(np.append(everything, 7)))
-    assert "reported more than once" in twice
-    (extra,) = oracle.differences(only(everything[:-1]), wanted)
-    assert "never happened" in extra
-    (other,) = oracle.differences(wanted, replace(wanted, values=wanted.values + (everything == 3)))
-    assert "other values" in other
-    keys, values = (pa.array(column) for column in table.rows())
-    found = pa.table([keys, values, names(keys, values)], schema=SCHEMA)
-    assert oracle.table_differences("t", table, found) == []
-    assert "1 rows are missing" in oracle.table_differences("t", table, found.slice(1))[0]
-    twisted = found.set_column(2, SCHEMA.field(2), found["name"].combine_chunks()[::-1])
-    assert "several rows" in oracle.table_differences("t", table, twisted)[0]
+def test_the_oracle_finds_values_and_kinds_that_were_altered(written: tuple[pa.Table, pa.Table]) -> None:
+    feed, table = written
+    values, kinds = feed["v"].to_pylist(), feed["_change_type"].to_pylist()
+    for at in range(0, feed.num_rows, 7):
+        another = [*values[:at], -1, *values[at + 1 :]]
+        assert oracle.broken_chains(feed.set_column(1, "v", pa.array(another)), table)
+        kind = "insert" if kinds[at] == "update_postimage" else "update_postimage"
+        place = feed.column_names.index("_change_type")
+        altered = pa.array([*kinds[:at], kind, *kinds[at + 1 :]])
+        assert oracle.broken_chains(feed.set_column(place, "_change_type", altered), table)
 
 
-def test_offsets_tell_how_much_lies_between_them(written: tuple[Store, list[oracle.Commit]]) -> None:
-    store, known = written
-    wanted, _ = oracle.feed_since(known, known[1].number)
-    ends: list[dict[str, Any]] = [
-        {"at": known[1].number, "slot": 20, "since": {"at": known[1].number}},
-        {"commit": known[1].number, "slot": 0},
-        {"commit": known[4].number - 1, "slot": 10},
-        {"commit": known[4].number, "slot": 0},
-        {"commit": known[-1].number, "slot": 0},
-    ]
-    sizes = oracle.batch_sizes(ends, wanted, store.context.info.slots)
-    assert sum(sizes) == len(wanted)
-    by_commit = [int((wanted.commits == commit.number).sum()) for commit in known]
-    assert sizes[0] + sizes[1] == by_commit[1]
-    assert sizes[2] + sizes[3] == sum(by_commit[2:5])
-    assert min(sizes[:2]) > 0
+def test_the_oracle_finds_rows_in_which_tables_differ(written: tuple[pa.Table, pa.Table]) -> None:
+    table = written[1]
+    assert oracle.differences("t", table, table) == []
+    assert "1 rows are missing" in oracle.differences("t", table.slice(1), table)[0]
+    assert "1 rows are too many" in oracle.differences("t", table, table.slice(1))[0]
+    assert "twice" in oracle.differences("t", pa.concat_tables([table, table.slice(0, 1)]), table)[0]
+    twisted = table.set_column(2, "name", table["name"].combine_chunks()[::-1])
+    assert len(oracle.differences("t", twisted, table)) == 2
 
 
 @pytest.mark.long

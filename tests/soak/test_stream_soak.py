@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.processes import PROC
-from tests.soak.soak import plan_from_environment, run
+from tests.soak.soak import run
 
 pytestmark = [
     pytest.mark.spark,
@@ -18,5 +18,5 @@ pytestmark = [
 
 
 def test_streams_whose_drivers_are_killed_tell_every_change_once(tmp_path: Path) -> None:
-    outcome = run(plan_from_environment(tmp_path / "soak", seconds=10))
+    outcome = run(tmp_path / "soak", seconds=10)
     assert not outcome.wrong, str(outcome)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.value_keys import END, encode_value, encode_values, index_hash, inverted, successor
+from elasticscan.base.key_encoding import END, encode_value, encode_values, index_hash, inverted, successor
 from elasticscan.metadata import HASH, SORTED, Bounds, Fragment, IndexInfo, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors
 from elasticscan.storage.copying import Destination, Keep

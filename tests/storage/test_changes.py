@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import CHANGE_TYPE, COMMIT_VERSION, Bounds, Fragment
 from elasticscan.protocol import ChangeSpan, Cursor, Cursors, PageRows
 from elasticscan.storage import changes as changes_module

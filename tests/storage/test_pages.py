@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.protocol import Cursor, Cursors, PageRows
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage.disk import LocalDisk

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.protocol import KeyRange, KeyRanges
 from elasticscan.storage import fragment as fragment_module
 from elasticscan.storage import ranges

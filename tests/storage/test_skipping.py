@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base.order_keys import encode_row
-from elasticscan.base.value_keys import NULL, encode_value, encode_values
+from elasticscan.base.key_encoding import NULL, encode_row, encode_value, encode_values
 from elasticscan.filters.key_sets import Interval, KeySet, KeySets
 from elasticscan.metadata import Bounds, Fragment, FragmentStatistics
 from elasticscan.protocol import Cursor, Cursors, PageRows

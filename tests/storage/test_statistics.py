@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticscan.base import value_keys
-from elasticscan.base.value_keys import NULL, encode_value, successor
+from elasticscan.base import key_encoding
+from elasticscan.base.key_encoding import NULL, encode_value, successor
 from elasticscan.metadata import (
     KEY_BYTES,
     FragmentStatistics,
@@ -134,7 +134,7 @@ def test_blocks_bound_every_value_of_any_type(kind: pa.DataType, data: st.DataOb
 
 def test_every_type_with_value_keys_that_a_table_may_have_is_tried() -> None:
     views = {pa.string_view().id, pa.binary_view().id}  # no table has such columns
-    assert {kind.id for kind in TYPES} == set(value_keys._ENCODERS) - views
+    assert {kind.id for kind in TYPES} == set(key_encoding.ENCODERS) - views
 
 
 def test_tombstones_count_as_nulls_and_widen_only_the_bounds_of_their_keys() -> None:

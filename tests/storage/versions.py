@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from elasticscan.base.hashing import slots_of
-from elasticscan.base.order_keys import encode_row
+from elasticscan.base.key_encoding import encode_row
 from elasticscan.metadata import Fragment, Origin, StagedFragment, TableInfo
 from elasticscan.protocol import Cursor, Cursors, PageRequest, PageRows
 from elasticscan.storage.copying import Copied, copy_slots

@@ -225,7 +225,7 @@ def test_writers_and_a_mover_go_on_when_the_server_crashes(store: Store, postgre
             for _ in range(4):
                 waited = threading.Event()
                 waited.wait(0.7)
-                postgres.order("restart")
+                postgres.restart()
             threading.Event().wait(0.7)
         finally:
             ended.set()

@@ -31,9 +31,7 @@ def test_no_commit_is_lost_or_repeated_when_a_standby_takes_over(tmp_path: Path)
         roots = {name: str(tmp_path / name) for name in "ab"}
         with Store.create(url, roots, tablets=2, slots=8) as store:
             store.create_table("t", SCHEMA, ["k"])
-            acknowledged = use_while_the_primary_is_lost(
-                store, lambda: primary.order("stop"), lambda: standby.order("promote")
-            )
+            acknowledged = use_while_the_primary_is_lost(store, primary.stop, standby.promote)
             table = store.table("t")
             assert [len(keys) > 10 for keys in acknowledged] == [True] * WRITERS
             assert sorted(table.scan().to_table()["k"].to_pylist()) == sorted(chain(*acknowledged))

@@ -24,7 +24,7 @@ def fault(plant: Plant) -> Plant:
 
 @fault
 def no_guard(patch: pytest.MonkeyPatch) -> None:
-    """The names at a server are believed although it does not serve the slot."""
+    """The names at a server are taken although it does not serve the slot."""
     patch.setattr(pages, "guarded", lambda _, *commands: [(b"PING",), (b"PING",), *commands, (b"PING",)])
     patch.setattr(pages, "result_of", lambda answers: answers[2:4])
 

@@ -17,7 +17,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -30,6 +32,10 @@ from elasticscan.backends.redis.names import SLOTS, slot_of
 KINDS = ("redis", "valkey")
 _BUS = 10_000  # added to a port, for the nodes among themselves
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_IN_A_CLUSTER = {
+    "cluster-enabled": "yes", "cluster-node-timeout": 2_000, "cluster-require-full-coverage": "no",
+    "cluster-allow-replica-migration": "no", "repl-diskless-sync-delay": 0,
+}  # fmt: skip
 
 
 def program(kind: str) -> str | None:
@@ -43,22 +49,20 @@ def program(kind: str) -> str | None:
 
 
 class Server:
-    """One process of a cluster."""
+    """One process, in a cluster or alone."""
 
-    def __init__(self, binary: str, directory: Path, port: int) -> None:
+    def __init__(self, binary: str, directory: Path, port: int, **options: object) -> None:
         self.port, self.directory = port, directory
         directory.mkdir(exist_ok=True)
-        options = {
-            "port": port, "bind": "127.0.0.1", "dir": directory, "save": "", "appendonly": "no",
-            "cluster-enabled": "yes", "cluster-node-timeout": 2_000, "cluster-require-full-coverage": "no",
-            "cluster-allow-replica-migration": "no", "daemonize": "no", "repl-diskless-sync-delay": 0,
-        }  # fmt: skip
-        self._command = [
-            binary, *(part for name, value in options.items() for part in (f"--{name}", str(value)))
-        ]  # fmt: skip
+        options |= {"port": port, "bind": "127.0.0.1", "dir": directory, "save": "", "appendonly": "no"}
+        parts = [(f"--{name}", str(value)) for name, value in options.items()]
+        self._command = [binary, *chain.from_iterable(parts)]
         self.client = redis.Redis(port=port, socket_timeout=20, protocol=3)  # answers as dicts
         self.start()
-        self.id = self.client.execute_command("CLUSTER MYID").decode()
+
+    @cached_property
+    def id(self) -> str:
+        return str(self.client.execute_command("CLUSTER MYID").decode())
 
     def start(self) -> None:
         """Start the process; one that was killed is what it was in the cluster, without its keys."""
@@ -91,7 +95,9 @@ class ServerCluster:
             pytest.fail(lacking) if os.environ.get("CI") else pytest.skip(lacking)
         self.kind, self.directory = kind, Path(tempfile.mkdtemp(prefix=f"{kind}-"))
         count = masters * (2 if replicas else 1)
-        self.servers = [Server(binary, self.directory / str(port), port) for port in free_ports(count)]
+        self.servers = [
+            Server(binary, self.directory / str(port), port, **_IN_A_CLUSTER) for port in free_ports(count)
+        ]
         self.masters, self.replicas = self.servers[:masters], self.servers[masters:]
         first = self.masters[0]
         for number, server in enumerate(self.servers, start=1):
@@ -137,7 +143,7 @@ class ServerCluster:
                 server.client.flushall()
 
     def owner(self, slot: int) -> Server:
-        """The master that serves a slot by its own word: what others say of it may be old."""
+        """The master that itself says that it serves a slot: the view of another node may be old."""
         for server in self.masters:
             if server.process.poll() is None:
                 for start, end, (_, port, *_), *_ in server.client.execute_command("CLUSTER SLOTS"):
@@ -259,20 +265,12 @@ def alone() -> Iterator[int]:
     (port,), binary = free_ports(1), program("redis")
     if binary is None:
         pytest.skip("no redis server is installed")
-    command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=_end_with_parent)  # noqa: PLW1509
-
-    def answers() -> bool:
-        with suppress(redis.ConnectionError):
-            return bool(redis.Redis(port=port).ping())
-        return False
-
-    try:
-        _until(answers)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
+    with tempfile.TemporaryDirectory() as place:
+        server = Server(binary, Path(place), port)
+        try:
+            yield port
+        finally:
+            server.kill()
 
 
 @contextmanager

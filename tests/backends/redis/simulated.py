@@ -141,7 +141,8 @@ class SimulatedCluster:
     def _walk(self, master: Master, cursor: int) -> list[Any]:
         """Return some keys of a slot and the cursor after them, which has the slot in its lowest bits.
 
-        Keys lie in buckets by their hash, as in a server, so that those that stay are met whatever is added.
+        Keys lie in buckets by their hash, as in a server, so that a walk meets every key that stays,
+        whatever is added.
         """
         slot, bucket = cursor % SLOTS, cursor // SLOTS
         here = [key for key in master.keys.get(slot, {}) if crc32(key) % BUCKETS == bucket]

@@ -128,7 +128,7 @@ def test_a_slot_with_many_keys_is_read_in_pages(
 
 def test_conditions_on_the_key_read_only_what_they_name(store: ClusterStore) -> None:
     table = store.table("person", SCHEMA)
-    scan = table.scan(filter="key IN ('17', '2000', 'nobody')")
+    scan = table.scan(filter="key IN ('17', '2000', 'missing')")
     assert len(scan.slots) == 3
     assert sorted(scan.to_table().column("age").to_pylist()) == [17, 2000]
     assert table.scan(filter="key LIKE '29%' AND age > 2950").count() == 49

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import FragmentDamaged
-from elasticscan.base.value_keys import END, encode_value, inverted, successor
+from elasticscan.base.key_encoding import END, encode_value, inverted, successor
 from elasticscan.metadata import Bounds
 from elasticscan.protocol import Cursor, Cursors, IndexOrder, PageRows
 from elasticscan.storage import fragment as fragment_module

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import DiskFull, FragmentDamaged
-from elasticscan.base.value_keys import (
+from elasticscan.base.key_encoding import (
     can_be_sought,
     encode_value,
     encode_values,
     index_hash,
     place_of,
-    sort_codes,
     successor,
+    value_sort_codes,
 )
 from elasticscan.metadata import HASH, KEY_BYTES, IndexInfo, StagedRun, unpack_histogram
 from elasticscan.storage import fragment as fragment_module
@@ -197,7 +197,7 @@ def test_equal_values_of_any_type_have_equal_hashes() -> None:
             for other in range(len(column)):
                 same = encode_value(column[one]) == encode_value(column[other])
                 assert (hashes[one] == hashes[other]) == same
-    assert len(sort_codes(columns[0])) == 2
+    assert len(value_sort_codes(columns[0])) == 2
 
 
 # ----------------------------------------------------------------------------------- what goes wrong

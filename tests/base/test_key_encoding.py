@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticscan.base.errors import ContinuationKeyError, InvalidKey, SchemaMismatch
-from elasticscan.base.order_keys import check_key_type, decode, encode_row, sort_codes
+from elasticscan.base.key_encoding import check_key_type, decode, encode_row, sort_codes
 from tests.base.examples import examples
 
 

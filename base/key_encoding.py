@@ -1,0 +1,391 @@
+"""Values as bytes whose plain comparison is the order of the values.
+
+There are two kinds of keys. A **primary key** is never null; `encode_row` gives it, and a scan's positions
+are made of it. A **value key** is of any scalar type that has an order, with nulls; indexes and statistics
+use it, and `encode_value` gives it. Both are the concatenation of their columns, and no key is a prefix of
+another one of the same columns. A value key puts one byte before each column: 0x00 for a null, which has
+nothing more, or 0x01. The values are:
+
+    bool                       1 byte, 0 or 1
+    int8 .. int64              big-endian at natural width, sign bit flipped
+    dates, times, timestamps   as the int32 or int64 that they are, likewise
+    decimal128                 the unscaled value, 16 bytes big-endian, sign bit flipped
+    fixed_size_binary          the bytes as they are: the type knows their number
+    string, binary             the (UTF-8) bytes with 0x00 written as 0x00 0xFF, then 0x00 0x00
+
+and of value keys only (as also `date64`, `time32` and `time64`):
+
+    uint8 .. uint64            big-endian at natural width
+    float16, float32, float64  IEEE 754 bits, big-endian (float16 as float32); the sign bit is flipped, or
+                               all bits when it is set
+
+Nulls thus come first, NaN equals itself and is above all numbers, -0.0 equals 0.0, and strings compare by
+their UTF-8 bytes: Spark's ascending order. Keys that begin with the same values lie between that prefix and
+its `successor`. A key with all bits inverted sorts in reverse. The escaped zero is that of FoundationDB's
+tuple layer, the flipped sign that of MyRocks' keys.
+"""
+
+from __future__ import annotations
+
+import decimal
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elasticscan.base.errors import ContinuationKeyError, InvalidKey, SchemaMismatch
+from elasticscan.base.hashing import raw_values, spark_hash
+
+PRIMARY_KEY_TYPES = (
+    "bool, int8, int16, int32, int64, date32, timestamp, decimal128, string, large_string, binary, "
+    "large_binary, fixed_size_binary"
+)
+INDEXABLE_TYPES = (
+    "bool, integers, float16 to float64, decimal128, dates, times, timestamps, strings and binaries"
+)
+
+NULL = b"\0"  # the value key of a null
+VALUES = b"\1"  # the value key of any other value begins so
+END = b"\2"  # above every value key
+
+_TEXT_END = b"\0\0"
+_ESCAPED_ZERO = b"\0\xff"
+
+# Types by how their values are stored, with the bytes of one.
+_BOOL = pa.bool_().id
+_DECIMAL = pa.decimal128(1).id
+_FIXED = pa.binary(1).id
+_INTEGERS = {pa.int8().id: 1, pa.int16().id: 2, pa.int32().id: 4, pa.int64().id: 8}
+_UNSIGNED = {pa.uint8().id: 1, pa.uint16().id: 2, pa.uint32().id: 4, pa.uint64().id: 8}
+_PRIMARY_TIMES = {pa.date32().id: 4, pa.timestamp("us").id: 8}
+_OTHER_TIMES = {pa.date64().id: 8, pa.time32("s").id: 4, pa.time64("us").id: 8}
+_SIGNED = _INTEGERS | _PRIMARY_TIMES | _OTHER_TIMES
+_FLOATS = {pa.float16().id: ">f", pa.float32().id: ">f", pa.float64().id: ">d"}
+_TEXTS = {pa.string().id, pa.large_string().id, pa.binary().id, pa.large_binary().id}
+_VIEWS = {pa.string_view().id: pa.large_string(), pa.binary_view().id: pa.large_binary()}
+
+_TURN = bytes(255 - byte for byte in range(256))
+_TOP_BIT = 1 << 63
+_DECIMAL_BIAS = 1 << 127
+# Moves the point of a decimal of 38 digits without rounding, whatever the thread's own context is.
+_EXACT = decimal.Context(prec=76)
+
+
+def check_key_type(name: str, kind: pa.DataType) -> None:
+    """Raise `SchemaMismatch` unless a column of this type can be part of a primary key."""
+    if kind.id not in PRIMARY_ENCODERS:
+        raise SchemaMismatch(
+            f"Column {name!r} of type {kind} cannot be part of a key. Allowed are {PRIMARY_KEY_TYPES}.",
+            column=name,
+            type=str(kind),
+        )
+
+
+def check_index_type(name: str, kind: pa.DataType) -> None:
+    """Raise `SchemaMismatch` unless columns of this type can be indexed."""
+    if not can_be_encoded(kind):
+        raise SchemaMismatch(
+            f"column {name!r} of type {kind} cannot be indexed; allowed are {INDEXABLE_TYPES}",
+            column=name,
+            type=str(kind),
+        )
+
+
+def can_be_encoded(kind: pa.DataType) -> bool:
+    return kind.id in ENCODERS
+
+
+# ---------------------------------------------------------------------------------- one row's key
+
+
+def encode_row(columns: Sequence[pa.Array], row: int) -> bytes:
+    """Return the primary key of row `row`, `0 <= row < len(columns[0])`; quick enough to bisect with.
+
+    Raises `InvalidKey` for a null and `SchemaMismatch` for a type that `check_key_type` refuses.
+
+    >>> encode_row([pa.array([5], pa.int16()), pa.array(["a"])], 0).hex()
+    '8005610000'
+    """
+    key = []
+    for column in columns:
+        encoder, value = PRIMARY_ENCODERS.get(column.type.id), column[row]
+        if encoder is None:
+            raise _unsupported("of a key", column.type)
+        if not value.is_valid:
+            raise _null()
+        key.append(encoder(value))
+    return b"".join(key)
+
+
+def encode_value(scalar: pa.Scalar) -> bytes:
+    """Return the value key of one value.
+
+    >>> encode_value(pa.scalar(5, pa.int16())).hex(), encode_value(pa.scalar(None, pa.int16())).hex()
+    ('018005', '00')
+    """
+    return VALUES + ENCODERS[scalar.type.id](scalar) if scalar.is_valid else NULL
+
+
+def encode_values(columns: Sequence[pa.Array], row: int) -> bytes:
+    """Return the value key of row `row`; quick enough to bisect with."""
+    return b"".join([encode_value(column[row]) for column in columns])
+
+
+def _unsupported(role: str, kind: pa.DataType) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"A column {role} has type {kind}. Allowed are {PRIMARY_KEY_TYPES}.", type=str(kind)
+    )
+
+
+def _null() -> InvalidKey:
+    return InvalidKey("A column of a key holds a null. Give every row a value in its key columns.")
+
+
+def _encode_integer(width: int, bias: int, scalar: pa.Scalar) -> bytes:
+    return int(scalar.as_py() + bias).to_bytes(width, "big")
+
+
+def _encode_time(width: int, bias: int, scalar: pa.Scalar) -> bytes:
+    return int(scalar.value + bias).to_bytes(width, "big")  # `as_py` loses nanoseconds and far years
+
+
+def _encode_decimal(scalar: pa.Scalar) -> bytes:
+    unscaled = scalar.as_py().scaleb(scalar.type.scale, _EXACT)
+    return (int(unscaled) + _DECIMAL_BIAS).to_bytes(16, "big")
+
+
+def _encode_text(scalar: pa.Scalar) -> bytes:
+    data: bytes = scalar.as_buffer().to_pybytes()
+    return data.replace(b"\0", _ESCAPED_ZERO) + _TEXT_END
+
+
+def _encode_fixed(scalar: pa.Scalar) -> bytes:
+    return bytes(scalar.as_py())
+
+
+def _encode_float(form: str, scalar: pa.Scalar) -> bytes:
+    value = float(scalar.as_py()) + 0.0
+    if value != value:
+        value = float("nan")
+    packed = struct.pack(form, value)
+    return inverted(packed) if packed[0] & 0x80 else bytes([packed[0] | 0x80]) + packed[1:]
+
+
+def _bias(width: int) -> int:
+    """Return the number whose addition flips the sign bit of a signed number of `width` bytes."""
+    return 1 << (8 * width - 1)
+
+
+# What encodes a value that is not null, by type: those of primary keys, and all of them.
+PRIMARY_ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
+    _BOOL: partial(_encode_integer, 1, 0),
+    _DECIMAL: _encode_decimal,
+    _FIXED: _encode_fixed,
+    **{kind: partial(_encode_integer, width, _bias(width)) for kind, width in _INTEGERS.items()},
+    **{kind: partial(_encode_time, width, _bias(width)) for kind, width in _PRIMARY_TIMES.items()},
+    **dict.fromkeys(_TEXTS, _encode_text),
+}
+ENCODERS: dict[int, Callable[[pa.Scalar], bytes]] = {
+    **PRIMARY_ENCODERS,
+    **{kind: partial(_encode_integer, width, 0) for kind, width in _UNSIGNED.items()},
+    **{kind: partial(_encode_time, width, _bias(width)) for kind, width in _OTHER_TIMES.items()},
+    **{kind: partial(_encode_float, form) for kind, form in _FLOATS.items()},
+    **dict.fromkeys(_VIEWS, _encode_text),
+}
+
+
+# ------------------------------------------------------------------------------------ keys as bytes
+
+
+def decode(key: bytes, kind: pa.DataType) -> pa.Scalar:
+    """Return the value of a primary key of one column: the inverse of `encode_row` for this type.
+
+    Raises `ContinuationKeyError` for bytes that `encode_row` cannot have written.
+    """
+    if kind.id not in PRIMARY_ENCODERS:
+        raise _unsupported("of a key", kind)
+    try:
+        scalar = _decoded(key, kind)
+        if PRIMARY_ENCODERS[kind.id](scalar) == key:
+            return scalar
+    except (ValueError, OverflowError, pa.ArrowException):
+        pass
+    raise ContinuationKeyError(
+        f"a key of a {kind} is malformed; pass the continuation key as it was returned, to its table"
+    )
+
+
+def _decoded(key: bytes, kind: pa.DataType) -> pa.Scalar:
+    """Return a value that has this key, if any value has."""
+    if kind.id in _TEXTS:
+        text = key[: -len(_TEXT_END)].replace(_ESCAPED_ZERO, b"\0")
+        return pa.scalar(text, pa.binary()).cast(kind)
+    if kind.id == _FIXED:
+        return pa.scalar(key, kind)
+    if kind.id == _BOOL:
+        return pa.scalar(key == b"\1", kind)
+    value = int.from_bytes(key, "big") - _bias(int(kind.byte_width))
+    if kind.id != _DECIMAL:
+        return pa.scalar(value, kind)
+    return pa.scalar(decimal.Decimal(value).scaleb(-kind.scale, _EXACT), kind)
+
+
+def successor(prefix: bytes) -> bytes:
+    """Return the lowest bytes above every key that begins with `prefix`: of `01 61 ff` it is `01 62`.
+
+    `prefix` is not all 0xFF.
+    """
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1])
+
+
+def inverted(key: bytes) -> bytes:
+    """Invert all bits of a key, which then sorts in reverse: `00 05` becomes `ff fa`, and back."""
+    return key.translate(_TURN)
+
+
+# ---------------------------------------------------------------------------------- whole columns
+
+
+def sort_codes(column: pa.Array) -> NDArray[Any]:
+    """Return integers that are ordered, and equal, as the values of a key column; made for `numpy.lexsort`.
+
+    They compare within this one column only. Integers, dates, timestamps and decimals that fit 64 bits
+    come without a copy, the other types as dense ranks.
+
+    Raises `InvalidKey` for a null and `SchemaMismatch` for a type that `check_key_type` refuses.
+    """
+    kind = column.type
+    if kind.id not in PRIMARY_ENCODERS:
+        raise _unsupported("to sort by", kind)
+    if column.null_count:
+        raise _null()
+    if not len(column):
+        return np.empty(0, dtype=np.int64)
+    if kind.id == _BOOL:
+        return raw_values(column.cast(pa.uint8()), np.uint8)
+    if kind.id in _SIGNED:
+        return raw_values(column, np.dtype(f"i{_SIGNED[kind.id]}"))
+    if kind.id == _DECIMAL:
+        halves = raw_values(column, np.int64, 2)
+        low, high = halves[0::2], halves[1::2]
+        if kind.precision <= 18 or np.array_equal(low >> 63, high):
+            return low
+    ranks: NDArray[Any] = pc.rank(column, tiebreaker="dense").to_numpy()
+    return ranks
+
+
+def value_sort_codes(column: pa.Array) -> list[NDArray[Any]]:
+    """Return one or two arrays, the most significant first, that are ordered and equal as value keys are.
+
+    They compare within this column only; made for `numpy.lexsort` and for finding equal neighbours.
+    """
+    column = _without_views(column)
+    codes: list[NDArray[Any]] = []
+    if column.null_count:
+        codes.append(column.is_valid().to_numpy(zero_copy_only=False))
+        if column.null_count == len(column):
+            return codes
+        # Nulls take the value of any other row, so that the kernels below see no nulls.
+        column = pc.coalesce(column, column[pc.index(column.is_valid(), True).as_py()])
+    kind = column.type
+    if kind.id in _FLOATS:
+        codes.append(float_codes(column.cast(pa.float64()).to_numpy() + 0.0))  # -0.0 + 0.0 is 0.0
+    elif kind.id in _UNSIGNED:
+        codes.append(column.to_numpy(zero_copy_only=True))
+    elif kind.id in _OTHER_TIMES:
+        codes.append(column.cast(pa.int32() if _OTHER_TIMES[kind.id] == 4 else pa.int64()).to_numpy())
+    else:
+        codes.append(sort_codes(column))
+    return codes
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    return column.cast(_VIEWS[column.type.id]) if column.type.id in _VIEWS else column
+
+
+def float_codes(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return signed integers in the order of the floats, with one NaN above infinity, and -0.0 below 0.0."""
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    return bits ^ ((bits >> 63) & np.int64(_TOP_BIT - 1))
+
+
+def floats_of(codes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the floats of such integers."""
+    return (codes ^ ((codes >> 63) & np.int64(_TOP_BIT - 1))).view(np.float64)
+
+
+def encoded_lengths(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """Count how many bytes the values of each row take at most when they are encoded; a null takes none.
+
+    A value key has one byte more for each column.
+    """
+    lengths = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in map(_without_views, columns):
+        kind = column.type
+        if kind.id in _TEXTS:
+            is_large = kind.id in (pa.large_string().id, pa.large_binary().id)
+            data = column.view(pa.large_binary() if is_large else pa.binary())
+            sizes = pc.add(pc.binary_length(data), pc.count_substring(data, b"\0")).fill_null(0)
+            lengths += sizes.to_numpy(zero_copy_only=False) + len(_TEXT_END)
+        elif kind.id == _BOOL:
+            lengths += 1
+        else:
+            lengths += 4 if kind.id == pa.float16().id else int(kind.byte_width)
+    return lengths
+
+
+def index_hash(columns: Sequence[pa.Array]) -> NDArray[np.int32]:
+    """Compute Spark's hash of every row's values: equal keys have equal hashes.
+
+    Types that Spark lacks are hashed as the types of the same values.
+    """
+    return spark_hash([_hashable(column) for column in columns])
+
+
+def _hashable(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if kind.id in _UNSIGNED:
+        # The bits of an uint64 are read as an int64: equal values still hash equally.
+        return column.view(pa.int64()) if _UNSIGNED[kind.id] == 8 else column.cast(pa.int64())
+    if kind.id in _OTHER_TIMES:
+        return column.view(pa.int32() if _OTHER_TIMES[kind.id] == 4 else pa.int64())
+    if pa.types.is_timestamp(kind):
+        return column.view(pa.int64())  # as it is: seconds of a far year need not fit microseconds
+    return column.cast(pa.float32()) if kind == pa.float16() else _without_views(column)
+
+
+# ------------------------------------------------------------------------------ search in a column
+
+
+def can_be_sought(kind: pa.DataType) -> bool:
+    """Return whether `place_of` finds value keys in columns of a type: numbers in Arrow's buffers."""
+    return kind.id in _SIGNED or kind.id in _UNSIGNED
+
+
+def place_of(column: pa.Array, key: bytes) -> tuple[int, int]:
+    """Return [begin, end) of the rows of an ascending column in which a key with further columns may lie.
+
+    Rows before `begin` are below the key and those from `end` on above it; those between have the value that
+    the key begins with. A key that has no more than that value lies before all of them.
+    """
+    nulls: int = column.null_count
+    if key[:1] != VALUES:
+        if key >= END:
+            return len(column), len(column)
+        return 0, nulls if len(key) > 1 else 0
+    if nulls == len(column):  # it may have no values
+        return nulls, nulls
+    is_signed = column.type.id in _SIGNED
+    width = _SIGNED[column.type.id] if is_signed else _UNSIGNED[column.type.id]
+    values = raw_values(column, f"{'i' if is_signed else 'u'}{width}")[nulls:]
+    # A key that was cut within the value is the lowest with that prefix.
+    number = int.from_bytes(key[1 : 1 + width].ljust(width, b"\0"), "big")
+    value = values.dtype.type(number - _bias(width) if is_signed else number)
+    begin = nulls + int(values.searchsorted(value))
+    return begin, begin if len(key) <= 1 + width else nulls + int(values.searchsorted(value, "right"))
