@@ -46,7 +46,7 @@ check: java $(VENV)/installed  ## format, lint, strict types, layers, then all t
 
 # Tests of what holds whatever the catalog is in; others copy, remove or damage its file, or turn its clock.
 STORES = $(patsubst %,tests/store/test_%.py,column_changes definitions_meanwhile history index_changes scenarios \
-	schema_changes status superseded table) \
+	schema_changes status table) \
 	$(patsubst %,tests/store/context/test_%.py,leases tags) \
 	$(patsubst %,tests/store/reading/test_%.py,changes extremes getting) \
 	$(patsubst %,tests/store/upkeep/test_%.py,after_commit) \

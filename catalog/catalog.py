@@ -159,10 +159,10 @@ class Catalog:
         return state
 
     @contextmanager
-    def reading(self) -> Iterator[Tx]:
-        """Begin a transaction that sees one state of the log and changes nothing."""
+    def reading(self, layout: int | None = None) -> Iterator[Tx]:
+        """Begin a transaction that sees one state of the log and changes nothing; `layout` as for `at`."""
         with self._doubting_what_is_missing():
-            yield Tx(self._log, self._state(), self.clock.now())
+            yield self.at(layout)
 
     @contextmanager
     def writing(self, is_small: bool = False) -> Iterator[Tx]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -189,22 +190,21 @@ def begin_chosen(
         options.table,
         columns,
         options.filter,
-        snapshot_chosen(store, options),
+        snapshot_chosen(options),
         page or (options.batch_rows, DEFAULT_PAGE_BYTES),
         index=options.index,
         **how,
     )
 
 
-def snapshot_chosen(store: Store, options: Options) -> int | str | None:
+def snapshot_chosen(options: Options) -> int | str | datetime | None:
     """Return the snapshot that the options name; None for the newest."""
     if options.timestamp is None:
         return options.version
-    table = store.table(options.table).definition
-    return store.backend.snapshot_of(table, options.version, options.timestamp)
+    return datetime.fromtimestamp(options.timestamp, UTC)
 
 
 def check_snapshot(options: Options) -> None:
     """Raise what a scan would whose snapshot is none, or none any more."""
     store = open_store(options.store)
-    store.table(options.table).scan(snapshot=snapshot_chosen(store, options)).close()
+    store.table(options.table).scan(snapshot=snapshot_chosen(options)).close()

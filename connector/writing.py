@@ -30,8 +30,20 @@ from elasticscan.store import (
     KeyCheck,
     OutdatedLookError,
     Store,
+    absent,
+    check_no_key_twice,
+    complete_rows,
+    has_forerunner,
+    is_committed,
+    publish,
     publish_replacing,
+    remove_staged,
+    replacing_in,
+    reserve_table,
     rows_that_meet,
+    stage,
+    table_to_write,
+    unchanged,
 )
 
 
@@ -99,7 +111,7 @@ class TableWriter:
             rows = map(FromSpark(table.schema, self._fill, table), batches)
         if self._replace_where is not None:
             rows = rows_that_meet(self._replace_where, table, rows, "replaceWhere")
-        staged = store.backend.writes.stage(table, rows, self._kind)
+        staged = stage(store.context, table, rows, self._kind)
         return StagedMessage(staged, self.store_id, self.table_id, query)
 
     def _completed(
@@ -109,8 +121,8 @@ class TableWriter:
         assert self._since is not None, "what is kept is read at a snapshot"
         conform = FromSpark(pa.schema([table.schema.field(name) for name in given]), table=table)
         try:
-            yield from store.backend.writes.complete(
-                self.table_id, self._definition, self._since, map(conform, batches), given
+            yield from complete_rows(
+                store.context, self.table_id, self._definition, self._since, map(conform, batches), given
             )
         except OutdatedLookError:
             raise TableChanged(
@@ -136,33 +148,31 @@ class TableWriter:
         staged = [fragment for task in tasks for fragment in task]
         store = open_store(self._uri, self.store_id)
         table = self._find(store)
-        if txn is not None and follows and store.backend.writes.has_forerunner(table, txn.application):
+        if txn is not None and follows and has_forerunner(store.context, table, txn.application):
             raise TableChanged(
                 f"table {table.name!r} was dropped and made again since this stream began; nothing was "
                 "committed: use a new checkpoint",
                 table=table.name,
             )
         # How the rows of a write that was committed before are laid out this time does not matter.
-        done = txn is not None and store.backend.writes.is_committed(table.id, txn)
+        done = txn is not None and is_committed(store.context, table.id, txn)
         if sum(map(bool, tasks)) > 1 and not done:
             self._check_tasks_differ(store, table, staged)
         if self._replace_where is not None:
-            selection = store.backend.writes.select_replaced(
-                table, self._replace_where, txn, self._user_metadata
-            )
+            selection = replacing_in(store.context, table, self._replace_where, txn, self._user_metadata)
             publish_replacing(selection, table, staged)
             return
         with self._check(store, table, txn) as check:
             request = CommitRequest(self._kind, txn, check, self._user_metadata)
-            store.backend.writes.publish(table, staged, request)
+            publish(store.context, table, staged, request)
 
     @contextmanager
     def _check(self, store: Store, table: TableInfo, txn: IdempotencyKey | None) -> Iterator[KeyCheck | None]:
         """Yield the requirements of the write on its keys, if there are any."""
         if self._since is None:
-            yield store.backend.writes.absent(table, txn) if self._insert_only else None
+            yield absent(store.context, table, txn) if self._insert_only else None
             return
-        with store.backend.writes.unchanged(table, self._since, txn) as check:
+        with unchanged(store.context, table, self._since, txn) as check:
             yield check
 
     @property
@@ -174,11 +184,11 @@ class TableWriter:
         went through, so files that the catalog knows stay."""
         staged = [fragment for message in messages_of(messages) for fragment in message.staged]
         if staged:
-            open_store(self._uri, self.store_id).backend.writes.remove(staged)
+            remove_staged(open_store(self._uri, self.store_id).context, staged)
 
     def _check_tasks_differ(self, store: Store, table: TableInfo, staged: list[StagedFragment]) -> None:
         try:
-            store.backend.writes.check_no_key_twice(table, staged)
+            check_no_key_twice(store.context, table, staged)
         except InvalidKey as error:
             if self._deletions is None or self._deletions.version is None:
                 raise
@@ -190,7 +200,7 @@ class TableWriter:
             ) from error
 
     def _find(self, store: Store) -> TableInfo:
-        table = store.backend.writes.table(self.table_id)
+        table = table_to_write(store.context, self.table_id)
         if table is None:
             raise self.changed()
         return table
@@ -253,7 +263,7 @@ def _table(store: Store, options: Options, rows: pa.Schema) -> TableInfo:
         shard_key = None if options.shard_key is None else spell(options.shard_key, rows)
         try:
             keys = spell(options.primary_key, rows)
-            return store.backend.writes.reserve(options.table, rows, keys, shard_key, options.compression)
+            return reserve_table(store.context, options.table, rows, keys, shard_key, options.compression)
         except AlreadyExists:
             table = store.table(options.table).definition  # another write made the table meanwhile
     for name, chosen, actual in (

@@ -211,14 +211,6 @@ class Sealer:
             )
         return text
 
-    def knows(self, text: object) -> bool:
-        """Return True if the secret that a key names is here, and for text that is no key at all."""
-        try:
-            number = int.from_bytes(_raw(text)[1:_HEADER_BYTES], "big")
-        except ContinuationKeyError:
-            return True
-        return number in self._ciphers
-
     def open(self, text: object, now: float) -> ContinuationKey:
         """Return the key that was sealed.
 

@@ -43,7 +43,7 @@ arguments  checks of arguments that types and Python's own errors do not cover
 
 from elasticscan.catalog import Commit, IdempotencyKey
 from elasticscan.store.arguments import application, file_form, user_metadata, whole_number
-from elasticscan.store.backend import EmbeddedTable, slot_bytes
+from elasticscan.store.backend import EmbeddedTable, complete_rows, slot_bytes
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import check_tag_name
 from elasticscan.store.reading.beginning import columns_of
@@ -63,7 +63,9 @@ from elasticscan.store.upkeep.executor import Kept
 from elasticscan.store.upkeep.garbage import Action
 from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
 from elasticscan.store.writing.by_condition import delete_rows, update_rows
-from elasticscan.store.writing.preconditions import KeyCheck
-from elasticscan.store.writing.publishing import CommitRequest, publish
-from elasticscan.store.writing.replacing import publish_replacing, rows_that_meet
-from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.definitions import reserve_table
+from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
+from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
+from elasticscan.store.writing.replacing import publish_replacing, replacing_in, rows_that_meet
+from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
+from elasticscan.store.writing.writer import has_forerunner, table_to_write

@@ -15,7 +15,7 @@ from elasticscan.base.errors import ElasticScanError, ShardUnavailable
 from elasticscan.catalog import take_incarnation
 from elasticscan.storage import newest_commit_of
 from elasticscan.store.context import Context
-from elasticscan.store.roots import Mark
+from elasticscan.store.roots import Mark, Marker
 from elasticscan.store.roots.location import place_of
 from elasticscan.store.roots.markers import alone_at, check_owner, read_marker, write_marker
 from elasticscan.topology import Shard
@@ -47,13 +47,14 @@ def adopt(context: Context) -> Adopted:
         WrongRoot: a root is another store's, or another shard's.
         StoreDamaged: the catalog is not as it was written.
     """
-    context.take_any_catalog()
+    layout, commit = context.seen  # also beyond what the shards know
+    context.roots.take_any_catalog()
     context.catalog.check_whole()
     with context.catalog.leasing() as tx:
         identity, active, every = tx.identity(), tx.state.shards.values(), tx.state.all_shards
         referred = tx.state.known_paths()
         gone = {(file.shard, file.path) for file in tx.state.removed_files()}
-        (layout, commit), missing = context.seen, []  # also beyond what this process has seen
+        missing: list[tuple[str, str]] = []
         for shard in active:
             live = {path for at, path in referred - gone if at == shard.id}
             lost, reached = _inspect(context, shard, live)
@@ -62,14 +63,14 @@ def adopt(context: Context) -> Adopted:
         incarnation = secrets.token_hex(16)
         _take_over(context, every, {shard.id for shard in active}, Mark(incarnation, layout, commit))
         take_incarnation(tx, incarnation, (layout, commit))
-    context.note_newest(shard.id for shard in active)
+    context.roots.note_newest(shard.id for shard in active)
     return Adopted(incarnation, (identity.last_commit, commit), tuple(missing))
 
 
 def _inspect(context: Context, shard: Shard, live: set[str]) -> tuple[list[str], tuple[int, int]]:
     """Return the files that a root lacks, and the (layout, commit) that is known there."""
-    disk, root = context.disk_of(shard.id), context.root_of(shard.id)
-    marker, expected = read_marker(disk, root), context.marker_of(shard.id)
+    disk, root = context.disk_of(shard.id), context.roots.root_of(shard.id)
+    marker, expected = read_marker(disk, root), Marker(context.info.store_id, "", shard.id, shard.name)
     files = {path for path, _ in disk.list()}
     lost = sorted(live - files)
     layout = commit = 0
@@ -92,8 +93,8 @@ def _take_over(context: Context, shards: Sequence[Shard], active: Collection[int
     What they know stays known, so that nothing is lost where this is cut off.
     """
     for shard in shards:
-        disk, root = context.disk_of(shard.id), context.root_of(shard.id)
-        marker = context.marker_of(shard.id, mark)
+        disk, root = context.disk_of(shard.id), context.roots.root_of(shard.id)
+        marker = context.roots.marker_of(shard.id, mark)
         if shard.id in active:
             with alone_at(root):
                 write_marker(disk, marker)

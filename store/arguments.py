@@ -136,6 +136,14 @@ def place(option: str, value: Any) -> str:
     return path
 
 
+def places(option: str, value: Any) -> list[str]:
+    """Return paths or URLs, also of a single one; an empty list is refused: to load it would remove rows."""
+    given = value if isinstance(value, list | tuple) else [value]
+    if not given:
+        raise _refusal(option, value, "a path, a URL, or a list of at least one")
+    return [place(option, each) for each in given]
+
+
 def names(option: str, value: Any) -> list[str]:
     """Return a list of names, also of a single name; a mapping is refused."""
     if isinstance(value, Mapping):

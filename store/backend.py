@@ -1,13 +1,15 @@
 """The embedded store as a back end: what Spark and the terminal ask of it beyond `Store` and `Table`.
 
-`EmbeddedBackend` reads, as every back end does. `Writes` and `CommitReads` are for those who write, or follow commits,
-in several processes: Spark's writers and streams.
-"""  # noqa: E501
+`EmbeddedBackend` reads, as every back end does. `CommitReads` are for streams, which follow commits in
+several processes. Writers in several processes, where tasks stage files and one publishes what all have
+staged, call `stage`, `publish` and the like.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -15,8 +17,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from elasticscan.base.errors import NotFound
-from elasticscan.base.formatting import utc
 from elasticscan.base.hashing import slots_of
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.optimizer import Candidate
@@ -33,15 +33,7 @@ from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import Counts, rows_by_slot
 from elasticscan.store.reading.scan import Scan
-from elasticscan.store.writing import (
-    definitions,
-    merging,
-    preconditions,
-    publishing,
-    replacing,
-    staging,
-    writer,
-)
+from elasticscan.store.writing import merging
 from elasticscan.store.writing.attempts import OutdatedLookError
 from elasticscan.store.writing.transactions import WriteTransaction
 
@@ -90,9 +82,9 @@ class EmbeddedTable:
 
     def _scan(self, read: ReadRequest, **how: Any) -> Scan:
         backend = EmbeddedBackend(self._context)
-        snapshot = backend.snapshot_of(self.info, read.snapshot, read.timestamp)
+        at = read.snapshot if read.timestamp is None else datetime.fromtimestamp(read.timestamp, UTC)
         page = (read.page_rows, read.page_bytes)
-        return backend.begin(self.name, read.columns, read.filter, snapshot, page, index=read.index, **how)
+        return backend.begin(self.name, read.columns, read.filter, at, page, index=read.index, **how)
 
 
 class EmbeddedBackend:
@@ -101,7 +93,7 @@ class EmbeddedBackend:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.slot_count, self.identity = context.info.slots, context.info.store_id
-        self.writes, self.changes = Writes(context), CommitReads(context)
+        self.changes = CommitReads(context)
 
     # Reads
 
@@ -114,7 +106,7 @@ class EmbeddedBackend:
         table: str,
         columns: Sequence[str],
         filter: str | None,  # noqa: A002 - the word users know
-        snapshot: int | str | None,
+        snapshot: int | str | datetime | None,
         page_limits: tuple[int, int],
         **how: Any,
     ) -> Scan:
@@ -131,24 +123,6 @@ class EmbeddedBackend:
         if (state.table, state.filter, state.limit) != (context.table_now(table).id, filter, None):
             raise of_another_read()
         return Scan(context, info, context.base_topology(state.base_topology), state, ends_lease=False)
-
-    def snapshot_of(
-        self, table: TableInfo, snapshot: int | str | None, timestamp: float | None
-    ) -> int | str | None:
-        """Return the snapshot at or before a time, if one is given."""
-        if timestamp is None:
-            return snapshot
-        self._context.check_newest()
-        commit = self.changes.commit_at(timestamp)
-        if commit < table.created_commit:
-            raise NotFound(
-                f"table {table.name!r} was made after timestampAsOf={utc(timestamp)}; "
-                f"its first snapshot is {table.created_commit}",
-                table=table.name,
-                timestamp=timestamp,
-                kind="snapshot",
-            )
-        return commit
 
     def selection(self, table: str, where: str | None, user_metadata: Mapping[str, str]) -> WriteTransaction:
         """Return a transaction that changes the rows of a table that meet a condition."""
@@ -174,42 +148,24 @@ class EmbeddedBackend:
         return state.infos(), state.commit
 
 
-class Writes:
-    """Writes by several processes: tasks stage files, and one of them publishes what all have staged."""
+def complete_rows(
+    context: Context,
+    table_id: int,
+    definition: int,
+    since: int,
+    rows: Iterator[pa.RecordBatch],
+    given: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Yield whole rows: the given columns, and the other columns of the rows with these keys.
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.reserve = partial(definitions.reserve_table, context)
-        self.table = partial(writer.table_to_write, context)
-        self.stage = partial(staging.stage, context)
-        self.remove = partial(staging.remove_staged, context)
-        self.check_no_key_twice = partial(staging.check_no_key_twice, context)
-        self.is_committed = partial(publishing.is_committed, context)
-        self.has_forerunner = partial(writer.has_forerunner, context)
-        self.absent = partial(preconditions.absent, context)
-        self.unchanged = partial(preconditions.unchanged, context)
-        self.publish = partial(publishing.publish, context)
-        self.select_replaced = partial(replacing.replacing_in, context)
-
-    def complete(
-        self,
-        table_id: int,
-        definition: int,
-        since: int,
-        rows: Iterator[pa.RecordBatch],
-        given: Sequence[str],
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield whole rows: the given columns, and the other columns of the rows with these keys.
-
-        Raises:
-            OutdatedLookError: the table has another definition by now.
-        """
-        find = partial(self.context.look, table_id)
-        current = find()
-        if current.table.definition != definition:
-            raise OutdatedLookError
-        clauses = merging.Clauses(columns=given)
-        yield from merging.rows_merged(self.context, find, current, since, rows, clauses)
+    Raises:
+        OutdatedLookError: the table has another definition by now.
+    """
+    find = partial(context.table_state, table_id)
+    current = find()
+    if current.table.definition != definition:
+        raise OutdatedLookError
+    yield from merging.rows_merged(context, find, current, since, rows, merging.Clauses(columns=given))
 
 
 class CommitReads:
@@ -225,7 +181,8 @@ class CommitReads:
         self.hold = partial(hold_for_stream, context)
 
     def commit_at(self, timestamp: float) -> int:
-        """As `Tx.commit_at`."""
+        """As `Tx.commit_at`, after a check that no shard knows newer commits."""
+        self.context.check_newest()
         return self.context.ask(lambda tx: tx.commit_at(timestamp))
 
     def commit_before(self, timestamp: float) -> int:

@@ -7,6 +7,7 @@ from functools import partial
 
 from elasticscan.base.clock import Clock
 from elasticscan.base.errors import StoreNotFound
+from elasticscan.base.redaction import shown
 from elasticscan.catalog import Catalog
 from elasticscan.protocol import Cluster
 from elasticscan.storage import Disk
@@ -18,7 +19,6 @@ from elasticscan.store.upkeep.after_commit import AfterCommit
 
 def open_context(
     location: Location,
-    shown_uri: str,
     clock: Clock,
     disks: Callable[[str], Disk],
     read_only: bool,
@@ -26,6 +26,7 @@ def open_context(
     follows: bool,
 ) -> Context:
     """Open what the handles of a store share in this process; with `follows` upkeep follows commits."""
+    shown_uri = shown(location.uri)
     if not location.exists():
         location.check_not_bereft()
         raise StoreNotFound(
@@ -39,12 +40,12 @@ def open_context(
         location.check_not_bereft()  # no `create` where shards of a store are
         raise
 
-    reopen = partial(open_context, location, shown_uri, clock, disks, read_only, checkpoint, follows)
+    reopen = partial(open_context, location, clock, disks, read_only, checkpoint, follows)
     context = Context(catalog, catalog.clock, location, disks, checkpoint, reopen)
     context.cluster = Cluster(CatalogPlacements(context), LocalShards(context))
     if follows and catalog.read_only is None:
         context.upkeep = AfterCommit(context)
-    catalog.before_writing = context.look_before_writing
-    catalog.when_missing = context.compare_with_shards
-    catalog.after_writing = context.note_committed
+    catalog.before_writing = context.roots.look_before_writing
+    catalog.when_missing = context.roots.compare_with_shards
+    catalog.after_writing = context.roots.note_committed
     return context

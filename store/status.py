@@ -15,6 +15,7 @@ from elasticscan.metadata import Bounds, Fragment, IndexInfo, IndexRun
 from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
+from elasticscan.store.context.lookups import by_shard
 from elasticscan.store.moves.balancing import tablet_bytes, tablet_depths
 from elasticscan.store.moves.owners import OwnedMove, owner_is_gone
 from elasticscan.store.moves.under_way import moves_in
@@ -34,11 +35,8 @@ def _size(
     several times, as do rows that were flushed in part, and rows of slots that moved away; and of rows that
     its commits wrote since the last overwrite, `floor`.
     """
-    by_shard: dict[int, list[Fragment]] = {}
-    for fragment in fragments:
-        by_shard.setdefault(fragment.shard, []).append(fragment)
     bounds = Bounds(floor, newest, since=newest)
-    held = [most_rows(View(own), bounds) for own in by_shard.values()]
+    held = [most_rows(View(own), bounds) for own in by_shard(fragments).values()]
     most, exact = sum(rows for rows, _ in held), all(exact for _, exact in held)
     live = [commit for commit in memory if commit.number >= floor]
     most += sum(commit.rows - commit.tombstones for commit in live)

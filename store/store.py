@@ -78,10 +78,8 @@ class Store:
         1
     """
 
-    def __init__(self, context: Context, location: Location, disks: Callable[[str], Disk]) -> None:
+    def __init__(self, context: Context) -> None:
         self._opened = context
-        self._location = location
-        self._disks = disks
 
     def __reduce__(self) -> NoReturn:
         raise InvalidOption("a Store cannot be pickled; send store.uri and open it there", kind="Store")
@@ -164,16 +162,15 @@ class Store:
             StoreNotFound: there is none.
             StoreTooNew: a newer release made it.
         """
-        clock, location = clock or SystemClock(), Location.of(arguments.place("uri", uri))
+        location = Location.of(arguments.place("uri", uri))
         follows = arguments.choice("upkeep", upkeep, UPKEEP) == AUTO
-        context = open_context(location, shown(uri), clock, disks, read_only, checkpoint, follows)
-        return cls(context, location, disks)
+        return cls(open_context(location, clock or SystemClock(), disks, read_only, checkpoint, follows))
 
     def close(self) -> None:
         """Close database connections and open files."""
         here = self._opened.here_if_open()
         if here is not None:
-            here.note_pending()
+            here.roots.note_pending()
             here.catalog.close()
             here.readers.let_go()
 
@@ -185,7 +182,7 @@ class Store:
 
     @property
     def uri(self) -> str:
-        return self._location.uri
+        return self._opened.location.uri
 
     @property
     def read_only(self) -> str | None:
@@ -310,8 +307,7 @@ class Store:
             arguments.user_metadata(user_metadata),
             on_progress,
         )
-        sources = source if isinstance(source, list | tuple) else [source]
-        places = [arguments.place("source", each) for each in sources]
+        places = arguments.places("source", source)
         form = or_none(arguments.choice, "format", format, FORMATS)
         return load_files(self.context, asked, places, form)
 
@@ -337,7 +333,7 @@ class Store:
         """Replace the secrets of continuation keys and of streams' offsets; return the first one's number.
 
         Old keys go on until their time is up (30 days, or as long as snapshots are kept if that is longer);
-        then the old secret is deleted. Other processes use the new secrets within a minute.
+        then the old secret is deleted. Other processes use the new secrets at once.
 
         Args:
             revoke: delete the old secrets at once, as after a leak. Old keys and planned Spark reads then end
@@ -346,7 +342,6 @@ class Store:
         with self.context.catalog.writing() as tx:
             number = add_secrets(tx, OFFSETS, KEYS)
             forget_secrets(tx, revoke)
-        self.context.sealer.forget()
         return number
 
     # Elasticity
@@ -371,7 +366,7 @@ class Store:
         """
         names, roots = arguments.shards(shards)
         self.context.catalog.check_writable()
-        with new_roots(self.context, self._disks, names, roots) as new:
+        with new_roots(self.context, names, roots) as new:
             return (how or self.elasticity()).expand(new)
 
     def contract(self, shard: str) -> Topology:
@@ -507,7 +502,7 @@ class Store:
             InvalidOption: the place is not empty, or within a store.
             FragmentDamaged, StoreDamaged: the store is not whole; there is no backup.
         """
-        return back_up(self.context, arguments.place("target", target), self._disks)
+        return back_up(self.context, arguments.place("target", target))
 
     @classmethod
     def from_backup(

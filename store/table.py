@@ -135,7 +135,7 @@ class Table:
     def _look(self) -> KnownTable:
         """Return the table as it is now, with the places of its slots."""
         try:
-            return self._context.look(self._id)
+            return self._context.table_state(self._id)
         except TableChanged:
             self._mine(self._context.table_now(self._name))  # a more exact error
             raise
@@ -417,7 +417,7 @@ class Table:
         """
         asked = arguments.or_none(arguments.past, "snapshot", snapshot)
         names = arguments.or_none(arguments.names, "columns", columns)
-        if asked is None:
+        if not isinstance(asked, int | str):
             self._context.check_newest()
         return get_rows(self._context, self._look(), keys, names, asked, keep_missing)
 

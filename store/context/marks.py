@@ -1,24 +1,23 @@
-"""The roots of an open store's shards: their disks, whose they are, and what they know of the catalog.
-
-The caller passes in how far the catalog has got.
+"""Roots of an open store's shards: their disks, their owners, and the high-water marks in their markers.
 
 A store may have hundreds of shards, and a commit touches few. So what is committed is noted at a few shards
-where files were written, and at a few *witnesses*, the same few for all that reach the same roots: a writer
-reads these first. An open store has read all once, and where the set of shards changed, all are written. So
-an older catalog is noticed by each process as if it read all markers, unless all witnesses are away or lost,
-and with them the shards that were written since.
+where files were written, and at the first few shards of all, the *witnesses*, which a writer reads. An open
+store has read all once, and where the set of shards changed, all are written. So an older catalog is noticed
+by each process as if it read all markers, unless all witnesses are away or lost, and with them the shards
+that were written since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from elasticscan.base.concurrency import parallel
-from elasticscan.base.errors import ElasticScanError, NotFound, ShardUnavailable
+from elasticscan.base.errors import ElasticScanError, NotFound
 from elasticscan.base.limits import SHARDS_AT_ONCE
-from elasticscan.catalog import Catalog, Identity, retry_interrupted
+from elasticscan.catalog import Catalog, Identity, StoreState, retry_interrupted
 from elasticscan.metadata import MEMORY
 from elasticscan.storage import MEMORY_DISK, Disk
 from elasticscan.store.roots import Claims, Location, Mark, Marker
@@ -37,34 +36,22 @@ WITNESSES = 3
 MARK_SECONDS = 1.0  # so often small commits compare markers with the catalog, and raise some
 
 
-def mark_of(catalog: Identity) -> Mark:
-    """Return the mark that says how far a catalog has got."""
-    return Mark(catalog.incarnation, catalog.layout, catalog.last_commit)
-
-
-def witnesses_first(shards: Iterable[int]) -> list[int]:
-    """Shards in the order in which they are witnesses.
-
-    It scatters them, for neighbours may lie on one disk, and it stays as it is when others come or go.
-    """
-    return sorted(shards, key=lambda shard: (shard * 2_654_435_761 % 2**32, shard))
+def mark_of(state: StoreState) -> Mark:
+    """Return the mark that says how far the catalog of a state has got."""
+    return Mark(state.incarnation, *state.versions)
 
 
 class RateLimit:
-    """Limits what small commits do at the roots to once in `MARK_SECONDS`; other commits do it each time.
-
-    Attributes:
-        refused_last: the last time that it was asked, it did not allow it.
-    """
+    """Limits what small commits do at the roots to once in `MARK_SECONDS`; other commits do it each time."""
 
     def __init__(self) -> None:
-        self._last, self.refused_last = -MARK_SECONDS, False
+        self._last = -MARK_SECONDS
 
     def allows(self) -> bool:
         now = monotonic()
-        self.refused_last = now - self._last < MARK_SECONDS
-        self._last = self._last if self.refused_last else now
-        return not self.refused_last
+        is_over = now - self._last >= MARK_SECONDS
+        self._last = now if is_over else self._last
+        return is_over
 
 
 class RootMarks:
@@ -77,9 +64,34 @@ class RootMarks:
         self._location, self._open_disk = location, open_disk
         self._shards: dict[int, Shard] = {}  # also ones whose disks were not opened yet
         self._disks: dict[int, tuple[Shard, Disk]] = {}
-        self._seen_afar: dict[int, Marker] = {}  # in object storage, by whoever is about to write there
-        self.looking, self.noting = RateLimit(), RateLimit()
+        self._seen_afar: dict[int, Marker] = {}  # in object storage, before a write
+        self._looking, self._noting = RateLimit(), RateLimit()
+        self._noted_at = self.local_shards()  # when a mark was left last
+        self._committed: Mark | None = None  # by this process
+        self._pending: Mark | None = None  # of small commits, not left at the roots yet
+        self._known_newest = False
+        self._known_owner = False  # it is no copy, which may be read
         self._place: str | None = None  # of the catalog; what is open is found again by its file
+
+    @retry_interrupted
+    def state(self) -> StoreState:
+        return self._catalog.at().state
+
+    def seen_state(self) -> StoreState:
+        """Return the newest state that was seen, without asking the catalog."""
+        return self._catalog.known or self.state()
+
+    def seen(self) -> Mark:
+        """Return how far the catalog was seen to have got, without asking it."""
+        known, own = mark_of(self.seen_state()), self._committed
+        if own is None or own.incarnation != known.incarnation or own.versions < known.versions:
+            return known
+        return own
+
+    def local_shards(self) -> tuple[int, ...]:
+        """Return the active shards whose roots are directories: to look at these costs no network."""
+        active = self.seen_state().shards.values()
+        return tuple(sorted(shard.id for shard in active if "://" not in self._location.root(shard.root)))
 
     @retry_interrupted
     def _shard_and_disk(self, shard: int) -> tuple[Shard, Disk]:
@@ -110,16 +122,16 @@ class RootMarks:
             self._store, mark.incarnation, shard, name, mark.layout, mark.commit, self._catalog_place()
         )
 
-    def claim(self, claims: Claims, added: Shard, incarnation: str, taken: Collection[int]) -> None:
+    def claim(self, claims: Claims, added: Shard, taken: Collection[int]) -> None:
         """Make a new shard's root its own; in the transaction that enters the shard."""
         root = self._location.root(added.root)
-        marker = Marker(self._store, incarnation, added.id, added.name)
+        marker = Marker(self._store, self.state().incarnation, added.id, added.name)
         claims.claim(self._open_disk(root), root, marker, taken)
 
-    def is_taken_over(self, shard: int, incarnation: str) -> bool:
+    def is_taken_over(self, shard: int) -> bool:
         """Return whether a shard of this copy of the store that was made later has the root."""
         found = read_marker(self.disk_of(shard), self.root_of(shard))
-        return self.marker_of(shard, Mark(incarnation, 0, 0)).precedes(found)
+        return self.marker_of(shard, mark_of(self.state())).precedes(found)
 
     def check(self, shard: int, now: Callable[[], Mark]) -> Disk:
         """Return a shard's disk once its root is proven, and knows no more than the catalog does `now`.
@@ -144,35 +156,59 @@ class RootMarks:
     def check_all(self, shards: Collection[int], now: Callable[[], Mark]) -> dict[int, Disk]:
         """As `check`, for each of some shards; those in object storage at once."""
         order = sorted(shards)
-        if not any(map(self._is_far, order)):
+        if not any(self.disk_of(shard).is_far for shard in order):
             return {shard: self.check(shard, now) for shard in order}
         checked = parallel(lambda shard: self.check(shard, now), order, SHARDS_AT_ONCE)
         return dict(zip(order, checked, strict=True))
 
-    def _is_far(self, shard: int) -> bool:
-        """Return whether a shard is in object storage, as far as known."""
+    # Marks: how far the catalog has got, as its roots know
+
+    def note_newest(self, shards: Iterable[int], again: bool = False) -> set[int]:
+        """Let shards know how far the catalog has got, as well as may be; returns those that were reached."""
         with suppress(ElasticScanError):
-            return self.disk_of(shard).is_far
-        return False
+            return self._note(shards, mark_of(self.state()), again)
+        return set()
 
-    def note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> set[int]:
-        """Let roots know how far the catalog has got, as well as may be; returns the shards reached.
+    def note_committed(self, committed: Identity, files_at: frozenset[int], is_small: bool) -> None:
+        """Let roots know what was committed, where files were entered and at witnesses; of small ones rarely.
 
-        `again` writes also what says nothing new.
+        Where shards joined or left, at all in directories; where no files were entered, in all buckets.
         """
-        away = list[int]()  # behind a bucket that is away no other is waited for, perhaps a minute each
+        mark = self._committed = Mark(committed.incarnation, committed.layout, committed.last_commit)
+        self._pending = mark if is_small and not self._noting.allows() else None
+        if self._pending is not None:
+            return
+        with suppress(ElasticScanError):
+            local, before = self.local_shards(), self._noted_at
+            self._noted_at = local
+            active = self.seen_state().shards.keys()
+            written = files_at & active or active - set(local)
+            if before == local:
+                self._note_some(local, written, mark)
+            else:  # an older catalog may have other witnesses
+                self._note({*local, *written}, mark)
+
+    def note_pending(self) -> None:
+        """Leave the mark that was left out for the last small commit, without asking the catalog."""
+        if self._pending is not None:
+            with suppress(ElasticScanError):
+                self._note_some(self.local_shards(), (), self._pending)
+
+    def _note_some(self, local: Sequence[int], written: Collection[int], mark: Mark) -> None:
+        """Raise the markers of witnesses and of shards that were written: a few directories, all buckets."""
+        witnesses, others = local[:WITNESSES], local[WITNESSES:]
+        told = [shard for shard in others if shard in written][:WITNESSES]
+        self._note({*witnesses, *told, *set(written).difference(local)}, mark)
+
+    def _note(self, shards: Iterable[int], mark: Mark, again: bool = False) -> set[int]:
+        """Raise the markers of shards, with `again` also where nothing is new; returns the shards reached."""
 
         def reached(shard: int) -> bool:
-            is_far = self._is_far(shard)
-            if is_far and away:
-                return False
             try:
                 seen = None if again else self._seen_afar.pop(shard, None)
                 disk, root = self.disk_of(shard), self.root_of(shard)
                 raise_marker(disk, root, self.marker_of(shard, mark), seen, again)
-            except ElasticScanError as error:
-                if is_far and isinstance(error, ShardUnavailable):
-                    away.append(shard)
+            except ElasticScanError:
                 return False
             return True
 
@@ -181,47 +217,64 @@ class RootMarks:
             shard for shard, was in zip(order, parallel(reached, order, SHARDS_AT_ONCE), strict=True) if was
         }
 
-    def note_committed(
-        self, local: Collection[int], written: Collection[int], mark: Mark, at_all: bool = False
-    ) -> None:
-        """Let witnesses know in directories, and shards that were written: a few there, and all in buckets.
+    def look_before_writing(self, is_small: bool) -> Callable[[Identity], None]:
+        """As `look_at_marks`; before small commits once in a while."""
+        is_due = not (is_small and self._known_owner) or self._looking.allows()
+        return self.look_at_marks(writing=True) if is_due else lambda _: None
 
-        Or `at_all`, for an older catalog may have other witnesses.
-        """
-        if at_all:
-            self.note({*local, *written}, mark)
-            return
-        order = witnesses_first(local)
-        told = [shard for shard in order[WITNESSES:] if shard in written][:WITNESSES]
-        self.note({*order[:WITNESSES], *told, *set(written).difference(local)}, mark)
+    def look_at_marks(self, at_all: bool = False, writing: bool = False) -> Callable[[Identity], None]:
+        """Read markers of witnesses, once of all shards; returns a comparison of a later catalog with them.
 
-    def look(self, shards: Collection[int], at_all: bool, writing: bool) -> Callable[[Identity], None]:
-        """Read what the shards that can be reached know; what is returned compares a later catalog with it.
-
-        Only witnesses among them are read, unless it is to be looked at all. That raises `CatalogOutdated`,
-        and before `writing` also `WrongRoot` where the catalog is a copy.
+        That raises `CatalogOutdated`, and before `writing` also `WrongRoot`.
         """
         found = dict[int, Marker]()
-        for shard in witnesses_first(shards):
-            if len(found) == WITNESSES and not at_all:
+        for shard in self.local_shards():
+            if len(found) == WITNESSES and self._known_newest and not at_all:
                 break
             with suppress(ElasticScanError):  # the shard is away: writing there raises
                 marker = read_marker(self.disk_of(shard), self.root_of(shard))
                 if marker is not None and (marker.store, marker.shard) == (self._store, shard):
                     found[shard] = marker
+        return partial(self._compare, found, writing)
 
-        def check(catalog: Identity) -> None:
-            place = self._catalog_place()
-            for shard, marker in found.items():
-                is_own = marker.incarnation == catalog.incarnation
-                if writing and is_own:
-                    check_same_catalog(marker, self.root_of(shard), place)
-                # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
-                # has taken the root over: then the original is read as far as it knows.
-                if is_own or is_same_catalog(marker.catalog, place):
-                    check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
+    def _compare(self, found: Mapping[int, Marker], writing: bool, catalog: Identity) -> None:
+        place = self._catalog_place()
+        for shard, marker in found.items():
+            is_own = marker.incarnation == catalog.incarnation
+            if writing and is_own:
+                check_same_catalog(marker, self.root_of(shard), place)
+            # A later incarnation in this place, which the catalog has lost: numbers go on. One elsewhere
+            # has taken the root over: then the original is read as far as it knows.
+            if is_own or is_same_catalog(marker.catalog, place):
+                check_not_ahead(marker, self.root_of(shard), (catalog.layout, catalog.last_commit))
+        self._known_newest = True
+        self._known_owner |= writing
 
-        return check
+    def check_newest(self) -> None:
+        """Check that the catalog's newest commit is the newest; costs nothing once that was found true.
+
+        Raises:
+            CatalogOutdated: shards know a newer one.
+        """
+        if not self._known_newest:
+            self.compare_with_shards()
+            self._known_newest = True  # or a standby's, of which nothing is proved
+
+    def compare_with_shards(self) -> None:
+        """As `check_newest`, whatever was found before.
+
+        Raises:
+            CatalogOutdated: shards know a newer one.
+        """
+        # A standby of a database server follows its server with a delay, which proves nothing.
+        if self._catalog.follows_progress:
+            check = self.look_at_marks(at_all=True)
+            check(self._catalog.at().identity())
+
+    def take_any_catalog(self) -> None:
+        """Go on with the catalog that is there, also an older one; shards are asked again what they know."""
+        self._known_newest = self._known_owner = False
+        self._catalog.forget_progress()
 
     def _catalog_place(self) -> str:
         if self._place is None:

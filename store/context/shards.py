@@ -77,17 +77,18 @@ class CatalogPlacements:
         last = self._context.looked
         if last is not None and (looked is None or last[0] is looked):
             since = self._context.clock.now() - last[1]
-            if 0 <= since < LOOK_SECONDS and self._context.layout_of(last[0]) is not None:
+            if 0 <= since < LOOK_SECONDS and self.layout_of(last[0]) is not None:
                 return last[0]
         return self.current()
 
     def layout_of(self, placement: Placement) -> int | None:
-        return self._context.layout_of(placement)
+        """Return the newest known layout, if a placement is still that of it."""
+        known = self._context.catalog.known
+        return None if known is None or known.placement is not placement else known.layout
 
 
 def note_look(context: Context, tx: Tx) -> None:
     """Use the state of a transaction that has just begun as a placement check."""
-    context.note_seen(tx.state.versions)
     context.looked = tx.state.placement, context.clock.now()
 
 

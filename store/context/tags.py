@@ -66,7 +66,7 @@ def add_tag(context: Context, find: Find, name: str, snapshot: int | str | datet
         NotFound, SnapshotExpired: there is no such snapshot, or not any more.
     """
     check_tag_name(name)
-    if snapshot is None:
+    if not isinstance(snapshot, int | str):
         context.check_newest()
     with context.catalog.writing() as tx:
         table = find(tx)[0]

@@ -77,7 +77,7 @@ class _Backup:
     catalog: Dump
 
 
-def back_up(context: Context, target: str, disks: Disks) -> BackedUp:
+def back_up(context: Context, target: str) -> BackedUp:
     """Copy a store to a place where nothing is.
 
     Args:
@@ -92,7 +92,7 @@ def back_up(context: Context, target: str, disks: Disks) -> BackedUp:
         ShardUnavailable, WrongRoot: a shard's disk is not mounted, or another's is in its place.
     """
     place = Location.of(target)
-    disk = disks(place.text)
+    disk = context.open_disk(place.text)
     with context.catalog.reading() as tx:
         roots = [(shard.name, context.root_of(shard.id)) for shard in tx.state.shards.values()]
     check_apart([*roots, ("of the backup", place.text)])

@@ -18,7 +18,7 @@ from elasticscan.catalog import Catalog, NewStore, Tx, holds_store
 from elasticscan.storage import Disk
 from elasticscan.store.context import Context
 from elasticscan.store.roots import Claims, Location, Marker
-from elasticscan.store.roots.location import check_apart, check_outside, remove_directories
+from elasticscan.store.roots.location import SHARDS, check_apart, check_outside, remove_directories
 from elasticscan.store.roots.markers import check_free
 
 Disks = Callable[[str], Disk]
@@ -61,13 +61,15 @@ def place_for_store(location: Location, shards: Sequence[tuple[str, str]], disks
     """
     check_no_store(location)
     location.check_not_bereft()
+    if location.directory is not None:
+        check_outside(str(location.directory / SHARDS))
     with _free_roots(location, [(name, location.root(root)) for name, root in shards], disks):
         yield
 
 
 @contextmanager
 def new_roots(
-    context: Context, disks: Disks, names: Sequence[str], roots: Mapping[str, str]
+    context: Context, names: Sequence[str], roots: Mapping[str, str]
 ) -> Iterator[list[tuple[str, str]]]:
     """Make directories for shards that the block enters; gives each with its root as it is stored.
 
@@ -89,7 +91,7 @@ def new_roots(
     full = [(name, location.root(root)) for name, root in shards if kept.get(name) != root]
     others = [(name, location.root(root)) for name, root in kept.items()]
     mine = Marker(context.info.store_id, context.incarnation(), 0, "")
-    with _free_roots(location, full, disks, others, mine):
+    with _free_roots(location, full, context.open_disk, others, mine):
         yield shards
 
 

@@ -237,7 +237,7 @@ class Elasticity:
             tx.append(ShardDefined(replace(shard, draining=False)))
             if before is None:
                 there[name] = shard
-                self._context.claim(claims, shard, taken)
+                self._context.roots.claim(claims, shard, taken)
                 taken.append(shard.id)
             changed += 1
         return changed

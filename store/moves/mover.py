@@ -217,7 +217,7 @@ class Mover:
             after = transition(tx, move, self.owner, Event.SWITCHED)
             assert after is not None
         progress.move = after
-        self._context.note_newest((move.source,))
+        self._context.roots.note_newest((move.source,))
         self._checkpoint(str(after.phase))
 
     def _check_still_right(self, tx: Tx, progress: _Progress) -> None:

@@ -47,7 +47,7 @@ def begin_scan(
         layout = (SlotPlaces.at(tx), context.fragments_in(tx, table)) if is_divided else None
         return newest_topology(tx), layout, find(tx)[0].definition
 
-    if snapshot is None:
+    if not isinstance(snapshot, int | str):  # the newest until a time is one that the catalog may lack
         context.check_newest()
     with context.catalog.reading() as tx:
         table, indexes = find(tx)
@@ -131,7 +131,7 @@ def begin_changes(
     page_limits: tuple[int, int],
 ) -> Scan:
     """Return a scan of the changes of commits in (after, upto]; None is the oldest kept, and the newest."""
-    if commits[1] is None:
+    if not isinstance(commits[1], int | str):
         context.check_newest()
     with context.catalog.reading() as tx:
         (table, _), newest = find(tx), tx.state.commit

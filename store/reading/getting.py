@@ -100,7 +100,7 @@ def _read(
         lease = secrets.token_hex(8)
         at, _ = lease_snapshot(context, lease, look.table, None, lambda _: None)
         try:
-            newer = context.look(request.table)
+            newer = context.table_state(request.table)
             if newer.table.definition != request.definition:  # it is not older than the snapshot
                 raise TableChanged(
                     f"the columns of table {newer.table.name!r} were changed while rows of it were "

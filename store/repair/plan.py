@@ -71,7 +71,7 @@ class TablePlan:
     """One table to be made again.
 
     Attributes:
-        name: under which it is made; not its own where another table took that.
+        name: under which it is made.
         fragments: what its rows are in, oldest first; their shards are numbers of roots.
         floor: commits before this one were overwritten.
         info: its definition; None where only its files define the columns.
@@ -125,8 +125,9 @@ def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> St
     foreign = len(files) - sum(map(len, by_table.values()))
     if foreign:
         doubts.append(f"{foreign} files are of another store and were left out")
-    names = _names(by_table, doubts)
-    plans = [_plan_table(names[table], by_table[table]) for table in sorted(by_table)]
+    # Of several tables that had one name the newest was not dropped.
+    last = {by_table[table][0].manifest.table_name: table for table in sorted(by_table)}
+    plans = [_plan_table(name, by_table[table]) for name, table in last.items()]
     tables = tuple(plan for plan in plans if plan.fragments)
     known = max((fragment.max_commit for plan in tables for fragment in plan.fragments), default=0)
     doubts.append(
@@ -138,19 +139,6 @@ def plan_repair(files: Sequence[FoundFile], unreadable: Mapping[str, str]) -> St
 
 def _began_at(file: FoundFile) -> float:
     return file.manifest.began_at
-
-
-def _names(by_table: Mapping[int, Sequence[FoundFile]], doubts: list[str]) -> dict[int, str]:
-    """Return a name for each table. Of several that had one name, the newest keeps it."""
-    names: dict[int, str] = {}
-    for table in sorted(by_table, reverse=True):
-        own = names[table] = by_table[table][0].manifest.table_name
-        if list(names.values()).count(own) > 1:
-            names[table] = f"{own[:50]}_{table}"
-            doubts.append(
-                f"table {own!r} was dropped and made again; the older one comes back as {names[table]!r}"
-            )
-    return names
 
 
 def _describe_unreadable(

@@ -61,7 +61,7 @@ def path_or_uri(text: str) -> str:
 
     Raises:
         InvalidOption: it is no whole URI, and may hold a password: it would become a directory of that name;
-            or a `file:` URI of another machine; or a home of no user.
+            or a `file:` URI of another machine.
     """
     if "://" not in text.partition("?")[0].partition("=")[0] and not text.startswith("file:/"):
         if shown(text) != text or _SHORT.match(text):
@@ -70,7 +70,7 @@ def path_or_uri(text: str) -> str:
                 "directory of that name",
                 option="uri",
             )
-        return _with_home(text)
+        return os.path.expanduser(text)  # noqa: PTH111 - a text is made of a text
     try:
         parts = urlsplit(text)
     except ValueError:  # its text may hold a password
@@ -91,32 +91,6 @@ def path_or_uri(text: str) -> str:
 
 def _path_in(escaped: str) -> str:
     return posixpath.normpath("/" + unquote(escaped).lstrip("/"))
-
-
-def _with_home(path: str) -> str:
-    """Return a path whose `~` or `~user` at its beginning is written out, as a shell does it."""
-    if not path.startswith("~"):
-        return path
-    try:
-        return str(Path(path).expanduser())
-    except RuntimeError as error:
-        raise InvalidOption(
-            f"{path} begins with the home of a user that is not known here; write the whole path "
-            f"(or ./{path} for a directory of that name)",
-            option="path",
-        ) from error
-
-
-def _absolute(text: str) -> Path:
-    """Return the whole path of one that begins, it may be, at the current directory."""
-    try:
-        return Path(text).absolute()
-    except FileNotFoundError as error:
-        raise InvalidOption(
-            f"{brief(text, 200)} begins at the current directory, which is gone; name the whole path, or "
-            "change to a directory that is there",
-            option="uri",
-        ) from error
 
 
 def file_system_at(text: str) -> tuple[fs.FileSystem, str]:
@@ -193,7 +167,7 @@ def check_apart(roots: Sequence[tuple[str, str]]) -> None:
 
 
 def check_outside(root: str, own: Path | None = None) -> None:
-    """Raise `InvalidOption` for a place within a store's directory or a shard's root, or one that is unknown.
+    """Raise `InvalidOption` for a store's directory, a place within one or within a shard, or an unknown one.
 
     What lies there is the others' alone: it is lost with them, and may be taken for their garbage.
 
@@ -202,12 +176,13 @@ def check_outside(root: str, own: Path | None = None) -> None:
     """
     place = place_of(root)
     mine = None if own is None else Path(os.path.realpath(own))  # which a loop of links does not end
-    for directory in () if place.service else Path(place.path).parents:
+    path = Path(place.path)
+    for directory in () if place.service else (path, *path.parents):
         with _looking_into(place.path):
             # A catalog alone may be that of a store whose URL names it: its directory is not the store's.
             is_store = (directory / CATALOG_FILE).is_file() and (directory / SHARDS).is_dir()
-            is_taken = directory != mine and (is_store or (directory / MARKER).is_file())
-        if is_taken:
+            is_shard = directory != path and (directory / MARKER).is_file()
+        if directory != mine and (is_store or is_shard):
             raise InvalidOption(
                 f"{place} lies within {directory}, {'a store' if is_store else 'a shard of a store'}; choose "
                 "a place alongside it",
@@ -250,7 +225,7 @@ class Location:
         if not text:
             raise InvalidOption("the store's uri is empty; name a directory or a database URL", option="uri")
         text = path_or_uri(text)
-        return cls(text, None if "://" in text else _absolute(text))
+        return cls(text, None if "://" in text else Path(text).absolute())
 
     @property
     def text(self) -> str:
@@ -336,7 +311,7 @@ class Location:
         """Return a shard's root as the catalog keeps it."""
         if root is not None:
             root = path_or_uri(root)
-            return root if "://" in root else str(_absolute(root))
+            return root if "://" in root else str(Path(root).absolute())
         if self.directory is None:
             raise InvalidOption(
                 f"shard {shard!r} needs a root, because the catalog is in a database: pass "

@@ -50,6 +50,10 @@ class Mark:
     layout: int
     commit: int
 
+    @property
+    def versions(self) -> tuple[int, int]:
+        return self.layout, self.commit
+
 
 @dataclass(frozen=True, slots=True)
 class Marker:
@@ -112,21 +116,19 @@ def write_marker(disk: Disk, marker: Marker) -> None:
 
 
 def raise_marker(
-    disk: Disk, root: str, wanted: Marker, stored: Marker | None = None, again: bool = False
+    disk: Disk, root: str, wanted: Marker, seen: Marker | None = None, again: bool = False
 ) -> None:
-    """Let a root know the versions in its owner's marker, if these are newer than `stored`, read there.
+    """Let a root know the versions in its owner's marker, if these are newer than those stored there.
 
-    `again` writes it also when it says nothing new.
+    Args:
+        seen: the marker of a root in object storage, if it was just read.
+        again: write it also when it says nothing new.
 
     Raises:
         ShardUnavailable, WrongRoot: the root is not the shard's.
     """
-    stored = check_owner(stored or read_marker(disk, root), root, wanted)
-    if not again and wanted.raised(stored.layout, stored.commit) == stored:
-        return
     with alone_at(root):
-        if not disk.is_far:
-            stored = check_owner(read_marker(disk, root), root, wanted)
+        stored = check_owner(seen or read_marker(disk, root), root, wanted)
         raised = wanted.raised(stored.layout, stored.commit)
         if again or raised != stored:
             disk.note(MARKER, _pack(asdict(raised)))
@@ -234,18 +236,12 @@ def check_free(
     except ShardUnavailable:  # no such directory yet
         return None
     place = place_of(root)
-    if has_files:
-        raise InvalidOption(
-            f"{place} holds files of a store, but no marker that names it; choose another directory, or "
-            "remove it if no store uses it",
-            root=str(place),
-        )
-    if marker is None:
+    if marker is None and not has_files:
         return None
-    if mine is None or marker.owner[:2] != mine.owner[:2]:
+    if marker is None or mine is None or marker.owner[:2] != mine.owner[:2]:
         raise InvalidOption(
-            f"{place} holds a shard of another store ({marker}) or of a lost catalog; choose another "
-            "directory, or remove it if no store uses it",
+            f"{place} holds {marker or 'files without a marker'} of another store or a lost catalog; choose "
+            "another directory, or remove it if no store uses it",
             root=str(place),
         )
     if marker.shard in taken and marker.shard != mine.shard:

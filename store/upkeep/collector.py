@@ -176,7 +176,7 @@ class _Collection:
     ) -> _Look:
         disk = self._context.check_root(shard.id)
         # The marker's file is written again, for its time says what time it is at the shard now.
-        is_noted = not self._dry_run and self._context.note_newest([shard.id], again=True)
+        is_noted = not self._dry_run and self._context.roots.note_newest([shard.id], again=True)
         files = dict(disk.list())
         of_path: dict[str, list[RemovedFile]] = {}
         for file in gone:

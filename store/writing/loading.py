@@ -124,7 +124,7 @@ def _table_of(context: Context, load: Load, files: Sequence[SourceFile]) -> tupl
                 raise InvalidOption(f"{option} of table {there.name!r} is {', '.join(actual)}", option=option)
         return there, False
     if not load.made["primary_key"]:
-        context.compare_with_shards()  # it may be there, and only an older catalog not know it
+        context.roots.compare_with_shards()  # it may be there, and only an older catalog not know it
         columns = ", ".join(schema.names)
         raise NotFound(
             f"the store has no table {load.table!r}; make it with primary_key=, --primary-key of {columns}",

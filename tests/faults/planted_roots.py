@@ -21,6 +21,8 @@ from elasticscan.store.writing import writer
 from tests.faults.planted import Patch, fault, follow_any_copy, while_running
 from tests.faults.unchecked import condemned_files_may_come
 
+DOUBT = "test_nothing_is_changed_where_a_root_or_a_catalog_is_in_doubt[{}]"
+
 
 def _planned(patch: Patch, **changes: int) -> None:
     """Let the collector's plans say something else."""
@@ -37,7 +39,7 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
 @fault(
     "scenarios",
     "the owner of a root is verified before a write is staged there",
-    style="test_an_unmounted_shard_is_neither_written_to_nor_changed",
+    style=DOUBT.format("unmounted"),
 )
 def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
     _unchecked(patch, writer, "write")
@@ -46,7 +48,7 @@ def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
 @fault(
     "scenarios",
     "the owner of a root is verified before a tablet is moved",
-    style="test_an_unmounted_shard_is_neither_written_to_nor_changed",
+    style=DOUBT.format("unmounted"),
 )
 def marker_is_not_looked_at_on_moves(patch: Patch) -> None:
     _unchecked(patch, mover.Mover, "carry_out")
@@ -64,7 +66,7 @@ def marker_is_not_looked_at_before_the_commit(patch: Patch) -> None:
 @fault(
     "scenarios",
     "a marker names the shard, not only the store",
-    style="test_the_roots_of_two_shards_are_swapped",
+    style=DOUBT.format("swapped"),
 )
 def marker_of_any_shard_will_do(patch: Patch) -> None:
     honest = marks.check_owner
@@ -79,7 +81,7 @@ def marker_of_any_shard_will_do(patch: Patch) -> None:
 @fault(
     "scenarios",
     "a root that knows more than the catalog stops writers",
-    style="test_an_older_catalog_is_only_read_until_it_is_adopted",
+    style=DOUBT.format("older"),
 )
 def marks_are_ignored(patch: Patch) -> None:
     patch.setattr(marks, "check_not_ahead", lambda *_: None)
@@ -88,10 +90,10 @@ def marks_are_ignored(patch: Patch) -> None:
 @fault(
     "scenarios",
     "changes of the catalog alone check the marks, too",
-    style="test_an_older_catalog_does_not_catch_up_by_itself",
+    style=DOUBT.format("older"),
 )
 def marks_do_not_stop_the_catalog(patch: Patch) -> None:
-    patch.setattr(Context, "look_at_marks", lambda *_, **__: lambda _: None)
+    patch.setattr(RootMarks, "look_at_marks", lambda *_, **__: lambda _: None)
 
 
 @fault(
@@ -100,7 +102,7 @@ def marks_do_not_stop_the_catalog(patch: Patch) -> None:
     style="test_changes_of_the_catalog_alone_leave_marks_as_well",
 )
 def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
-    patch.setattr(Context, "_active_shards", lambda self: ({}, (), ()))
+    patch.setattr(RootMarks, "note_committed", lambda *_, **__: None)
 
 
 @fault(
@@ -109,7 +111,7 @@ def the_catalog_alone_leaves_no_marks(patch: Patch) -> None:
     style="test_a_closed_store_has_told_its_shards_of_its_last_small_commits",
 )
 def closed_stores_leave_no_mark(patch: Patch) -> None:
-    patch.setattr(Context, "note_pending", lambda self: None)
+    patch.setattr(RootMarks, "note_pending", lambda self: None)
 
 
 @fault(
@@ -118,9 +120,7 @@ def closed_stores_leave_no_mark(patch: Patch) -> None:
     style="test_an_older_catalog_is_noticed_by_who_looked_at_all_shards_before",
 )
 def witnesses_are_not_told(patch: Patch) -> None:
-    patch.setattr(
-        RootMarks, "note_committed", lambda self, _, written, mark, at_all=False: self.note(written, mark)
-    )
+    patch.setattr(RootMarks, "_note_some", lambda self, _, written, mark: self._note(written, mark))
 
 
 @fault(
@@ -130,11 +130,12 @@ def witnesses_are_not_told(patch: Patch) -> None:
 )
 def new_shards_are_told_to_few(patch: Patch) -> None:
     honest = RootMarks.note_committed
-    patch.setattr(
-        RootMarks,
-        "note_committed",
-        lambda self, local, written, mark, at_all=False: honest(self, local, written, mark),
-    )
+
+    def to_few(self: RootMarks, *committed: Any) -> None:
+        self._noted_at = self.local_shards()
+        honest(self, *committed)
+
+    patch.setattr(RootMarks, "note_committed", to_few)
 
 
 @fault(
@@ -149,7 +150,7 @@ def markers_are_raised_at_once(patch: Patch) -> None:
 @fault(
     "scenarios",
     "readers do not take an older catalog for the newest",
-    style="test_an_older_catalog_is_only_read_until_it_is_adopted",
+    style=DOUBT.format("older"),
 )
 def readers_believe_any_catalog(patch: Patch) -> None:
     patch.setattr(Context, "check_newest", lambda self: None)
@@ -176,7 +177,7 @@ def replaced_files_are_written(patch: Patch) -> None:
 @fault(
     "scenarios",
     "a catalog with two names is not written to",
-    style="test_a_catalog_with_two_names_is_not_written_to",
+    style=DOUBT.format("linked"),
 )
 def catalogs_have_any_number_of_names(patch: Patch) -> None:
     patch.setattr("elasticscan.catalog.sqlite.check_one_name", lambda _: None)
@@ -286,7 +287,7 @@ def any_share_may_go(patch: Patch) -> None:
 @fault(
     "scenarios",
     "a copy of a store has secrets of its own once it is adopted",
-    style="test_a_copied_store_is_only_read_until_it_is_adopted",
+    style="test_a_copy_is_adopted[copied]",
 )
 def copies_keep_their_secrets(patch: Patch) -> None:
     def with_the_same_secrets(tx: Tx, incarnation: str, at_least: tuple[int, int]) -> None:
@@ -298,7 +299,7 @@ def copies_keep_their_secrets(patch: Patch) -> None:
 @fault(
     "scenarios",
     "a copy does not write before it is adopted",
-    style="test_a_copy_whose_shards_are_the_originals_is_only_read",
+    style=DOUBT.format("copied alone"),
 )
 def copies_are_taken_for_originals(patch: Patch) -> None:
     for module in (marks, markers):

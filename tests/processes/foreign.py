@@ -112,16 +112,6 @@ def delta_writes(store: Store, number: int) -> None:
     assert deltalake.DeltaTable(where).version() == 1
 
 
-def bare_threads(store: Store, _number: int) -> None:
-    """Many short lives, each with a scan of its own."""
-
-    def work() -> None:
-        pages = iter(some_scan(store))
-        assert sum(next(pages).rows.num_rows for _ in range(3)) > 0
-
-    in_threads([work] * THREADS)
-
-
 def handed_on(store: Store, _number: int) -> None:
     """One scan, of which each page is read by another thread, each while the others wait."""
     pages: Iterator[Page] = iter(some_scan(store))
@@ -174,11 +164,8 @@ def written(store: Store, number: int) -> None:
 PROGRAMS: dict[str, Callable[[Store, int], None]] = {
     each.__name__: each
     for each in (
-        duckdb_aggregates,
-        duckdb_limits,
         duckdb_in_several_threads,
         delta_writes,
-        bare_threads,
         handed_on,
         abandoned,
         written,

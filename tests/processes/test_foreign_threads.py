@@ -18,11 +18,9 @@ pytestmark = pytest.mark.long
 
 # With the library that each needs.
 NEEDS = {
-    "duckdb_aggregates": "duckdb",
-    "duckdb_limits": "duckdb",
     "duckdb_in_several_threads": "duckdb",
     "delta_writes": "deltalake",
-    **dict.fromkeys(["bare_threads", "handed_on", "abandoned", "written"], "pyarrow"),
+    **dict.fromkeys(["handed_on", "abandoned", "written"], "pyarrow"),
 }
 
 

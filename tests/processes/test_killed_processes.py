@@ -139,29 +139,6 @@ def test_a_killed_mover_leaves_each_tablet_served_from_one_place(uri: str) -> No
     assert len(seen) > 1, "the kills all fell into one phase"
 
 
-def test_a_killed_contraction_is_finished_by_resume(uri: str) -> None:
-    ids = np.arange(20_000)
-    with Store.open(uri) as store:
-        store.table("t").upsert(pa.table({"id": ids, "v": ids}))
-        program_text = (
-            "import sys; from elasticscan.store import Store\n"
-            "store = Store.open(sys.argv[1]); print('x', flush=True)\n"
-            "store.expand(['s4']); store.contract('s1'); print('done', flush=True)\n"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", program_text, uri], stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(0.15)
-            process.send_signal(signal.SIGKILL)
-        store.resume_moves()
-        status = store.status()
-        assert status["moves"] == []
-        assert not any(shard["draining"] for shard in status["shards"])
-        assert len(rows(store)) == len(ids)
-
-
 def test_scans_beside_movers_are_exact_and_resume_in_another_process(uri: str) -> None:
     ids = np.arange(30_000)
     chance = random.Random(3)

@@ -145,13 +145,6 @@ def test_what_would_never_end_ends_late() -> None:
     assert SEALER.open(SEALER.seal(KEY, 1e300), 1e12) == KEY
 
 
-def test_the_secret_of_a_key_is_known_before_it_is_opened() -> None:
-    both = Sealer("a store", {1: SECRET, 2: OTHER_SECRET})
-    assert SEALER.knows(SEALER.seal(KEY, END))
-    assert not SEALER.knows(both.seal(KEY, END))
-    assert SEALER.knows("no key at all")  # looking for more secrets would not help
-
-
 @settings(deadline=None, max_examples=examples(15))
 @given(
     cursors=st.integers(1, 1_500),

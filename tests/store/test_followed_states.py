@@ -92,7 +92,7 @@ def seen(store: Store) -> tuple[object, ...]:
     rows = sorted(
         row for page in store.table("t").scan() for row in zip(*page.rows.to_pydict().values(), strict=True)
     )
-    state: KnownTable = context.look(table.id)
+    state: KnownTable = context.table_state(table.id)
     floors = [state.floor(commit) for commit in range(state.last_commit + 1)]
     runs = sorted(state.all_runs(), key=lambda run: run.id)
     indexes, placement = context.state().indexes(table.id), context.placement()

@@ -6,18 +6,15 @@ does.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, ElasticScanError, InvalidOption
+from elasticscan.base.errors import DiskFull
 from elasticscan.store import Store
-from elasticscan.store.roots import markers
 from tests.base.postgres import Server
 from tests.base.small_disks import fill, free, small_disk
 
@@ -148,85 +145,24 @@ def loaded(store: Store) -> list[int]:
     return list(range(600))
 
 
-def test_a_move_to_a_full_disk_is_undone_and_done_again(tmp_path: Path, disk: Path) -> None:
-    shards = {"a": str(tmp_path / "a"), "b": str(disk / "b")}
-    with Store.create(tmp_path / "store", shards, tablets=2, slots=8, upkeep="off") as store:
-        done = loaded(store)
-        fill(disk, leave=50_000)
-        for _ in range(2):
-            with pytest.raises(DiskFull, match="free some space"):
-                store.move(1, "b")
-            assert keys(store) == done
-        free(disk)
-        store.move(1, "b")
-        assert keys(store) == done
-        assert store.verify() == []
+FILLS: dict[str, Callable[[Store], object]] = {"a move": lambda it: it.move(1, "b"), "a merge": Store.compact}
 
 
-def test_a_merge_on_a_full_disk_changes_nothing(tmp_path: Path, disk: Path) -> None:
+@pytest.mark.parametrize("step", FILLS)
+def test_a_step_on_a_full_disk_changes_nothing_and_is_done_again(
+    tmp_path: Path, disk: Path, step: str
+) -> None:
+    shards = {"a": str((tmp_path if step == "a move" else disk) / "a"), "b": str(disk / "b")}
     with Store.create(
-        tmp_path / "store", {"a": str(disk / "a")}, tablets=2, slots=8, upkeep="off", retention_seconds=0
+        tmp_path / "store", shards, tablets=2, slots=8, upkeep="off", retention_seconds=0
     ) as store:
         done = loaded(store)
         fill(disk, leave=50_000)
         for _ in range(2):
             with pytest.raises(DiskFull, match="free some space"):
-                store.compact()
+                FILLS[step](store)
             assert keys(store) == done
         free(disk)
-        store.compact()
+        FILLS[step](store)
         assert keys(store) == done
         assert store.verify() == []
-
-
-def test_a_store_that_cannot_be_made_tells_why_where_its_catalog_cannot_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def refuse(*_: object) -> None:
-        raise DiskFull("the disk of markers is full: free some space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(markers, "write_marker", refuse)
-        patch.setattr(Path, "unlink", fail)
-        with pytest.raises(DiskFull, match="of markers"):
-            Store.create(tmp_path / "store", ["a"])
-
-
-def failing_at(place: Path, call: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-    """Make the system's looks at a path fail, as those at a device do that reports errors."""
-
-    def look(path: str | Path, **how: bool) -> os.stat_result:
-        if str(path) == str(place):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
-        return call(path, **how)
-
-    return look
-
-
-@pytest.mark.parametrize("name", ["", "catalog.db"])
-def test_a_store_that_cannot_be_looked_at_is_reported_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    place = tmp_path / "store"
-    Store.create(place, ["a"], tablets=2, slots=8).close()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", failing_at(place / name, os.stat))
-        with suppress(ElasticScanError):
-            Store.open(place).close()
-        with suppress(ElasticScanError):
-            Store.create(place, ["a"])
-    Store.open(place).close()
-
-
-@pytest.mark.parametrize("make", [Store.open, lambda uri: Store.create(uri, ["a"])])
-def test_a_path_below_a_directory_that_is_gone_is_reported_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Store]
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(InvalidOption, match="name the whole path"):
-        make("store")

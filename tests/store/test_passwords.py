@@ -26,25 +26,17 @@ from tests.storage.memory_disk import MemoryDisk
 
 SECRET = "hunter2"
 CATALOGS = [
-    f"wat://ann:{SECRET}@db/x",
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:port/x",
     f"postgresql+psycopg://ann:{SECRET}/x@127.0.0.1:1/x?connect_timeout=1",
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?connect_timeout=1&sslpassword={SECRET}",
     f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/x?channel_binding={SECRET}",
-    f"postgresql+wat://ann:{SECRET}@db/x",
     f"sqlite://ann:{SECRET}@/x",
     f"s3://KEY:{SECRET}@bucket/x",
 ]
-ODD = [  # no URLs, or none that a driver reads as it was meant
+ODD = [  # no URLs, or none that a driver reads as it was meant; `places` draws more
     f"postgresql+psycopg://ann:a@{SECRET}@127.0.0.1:1/x",
-    f"postgresql+psycopg:/ann:{SECRET}@127.0.0.1:1/x",
-    f"postgresql+psycopg:ann:{SECRET}@127.0.0.1:1/x",
     f"postgresql+psycopg:ann:{SECRET}",
-    f"postgresql+psycopg:///ann:{SECRET}@127.0.0.1:1/x",
-    f"PostgreSQL:ann:{SECRET}@127.0.0.1:1/x",
     f"ann:{SECRET}@127.0.0.1:1/x",
-    f"host=127.0.0.1 port=1 password={SECRET}",
-    f"host=127.0.0.1 port=1 sslpassword={SECRET}",
     f"host=127.0.0.1 port=1 key={SECRET}",
     f"Server=127.0.0.1;AccountKey={SECRET}",
 ]
@@ -158,18 +150,28 @@ def places(draw: st.DrawFn) -> str:
     return f"{scheme}:{slashes}127.0.0.1:1/x?{name}={value}{draw(st.sampled_from(['', '&x=y']))}"
 
 
+@settings(deadline=None, max_examples=examples(1_000))
+@given(places())
+@example("postgresql+psycopg://ann:// hunter2@127.0.0.1:1/x")
+def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
+    assert SECRET not in shown(place)
+    assert shown(shown(place)) == shown(place)
+    assert SECRET not in redact(f"there is nothing at {place}")
+    assert SECRET not in redact(str({"uri": place}))
+    if "://" not in place:
+        assert SECRET not in message(lambda: path_or_uri(place))
+
+
 @settings(
     deadline=None,
     max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(place=places())
-def test_no_secret_of_any_place_is_shown(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_of_any_place_is_reported(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert SECRET not in shown(place)
-    assert shown(shown(place)) == shown(place)
-    assert SECRET not in redact(f"there is nothing at {place}")
-    assert SECRET not in redact(str({"uri": place}))
     assert SECRET not in message(lambda: Store.open(place))
     assert SECRET not in message(lambda: Store.create(place, {"a": str(tmp_path / "a")}))
     here = Path(mkdtemp(dir=tmp_path))
@@ -184,18 +186,6 @@ NOBODY = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-
-
-@settings(deadline=None, max_examples=examples(1_000))
-@given(places())
-@example("postgresql+psycopg://ann:// hunter2@127.0.0.1:1/x")
-def test_no_secret_of_any_place_is_in_a_text(place: str) -> None:
-    assert SECRET not in shown(place)
-    assert shown(shown(place)) == shown(place)
-    assert SECRET not in redact(f"there is nothing at {place}")
-    assert SECRET not in redact(str({"uri": place}))
-    if "://" not in place:
-        assert SECRET not in message(lambda: path_or_uri(place))
 
 
 @pytest.mark.parametrize("root", [*ROOTS, *ODD])

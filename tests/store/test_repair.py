@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -327,32 +328,37 @@ def test_a_catalog_that_is_older_than_the_files_is_not_believed(tmp_path: Path) 
     assert any("older than the files" in text for text in report.doubts)
 
 
-@pytest.mark.parametrize("left", ["marker", "files", "both"])
-def test_whoever_lost_a_catalog_is_sent_to_repair(tmp_path: Path, left: str) -> None:
-    old = tmp_path / "old"
-    three_writes(old)
-    (old / "catalog.db").write_bytes(b"")
-    for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
-        with pytest.raises(StoreDamaged, match=r"elasticscan repair .* NEW"):
-            attempt()
-    (old / "catalog.db").write_bytes(b"no database at all" * 1_000)
-    with pytest.raises(StoreDamaged, match="elasticscan repair OLD NEW"):
-        Store.open(old)
-    (old / "catalog.db").unlink()
-    with closing(sqlite3.connect(old / "catalog.db")) as without_tables:
-        without_tables.execute("VACUUM")
-    for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
-        with pytest.raises(StoreNotFound, match=r"without tables.*elasticscan repair .* NEW"):
-            attempt()
-    (old / "catalog.db").unlink()
-    if left == "marker":
-        shutil.rmtree(old / "shards" / "a" / "t1")
-    elif left == "files":
-        (old / "shards" / "a" / "elasticscan-shard").unlink()
-    for attempt in (lambda: Store.open(old), lambda: Store.create(old, ["z"])):
-        with pytest.raises(StoreNotFound, match=r"elasticscan repair .* NEW"):
-            attempt()
-    assert not (old / "catalog.db").exists()
+def without_tables(catalog: Path) -> None:
+    with closing(sqlite3.connect(catalog)) as database:
+        database.execute("VACUUM")
+
+
+LOST: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
+    "empty": (lambda catalog: catalog.write_bytes(b""), StoreDamaged, r"elasticscan repair .* NEW"),
+    "no database": (lambda catalog: catalog.write_bytes(b"none" * 4_000), StoreDamaged, "repair OLD NEW"),
+    "without tables": (without_tables, StoreNotFound, "without tables.*repair .* NEW"),
+    "gone": (lambda catalog: None, StoreNotFound, r"elasticscan repair .* NEW"),
+    "gone, and all files": (
+        lambda catalog: shutil.rmtree(catalog.with_name("shards") / "a" / "t1"), StoreNotFound, "repair"
+    ),
+    "gone, and all markers": (
+        lambda catalog: (catalog.with_name("shards") / "a" / "elasticscan-shard").unlink(),
+        StoreNotFound,
+        "repair",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_lost_catalog_leads_to_repair(tmp_path: Path, how: str) -> None:
+    lose, error, message = LOST[how]
+    three_writes(tmp_path / "old")
+    (tmp_path / "old" / "catalog.db").unlink()
+    lose(tmp_path / "old" / "catalog.db")
+    with pytest.raises(error, match=message):
+        Store.open(tmp_path / "old")
+    with pytest.raises((StoreDamaged, StoreNotFound)):
+        Store.create(tmp_path / "old", ["z"])
 
 
 # ------------------------------------------------------------------------------------ the plan alone
@@ -397,72 +403,50 @@ def plan_of(*files: FoundFile) -> TablePlan:
     return table
 
 
+A, B, C = found("a", 1, 10.0), found("b", 2, 11.0), found("c", 3, 11.5)
+OF_AB: dict[str, object] = {"operation": "compact", "replaces": ("a", "b"), "min_commit": 2, "max_commit": 3}
+OF_ABC = {**OF_AB, "replaces": ("a", "b", "c"), "max_commit": 4}
+ELSEWHERE: dict[str, object] = {
+    "root": 1, "operation": "compact", "complete": True, "min_commit": 2, "max_commit": 4
+}  # fmt: skip
+LOW = SlotSet.span(0, 8)
+
+# The files of a table, and the slots that each serves in the plan.
+PLANS: dict[str, tuple[list[FoundFile], dict[str, str]]] = {
+    "what a merge replaced": (
+        [A, B, found("m", 2, 12.0, **OF_AB), found("d", 3, 13.0)],
+        {"m": "0-16", "d": "0-16"},
+    ),
+    "a merge of some slots": (
+        [A, B, found("m", 3, 12.0, **OF_AB, slots=LOW)],
+        {"a": "8-16", "b": "8-16", "m": "0-8"},
+    ),
+    "a merge that was never entered": (
+        [C, found("s", 3, 12.0, **OF_AB), found("m", 3, 12.0, **OF_ABC), found("n", 3, 12.5, **OF_ABC)],
+        {"n": "0-16"},
+    ),
+    "rows that are newer than a merge elsewhere": (
+        [found("a", 9, 10.0), found("m", 4, 12.0, **ELSEWHERE, epochs=((0, 16, 2),))],
+        {"a": "0-16", "m": "0-16"},
+    ),
+    "slots that moved to a merge elsewhere": (
+        [A, found("m", 4, 12.0, **ELSEWHERE, slots=LOW, epochs=((0, 8, 2),))],
+        {"a": "8-16", "m": "0-8"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_what_counts_of_files_that_were_merged_and_moved(case: str) -> None:
+    files, serving = PLANS[case]
+    assert {fragment.path: str(fragment.slots) for fragment in plan_of(*files).fragments} == serving
+
+
 def test_writes_that_ran_at_the_same_time_count_in_the_order_in_which_they_began() -> None:
     fragments = plan_of(found("b", 1, 11.0), found("c", 2, 9.0), found("a", 1, 10.0)).fragments
     assert [(fragment.path, fragment.min_commit) for fragment in fragments] == [("a", 2), ("b", 2), ("c", 3)]
 
 
-def test_what_a_compaction_replaced_does_not_count() -> None:
-    merged = found("c", 2, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
-    plan = plan_of(found("a", 1, 10.0), found("b", 2, 11.0), merged, found("d", 3, 13.0))
-    assert [f.path for f in plan.fragments] == ["c", "d"]
-
-
-def test_a_merge_of_some_slots_leaves_the_others_where_they_were() -> None:
-    merged = found(
-        "m", 3, 12.0, operation="compact", replaces=("a", "b"), slots=SlotSet.span(0, 4), max_commit=3
-    )
-    plan = plan_of(found("a", 1, 10.0), found("b", 2, 11.0), merged)
-    serving = {f.path: str(f.slots) for f in plan.fragments}
-    assert serving == {"a": "4-16", "b": "4-16", "m": "0-4"}
-
-
-def test_a_merge_that_was_never_entered_does_not_count() -> None:
-    stage = found("s", 3, 12.0, operation="compact", replaces=("a", "b"), min_commit=2, max_commit=3)
-    merged = found("m", 3, 12.0, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
-    twin = found("n", 3, 12.5, operation="compact", replaces=("a", "b", "c"), min_commit=2, max_commit=4)
-    plan = plan_of(found("c", 3, 11.5), stage, merged, twin)
-    assert [f.path for f in plan.fragments] == ["n"]
-
-
-def test_rows_that_are_newer_than_a_merge_elsewhere_count_where_they_were() -> None:
-    left, merged = (
-        found("a", 9, 10.0),
-        found(
-            "c",
-            4,
-            12.0,
-            root=1,
-            operation="compact",
-            complete=True,
-            epochs=((0, 16, 2),),
-            min_commit=2,
-            max_commit=4,
-        ),
-    )
-    plan = plan_of(left, merged)
-    assert {f.path for f in plan.fragments} == {"a", "c"}
-
-
-def test_slots_that_moved_to_a_compaction_elsewhere_do_not_count_where_they_were() -> None:
-    left = found("a", 1, 10.0)
-    merged = found(
-        "c",
-        4,
-        12.0,
-        root=1,
-        operation="compact",
-        complete=True,
-        slots=SlotSet.span(0, 8),
-        epochs=((0, 8, 2),),
-        min_commit=2,
-        max_commit=4,
-    )
-    plan = plan_of(left, merged)
-    assert {f.path: str(f.slots) for f in plan.fragments} == {"a": "8-16", "c": "0-8"}
-
-
-def test_of_two_tables_of_one_name_the_newer_keeps_it() -> None:
-    plan = plan_repair([found("a", 1, 10.0), found("b", 5, 20.0, table=2)], {})
-    assert plan is not None
-    assert [table.name for table in plan.tables] == ["t_1", "t"]
+def test_of_two_tables_of_one_name_the_newer_comes_back() -> None:
+    table = plan_of(found("a", 1, 10.0), found("b", 5, 20.0, table=2))
+    assert [fragment.path for fragment in table.fragments] == ["b"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from elasticscan.base.errors import (
     WrongRoot,
 )
 from elasticscan.catalog import Catalog
-from elasticscan.storage import Disk, LocalDisk, open_disk, read_manifest
+from elasticscan.storage import LocalDisk, read_manifest
 from elasticscan.store import Action, Store, publish, repair_store, stage
 from elasticscan.store.roots.location import MARKER
 from elasticscan.store.roots.markers import read_marker
@@ -133,27 +135,147 @@ def catalog_changes(store: Store) -> dict[str, Callable[[], Any]]:
 
 
 def newest_looks(store: Store) -> dict[str, Callable[[], Any]]:
-    """What takes the newest commit for the answer."""
+    """What takes the newest commit, or the newest until a time, for the answer."""
     return {
         "scan": lambda: store.table("t").scan(),
+        "scan at a time": lambda: store.table("t").scan(snapshot=datetime.now(UTC)),
+        "get at a time": lambda: store.table("t").get([1], snapshot=datetime.now(UTC)),
+        "tag": lambda: store.table("t").tag("now", datetime.now(UTC)),
         "changes": lambda: store.table("t").changes(1),
+        "changes until a time": lambda: store.table("t").changes(1, datetime.now(UTC)),
         "commits": lambda: store.table("t").history(),
     }
 
 
-# ------------------------------------------------------------------------- roots that are not what they seem
+# ---------------------------------------------------------------- roots and catalogs that are in doubt
 
 
-def test_an_unmounted_shard_is_neither_written_to_nor_changed(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        store.table("t").upsert(rows(ROWS))
-        for name, change in changes(store).items():
-            with away(root(store, "a")):
-                with pytest.raises(ShardUnavailable, match="not mounted"):
-                    change()
-                assert files(root(store, "a")) == set(), f"{name} wrote below the mount point"
-        assert count(store) == 2 * ROWS
+@contextmanager
+def older_catalog(store: Store, work: Callable[[], Any]) -> Iterator[Store]:
+    """The store as it is when, after some work, a copy of the catalog from before is put back."""
+    directory = Path(store.uri)
+    saved, newest = directory / "saved.db", directory / "newest.db"
+    _copy_catalog(directory / "catalog.db", saved)
+    work()
+    _copy_catalog(directory / "catalog.db", newest)
+    store.close()
+    _put_catalog(directory, saved)
+    with Store.open(directory) as opened:
+        yield opened
+
+
+def _copy_catalog(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as two:
+        one.backup(two)
+
+
+def _put_catalog(directory: Path, source: Path) -> None:
+    """Into the same file, as `cp` does it."""
+    for rest in ("-wal", "-shm"):
+        (directory / f"catalog.db{rest}").unlink(missing_ok=True)
+    with (directory / "catalog.db").open("r+b") as file:
+        file.write(source.read_bytes())
+        file.truncate()
+
+
+@contextmanager
+def unmounted(place: Path) -> Iterator[Store]:
+    with made(place / "store") as store:
+        with away(root(store, "a")):
+            yield store
+            assert files(root(store, "a")) == set(), "something was written below the mount point"
+        assert count(store) == ROWS
         assert store.verify() == []
+
+
+@contextmanager
+def swapped(place: Path) -> Iterator[Store]:
+    with made(place / "store") as store:
+        alive, newest = everything_alive(store), markers_of(store)
+        swap(root(store, "a"), root(store, "b"))
+        assert len(store.verify()) >= 2
+        store.table("t").tag("kept")  # which is of the catalog alone, and noted at the roots
+        yield store
+        swap(root(store, "a"), root(store, "b"))
+        assert markers_of(store) == newest
+        assert all(path.exists() for path in alive)
+        assert count(store) == ROWS
+
+
+def markers_of(store: Store) -> dict[str, bytes]:
+    return {name: (root(store, name) / MARKER).read_bytes() for name in "ab"}
+
+
+@contextmanager
+def older(place: Path) -> Iterator[Store]:
+    first = made(place / "store")
+    with older_catalog(first, lambda: [first.table("t").upsert(rows(ROWS)), first.compact()]) as store:
+        yield store
+        assert store.context.catalog.versions()[1] == 2, "its numbers would hide that it is older"
+
+
+def copied(place: Path) -> AbstractContextManager[Store]:
+    made(place / "one").close()
+    shutil.copytree(place / "one", place / "two")
+    return Store.open(place / "two")
+
+
+def copied_alone(place: Path) -> AbstractContextManager[Store]:
+    made(place / "one", {name: str(place / "disks" / name) for name in "ab"}).close()
+    shutil.copytree(place / "one", place / "two")
+    return Store.open(place / "two")
+
+
+@contextmanager
+def named_twice(place: Path, link: Callable[[Path, Path], object]) -> Iterator[Store]:
+    with made(place / "one") as one:
+        one.table("t").upsert(rows())
+    shutil.copytree(place / "one" / "shards", place / "two" / "shards")
+    link(place / "one" / "catalog.db", place / "two" / "catalog.db")
+    with Store.open(place / "two") as store:
+        with pytest.raises(WrongRoot):
+            store.adopt()
+        yield store
+    (place / "two" / "catalog.db").unlink()
+    with Store.open(place / "one") as one:
+        assert one.table("t").upsert(rows()) == 4
+
+
+def collection(store: Store) -> dict[str, Callable[[], Any]]:
+    return {"gc": lambda: store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)}
+
+
+# How a store comes into doubt, the error of what changes it, and what that is besides `changes`.
+DOUBTS: dict[str, tuple[Any, type[Exception], str, tuple[Any, ...]]] = {
+    "unmounted": (unmounted, ShardUnavailable, "not mounted", ()),
+    "swapped": (swapped, WrongRoot, r"should be shard '[ab]'.* but it is shard '[ab]'", (collection,)),
+    "older": (older, CatalogOutdated, "adopt", (collection, catalog_changes, newest_looks)),
+    "copied": (copied, WrongRoot, "adopt", (collection, catalog_changes)),
+    "copied alone": (copied_alone, WrongRoot, "adopt", (collection, catalog_changes)),
+    "linked": (partial(named_twice, link=os.link), WrongRoot, "real copy", (collection,)),
+    "symbolic": (
+        partial(named_twice, link=lambda of, at: at.symlink_to(of)),
+        WrongRoot,
+        "real copy",
+        (collection,),
+    ),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_nothing_is_changed_where_a_root_or_a_catalog_is_in_doubt(tmp_path: Path, doubt: str) -> None:
+    put, error, message, also = DOUBTS[doubt]
+    with put(tmp_path) as store:
+        before = files(tmp_path)
+        calls = changes(store)
+        for more in also:
+            calls |= more(store)
+        for name, call in calls.items():
+            with pytest.raises(error, match=message):
+                call()
+            assert doubt == "unmounted" or files(tmp_path) == before, name
+        if doubt not in ("unmounted", "swapped"):
+            assert count(store, snapshot=2) == ROWS
 
 
 def test_what_touches_mounted_shards_alone_goes_on_while_another_is_unmounted(tmp_path: Path) -> None:
@@ -189,41 +311,6 @@ def test_a_disk_that_is_unmounted_before_the_commit_is_noticed(tmp_path: Path) -
         assert count(store) == 2 * ROWS
 
 
-def test_the_roots_of_two_shards_are_swapped(tmp_path: Path) -> None:
-    with made(tmp_path / "store") as store:
-        store.table("t").upsert(rows(ROWS))
-        alive = everything_alive(store)
-        swap(root(store, "a"), root(store, "b"))
-        for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
-            with pytest.raises(WrongRoot, match=r"should be shard '[ab]'.* but it is shard '[ab]'"):
-                change()
-        assert len(store.verify()) >= 2
-        newest = {name: (root(store, name) / MARKER).read_bytes() for name in "ab"}
-        store.table("t").tag("kept")  # which is of the catalog alone, and noted at the roots
-        assert newest == {name: (root(store, name) / MARKER).read_bytes() for name in "ab"}
-        swap(root(store, "a"), root(store, "b"))
-        assert all(path.exists() for path in alive)
-        assert count(store) == 2 * ROWS
-
-
-def test_a_root_has_one_shard_by_whatever_name(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    (tmp_path / "link").symlink_to(disk)
-    aliases = [f"{tmp_path}/link", f"file://{disk}", f"{tmp_path}/x/../disk", f"{disk}/", f"{disk}/below"]
-    for alias in aliases:
-        with pytest.raises(InvalidOption, match="overlaps"):
-            Store.create(tmp_path / "store", {"a": str(disk), "b": alias})
-        assert not (tmp_path / "store").exists()
-        assert list(disk.iterdir()) == []
-    with made(tmp_path / "store", {"a": str(disk)}) as store:
-        for alias in aliases:
-            with pytest.raises(InvalidOption, match="overlaps"):
-                store.expand({"b": alias})
-        assert [shard["name"] for shard in store.status()["shards"]] == ["a"]
-        assert count(store) == ROWS
-
-
 def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_path: Path) -> None:
     """As of a bind mount: the second directory shows the files of the first."""
     disk, other = tmp_path / "disk", tmp_path / "other"
@@ -239,77 +326,15 @@ def test_a_root_by_a_second_name_that_no_text_tells_is_found_by_its_marker(tmp_p
             store.collect_garbage(grace_seconds=0)
 
 
-def test_a_store_whose_catalog_is_a_database_takes_no_root_of_another(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    with made(tmp_path / "one", {"a": str(disk)}) as one:
-        url = f"sqlite:///{tmp_path}/catalog.db"
-        with pytest.raises(InvalidOption, match="another store"):
-            Store.create(url, {"b": str(tmp_path / "new" / "b"), "a": str(disk)})
-        assert not (tmp_path / "catalog.db").exists()
-        assert not (tmp_path / "new").exists()
-        with made(url, {"b": str(tmp_path / "b")}) as two:
-            with pytest.raises(InvalidOption, match="another store"):
-                two.expand({"a": str(disk)})
-            assert count(two) == ROWS
-        assert one.verify() == []
-        assert count(one) == ROWS
-
-
-# ---------------------------------------------------------------------- catalogs that are not the newest
-
-
-@contextmanager
-def older_catalog(store: Store, work: Callable[[], Any]) -> Iterator[Store]:
-    """The store as it is when, after some work, a copy of the catalog from before is put back."""
-    directory = Path(store.uri)
-    saved, newest = directory / "saved.db", directory / "newest.db"
-    _copy_catalog(directory / "catalog.db", saved)
-    work()
-    _copy_catalog(directory / "catalog.db", newest)
-    store.close()
-    _put_catalog(directory, saved)
-    with Store.open(directory) as opened:
-        yield opened
-
-
-def _copy_catalog(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as two:
-        one.backup(two)
-
-
-def _put_catalog(directory: Path, source: Path) -> None:
-    """Into the same file, as `cp` does it."""
-    for rest in ("-wal", "-shm"):
-        (directory / f"catalog.db{rest}").unlink(missing_ok=True)
-    with (directory / "catalog.db").open("r+b") as file:
-        file.write(source.read_bytes())
-        file.truncate()
-
-
-def test_an_older_catalog_is_only_read_until_it_is_adopted(tmp_path: Path) -> None:
+def test_an_older_catalog_is_adopted(tmp_path: Path) -> None:
     first = made(tmp_path / "store")
-    first.table("t").upsert(rows())
     key = next(iter(first.table("t").scan(page_rows=50))).key
-    alive: set[Path] = set()
-
-    def work() -> None:
-        first.table("t").upsert(rows(ROWS))
-        alive.update(everything_alive(first))
-
-    with older_catalog(first, work) as store:
-        for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
-            with pytest.raises(CatalogOutdated, match="adopt"):
-                change()
-        for look in newest_looks(store).values():
-            with pytest.raises(CatalogOutdated, match="adopt"):
-                look()
+    assert key is not None
+    with older_catalog(first, lambda: first.table("t").upsert(rows(ROWS))) as store:
         assert "ES_CATALOG_OUTDATED" in store.status()["outdated"]
-        assert count(store, snapshot=3) == ROWS
         assert store.table("t").changes(1, upto=2).to_table().num_rows == ROWS
-        assert all(path.exists() for path in alive)
-        assert store.adopt().commits == (3, 4)
-        assert store.table("t").upsert(rows(9_000)) > 5, "the number of a lost commit is not used again"
-        assert key is not None
+        assert store.adopt().commits == (2, 3)
+        assert store.table("t").upsert(rows(9_000)) > 4, "the number of a lost commit is not used again"
         with pytest.raises(ContinuationKeyError):
             store.resume(key)
         found = store.collect_garbage(grace_seconds=0)
@@ -319,18 +344,32 @@ def test_an_older_catalog_is_only_read_until_it_is_adopted(tmp_path: Path) -> No
         assert store.verify() == []
 
 
-def test_an_older_catalog_does_not_catch_up_by_itself(tmp_path: Path) -> None:
-    """Not by changes that touch no shard either: its numbers would then hide that it is older."""
-    first = made(tmp_path / "store")
-    with older_catalog(first, lambda: [first.table("t").upsert(rows(ROWS)), first.compact()]) as store:
-        before, versions = files(tmp_path), store.context.catalog.versions()
-        for change in catalog_changes(store).values():
-            with pytest.raises(CatalogOutdated, match="adopt"):
-                change()
-        assert store.context.catalog.versions() == versions
-        with pytest.raises(CatalogOutdated):
-            store.collect_garbage(grace_seconds=0, share=1.0, trash_seconds=0)
-        assert files(tmp_path) == before
+@pytest.mark.parametrize("doubt", ["copied", "copied alone"])
+def test_a_copy_is_adopted(tmp_path: Path, doubt: str) -> None:
+    put = DOUBTS[doubt][0]
+    with put(tmp_path) as two, Store.open(tmp_path / "one") as one, Store.open(tmp_path / "two") as long_open:
+        key = next(iter(one.table("t").scan(page_rows=50))).key
+        assert key is not None
+        assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until then"
+        two.adopt()
+        two.table("t").upsert(rows(ROWS, value=1))
+        for copy in (two, long_open):
+            with pytest.raises(ContinuationKeyError):
+                copy.resume(key)
+        mine = next(iter(two.table("t").scan(page_rows=50))).key
+        assert mine is not None
+        with pytest.raises(ContinuationKeyError):
+            one.resume(mine)
+        two.collect_garbage(grace_seconds=0)
+        assert two.verify() == []
+        assert count(two) == 2 * ROWS
+        assert count(one) == ROWS
+        if doubt == "copied":
+            one.table("t").upsert(rows(ROWS))
+            assert one.verify() == []
+        else:
+            with pytest.raises(WrongRoot, match="another copy"):
+                one.table("t").upsert(rows(5_000))
 
 
 def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> None:
@@ -353,31 +392,6 @@ def test_changes_of_the_catalog_alone_leave_marks_as_well(tmp_path: Path) -> Non
     late = older_catalog(first, lambda: first.create_table("late", SCHEMA, ["id"]))
     with late as store, pytest.raises(CatalogOutdated):
         store.table("t").upsert(rows(ROWS).append_column("more", pa.nulls(ROWS, pa.int64())))
-
-
-def test_a_catalog_with_two_names_is_not_written_to(tmp_path: Path) -> None:
-    with made(tmp_path / "one") as one:
-        one.table("t").upsert(rows(ROWS))
-    (tmp_path / "linked" / "shards").mkdir(parents=True)
-    (tmp_path / "symbolic").mkdir()
-    for copy in ("linked", "symbolic"):
-        shutil.copytree(tmp_path / "one" / "shards", tmp_path / copy / "shards", dirs_exist_ok=True)
-    (tmp_path / "symbolic" / "catalog.db").symlink_to(tmp_path / "one" / "catalog.db")
-    for name in ("symbolic", "linked"):
-        if name == "linked":
-            os.link(tmp_path / "one" / "catalog.db", tmp_path / name / "catalog.db")
-        with Store.open(tmp_path / name) as store:
-            for change in [*changes(store).values(), lambda: store.collect_garbage(grace_seconds=0)]:
-                with pytest.raises(WrongRoot, match="real copy"):
-                    change()
-            with pytest.raises(WrongRoot):
-                store.adopt()
-            assert count(store) == 2 * ROWS
-    with Store.open(tmp_path / "one") as one, pytest.raises(WrongRoot, match="2 names"):
-        one.table("t").upsert(rows())
-    (tmp_path / "linked" / "catalog.db").unlink()
-    with Store.open(tmp_path / "one") as one:
-        assert one.table("t").upsert(rows()) == 4
 
 
 def test_a_file_that_is_newer_than_the_catalog_stops_the_collection(tmp_path: Path) -> None:
@@ -411,57 +425,6 @@ def test_what_the_newest_catalog_refers_to_comes_back_from_the_trash(tmp_path: P
         assert store.collect_garbage(grace_seconds=0, trash_seconds=0).count(Action.RESTORE) > 0
         assert count(store) == 2 * ROWS
         assert store.verify() == []
-
-
-def test_a_copied_store_is_only_read_until_it_is_adopted(tmp_path: Path) -> None:
-    with made(tmp_path / "one") as one:
-        key = next(iter(one.table("t").scan(page_rows=50))).key
-        assert key is not None
-        shutil.copytree(tmp_path / "one", tmp_path / "two")
-        with Store.open(tmp_path / "two") as two, Store.open(tmp_path / "two") as long_open:
-            assert sum(page.rows.num_rows for page in two.resume(key)) > 0, "equal until then"
-            alone = [lambda: two.collect_garbage(grace_seconds=0), *catalog_changes(two).values()]
-            for change in [*changes(two).values(), *alone]:
-                with pytest.raises(WrongRoot, match="adopt"):
-                    change()
-            two.adopt()
-            two.table("t").upsert(rows(ROWS, value=1))
-            for copy in (two, long_open):
-                with pytest.raises(ContinuationKeyError):
-                    copy.resume(key)
-            mine = next(iter(two.table("t").scan(page_rows=50))).key
-            assert mine is not None
-            with pytest.raises(ContinuationKeyError):
-                one.resume(mine)
-            assert sum(page.rows.num_rows for page in two.resume(mine)) > 0
-            two.move(1, "b" if two.status()["tablets"][0]["shard"] == "a" else "a")
-            two.collect_garbage(grace_seconds=0)
-            assert two.verify() == []
-            assert count(two) == 2 * ROWS
-        assert sum(page.rows.num_rows for page in one.resume(key)) > 0
-        one.table("t").upsert(rows(ROWS))
-        assert one.verify() == []
-
-
-def test_a_copy_whose_shards_are_the_originals_is_only_read(tmp_path: Path) -> None:
-    shards = {name: str(tmp_path / "disks" / name) for name in "ab"}
-    with made(tmp_path / "one", shards) as one:
-        one.table("t").upsert(rows())
-        shutil.copytree(tmp_path / "one", tmp_path / "two")
-        with Store.open(tmp_path / "two") as two:
-            for change in [*changes(two).values(), lambda: two.collect_garbage(grace_seconds=0)]:
-                with pytest.raises(WrongRoot, match="adopt"):
-                    change()
-            assert count(two) == ROWS
-            one.table("t").upsert(rows(ROWS))
-            with pytest.raises(WrongRoot):
-                two.table("t").upsert(rows(ROWS))
-            two.adopt()
-            two.table("t").upsert(rows(5_000))
-            assert count(two) == 2 * ROWS
-            with pytest.raises(WrongRoot, match="another copy"):
-                one.table("t").upsert(rows(5_000))
-            assert count(one) == 2 * ROWS
 
 
 def test_a_store_that_is_moved_stays_what_it_is(tmp_path: Path) -> None:
@@ -522,42 +485,20 @@ def test_what_was_never_committed_stays_in_the_trash_for_a_while(tmp_path: Path)
         assert count(store) == ROWS
 
 
-class Watched:
+class Watched(LocalDisk):
     """A disk that tells when a file is about to leave its place."""
 
-    def __init__(self, disk: Disk, leaving: Callable[[str], None]) -> None:
-        self.disk, self.leaving = disk, leaving
-
-    @property
-    def is_far(self) -> bool:
-        return self.disk.is_far
-
-    @property
-    def uncached(self) -> Disk:
-        return self
-
-    def create(self, path: str) -> Any:
-        return self.disk.create(path)
-
-    def open(self, path: str) -> Any:
-        return self.disk.open(path)
-
-    def note(self, path: str, content: bytes) -> None:
-        self.disk.note(path, content)
-
-    def list(self) -> list[tuple[str, float]]:
-        return self.disk.list()
-
-    def expect(self, paths: Sequence[str]) -> None:
-        self.disk.expect(paths)
+    def __init__(self, where: str, leaving: Callable[[str], None]) -> None:
+        super().__init__(Path(where))
+        self.leaving = leaving
 
     def delete(self, path: str) -> None:
         self.leaving(path)
-        self.disk.delete(path)
+        super().delete(path)
 
     def rename(self, path: str, to: str) -> None:
         self.leaving(path)
-        self.disk.rename(path, to)
+        super().rename(path, to)
 
 
 def test_a_file_that_is_about_to_be_moved_cannot_be_committed(tmp_path: Path) -> None:
@@ -569,7 +510,7 @@ def test_a_file_that_is_about_to_be_moved_cannot_be_committed(tmp_path: Path) ->
             with Store.open(tmp_path / "store") as other, pytest.raises(WriteConflict, match="try again"):
                 publish(other.context, other.table("t").definition, prepared)
 
-    with made(tmp_path / "store", disks=lambda where: Watched(open_disk(where), commit)) as store:
+    with made(tmp_path / "store", disks=lambda where: Watched(where, commit)) as store:
         prepared = staged(store)
         assert store.collect_garbage(grace_seconds=0).count(Action.TRASH) == len(prepared)
         assert tried
@@ -589,7 +530,7 @@ def test_files_leave_while_nobody_holds_the_write_lock(tmp_path: Path) -> None:
                 with other.writing() as tx:
                     tx.observe_time()
 
-    with made(tmp_path / "store", disks=lambda where: Watched(open_disk(where), leaving)) as store:
+    with made(tmp_path / "store", disks=lambda where: Watched(where, leaving)) as store:
         (one, *_) = sorted((root(store, "a") / "t1").glob("*.arrow"))
         for number in range(1_200):
             (root(store, "a") / "t1" / f"{number:032x}.arrow").write_bytes(b"torn")

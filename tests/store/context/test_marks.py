@@ -17,7 +17,7 @@ from elasticscan.base.errors import CatalogOutdated
 from elasticscan.storage import Disk, LocalDisk
 from elasticscan.store import Store
 from elasticscan.store.context import marks
-from elasticscan.store.context.marks import WITNESSES, witnesses_first
+from elasticscan.store.context.marks import WITNESSES
 from elasticscan.store.roots import Marker, markers
 from elasticscan.store.roots.markers import alone_at, raise_marker, read_marker, write_marker
 
@@ -44,7 +44,9 @@ def shard_of(store: Store, key: int) -> int:
 
 
 def known(store: Store) -> dict[int, Marker]:
-    found = {shard: read_marker(store.context.disk_of(shard), "") for shard in store.context.local_shards()}
+    found = {
+        shard: read_marker(store.context.disk_of(shard), "") for shard in store.context.roots.local_shards()
+    }
     return {shard: mark for shard, mark in found.items() if mark is not None}
 
 
@@ -63,16 +65,8 @@ def saved(place: Path) -> Callable[[], None]:
 
 def beyond_the_witnesses(store: Store) -> int:
     """A key whose shard is no witness."""
-    others = witnesses_first(store.context.local_shards())[WITNESSES:]
+    others = sorted(store.context.roots.local_shards())[WITNESSES:]
     return next(key for key in range(500) if shard_of(store, key) in others)
-
-
-def test_witnesses_are_scattered_and_stay_when_others_come() -> None:
-    few, many = witnesses_first(range(1, 41))[:WITNESSES], witnesses_first(range(1, 513))[:WITNESSES]
-    assert len({shard // 10 for shard in few}) == WITNESSES
-    assert sorted(set(few) & set(range(1, 41)), key=witnesses_first(range(1, 513)).index) == few
-    assert len({shard // 64 for shard in many}) == WITNESSES
-    assert witnesses_first([3, 1]) in ([3, 1], [1, 3])
 
 
 @pytest.mark.parametrize("work", ["commit", "tag"])
@@ -102,7 +96,7 @@ def test_a_commit_is_noted_where_it_wrote_and_at_the_witnesses(tmp_path: Path) -
         key = beyond_the_witnesses(store)
         commit = store.table("t").upsert(row(key))
         at = {shard for shard, mark in known(store).items() if mark.commit == commit}
-        order = witnesses_first(store.context.local_shards())
+        order = sorted(store.context.roots.local_shards())
         assert at >= {*order[:WITNESSES], shard_of(store, key)}
 
 
@@ -133,7 +127,7 @@ def test_an_older_catalog_is_noticed_while_a_shard_is_away(tmp_path: Path, away:
         key = beyond_the_witnesses(store)
         where = shard_of(store, key)
         if away == "a witness":
-            (where, *_) = witnesses_first(store.context.local_shards())
+            (where, *_) = sorted(store.context.roots.local_shards())
         put_back = saved(place)
         other.table("t").upsert(row(key))
         root = place / "shards" / store.context.shard_names()[where]
@@ -153,7 +147,7 @@ def test_who_opens_a_store_looks_at_all_shards_once(tmp_path: Path) -> None:
         put_back = saved(place)
         store.table("t").upsert(row(key))
         names = store.context.shard_names()
-        for shard in witnesses_first(store.context.local_shards())[:WITNESSES]:
+        for shard in sorted(store.context.roots.local_shards())[:WITNESSES]:
             shutil.rmtree(place / "shards" / names[shard])
     put_back()
     with Store.open(place) as fresh, pytest.raises(CatalogOutdated):

@@ -6,11 +6,10 @@ import fcntl
 import os
 import shutil
 import signal
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -187,40 +186,6 @@ def test_a_store_that_fails_while_it_is_made_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_root_beside_the_store_with_a_marker_of_another_is_nobodys_remains(
-    original: Path, tmp_path: Path
-) -> None:
-    """Its catalog may lie elsewhere; within a store's directory only that store can have it."""
-    root = tmp_path / "disk"
-    shutil.copytree(original / "old" / "shards" / "s1", root)
-    for path in root.glob("t*"):
-        shutil.rmtree(path)
-    for attempt in (
-        lambda: Store.create(tmp_path / "new", {"s1": str(root)}),
-        lambda: Store.from_backup(original / "backups", tmp_path / "new", roots={"s1": str(root)}),
-    ):
-        with pytest.raises(InvalidOption, match="remove it if no store uses it"):
-            attempt()
-    assert list(tmp_path.iterdir()) == [root]
-
-
-@pytest.mark.parametrize("there", ["file", "link", "database"])
-def test_a_repaired_store_takes_no_place_that_is_taken(original: Path, tmp_path: Path, there: str) -> None:
-    into: str | Path = tmp_path / "new"
-    if there == "file":
-        (tmp_path / "new").mkdir()
-        (tmp_path / "new" / "note").write_text("mine")
-    elif there == "link":
-        (tmp_path / "else").mkdir()
-        (tmp_path / "new").symlink_to(tmp_path / "else")
-    else:
-        into = "postgresql+psycopg://somewhere/db"
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(AlreadyExists, match="name a directory that is not there yet"):
-        repair_store(original / "old", into)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 @contextmanager
 def amid_copying(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> Iterator[None]:
     """Let somebody else come in once, after a file was copied."""
@@ -285,77 +250,6 @@ def contents(store: Store) -> dict[int, str]:
 def wanted_of(original: Path) -> dict[int, str]:
     with Store.open(original / "old") as store:
         return contents(store)
-
-
-@pytest.mark.parametrize("is_damaged", [False, True])
-@pytest.mark.parametrize("catalog", ["away", "elsewhere"])
-def test_a_restore_touches_no_file_of_a_store_whose_catalog_is_not_there(
-    original: Path, tmp_path: Path, catalog: str, is_damaged: bool
-) -> None:
-    """It lies elsewhere, or its disk is not mounted for a moment; nothing tells that from a lost one."""
-    home, backups = tmp_path / "home", tmp_path / "backups"
-    where = home if catalog == "away" else f"sqlite:///{tmp_path}/catalog.sqlite"
-    with Store.create(where, {shard: str(home / "shards" / shard) for shard in SHARDS}) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(pa.table([range(60), ["a"] * 60], schema=SCHEMA))
-        store.backup(backups)
-        wanted = contents(store)
-    if is_damaged:
-        file = sorted(backups.rglob("*.arrow"))[-1]
-        file.write_bytes(file.read_bytes()[:-40] + bytes(40))
-    if catalog == "away":
-        (home / "catalog.db").rename(tmp_path / "catalog.db")
-    before = {path: path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()}
-    for attempt in (lambda: Store.from_backup(backups, home), lambda: Store.create(home, SHARDS)):
-        with pytest.raises((InvalidOption, StoreNotFound)):
-            attempt()
-    assert {path: path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()} == before
-    if catalog == "away":
-        (tmp_path / "catalog.db").rename(home / "catalog.db")
-    with Store.open(where) as store:
-        assert store.verify() == []
-        assert contents(store) == wanted
-        store.table("t").upsert(pa.table([[1], ["z"]], schema=SCHEMA))
-
-
-@pytest.mark.parametrize("there", [b"", b"text", "other database"])
-@pytest.mark.parametrize("make", [create, restore, repair])
-def test_what_is_no_catalog_is_not_changed_where_no_store_is_made(
-    original: Path, tmp_path: Path, make: Making, there: bytes | str
-) -> None:
-    new, file = tmp_path / "new", tmp_path / "new" / "catalog.db"
-    shutil.copytree(original / "old" / "shards", new / "shards")  # so that none is made there
-    if isinstance(there, bytes):
-        file.write_bytes(there)
-    else:
-        with closing(sqlite3.connect(file)) as database:
-            database.execute("CREATE TABLE mine (n)")
-    before = {path: path.read_bytes() for path in sorted(new.rglob("*")) if path.is_file()}
-    with pytest.raises((AlreadyExists, InvalidOption, StoreNotFound, StoreDamaged)):
-        make(original, new)
-    assert {path: path.read_bytes() for path in sorted(new.rglob("*")) if path.is_file()} == before
-
-
-def test_files_of_a_store_that_has_lost_a_marker_are_not_taken_for_a_new_one(
-    original: Path, tmp_path: Path
-) -> None:
-    """The root counts as free, and may hold the only whole copy of a file."""
-    root = tmp_path / "disk"
-    shutil.copytree(original / "old" / "shards" / "s1", root)
-    (root / "elasticscan-shard").unlink()
-    before = {path: path.read_bytes() for path in root.rglob("*.arrow")}
-    assert before
-    with pytest.raises(InvalidOption, match="no marker that names it"):
-        Store.from_backup(original / "backups", tmp_path / "new", roots={"s1": str(root)})
-    assert {path: path.read_bytes() for path in root.rglob("*.arrow")} == before
-    assert not (root / "elasticscan-shard").exists()
-    assert list(tmp_path.iterdir()) == [root]
-
-
-@pytest.mark.parametrize("make", [create, restore])
-def test_a_loop_of_links_is_no_place_for_a_store(original: Path, tmp_path: Path, make: Making) -> None:
-    (tmp_path / "new").symlink_to(tmp_path / "new")
-    with pytest.raises(InvalidOption):
-        make(original, tmp_path / "new")
 
 
 def test_of_two_that_claim_one_root_at_once_one_has_it(
