@@ -261,7 +261,7 @@ def parse_options(spark_options: Mapping[str, str], stream_write: bool = False) 
 
 def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options by their names here, and those that a cluster alone knows."""
-    names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: URL}
+    names = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path", URL: "store"}
     texts: dict[str, str] = {}
     own: dict[str, str] = {}
     of_cluster = any(is_cluster(text) for name, text in options.items() if name.lower() in _PLACES)
@@ -270,7 +270,8 @@ def _by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
         if lower in names:
             if of_cluster and names[lower] not in _OF_CLUSTERS:
                 raise _refusal(names[lower], "is not for a Redis or Valkey cluster; leave it out")
-            texts[names[lower]] = text
+            if texts.setdefault(names[lower], text) != text:
+                raise InvalidOption("options 'store' and 'url' both choose the store; give one", option=URL)
         elif lower in _FROM_SPARK or lower.startswith(_FROM_SPARK_PREFIXES):
             continue
         elif of_cluster:
@@ -285,72 +286,41 @@ def _refusal(name: str, why: str) -> InvalidOption:
     return InvalidOption(f"option {name!r} {why}", option=name)
 
 
-def check_for_batch(options: Options) -> Options:
-    """Refuse options of streams, and a change feed without a first commit."""
-    _check_for_read(options, FEED if options.feed else READ)
-    if options.feed and options.start is None and options.start_time is None:
+# Options that may be given where they have no effect, since a view has one set of options for all uses.
+_HARMLESS = frozenset({
+    "columns", "index", "batchSize", "splitSize", "numPartitions", "minPartitions", "includeMetadata",
+    "failOnDataLoss",
+})  # fmt: skip
+
+
+def check_use(options: Options, use: str) -> Options:
+    """Refuse options of other reads, which would choose other rows; a write goes to the whole table.
+
+    Options of writes change no rows of a read.
+    """
+    for option in _chosen_options(options):
+        is_ignored = option.name in _HARMLESS and use in (READ, *_WRITES)
+        if use in option.where or is_ignored or set(_READS).isdisjoint(option.where):
+            continue
+        raise _refusal(option.name, f"is for {' and '.join(option.where)}, not for {use}; leave it out")
+    if use == FEED and options.start is None and options.start_time is None:
         raise _refusal(
             "startingVersion",
             "or 'startingTimestamp' is needed with 'readChangeFeed'; 'earliest' reads all changes",
         )
-    if options.start == LATEST:
+    if use == FEED and options.start == LATEST:
         raise _refusal("startingVersion", "= 'latest' is for readStream; name a commit")
-    return options
-
-
-def check_for_stream(options: Options) -> Options:
-    """Refuse options that a stream cannot have."""
-    _check_for_read(options, STREAM)
-    return options
-
-
-def _check_for_read(options: Options, use: str) -> None:
-    """Refuse options of other reads. Options of writes change no rows."""
-    for option in _chosen_options(options):
-        if use in option.where or set(_READS).isdisjoint(option.where):
-            continue
-        if option.where == (STREAM,):
-            why = "is for readStream; a batch leaves it out"
-        elif use == READ:
-            if not option.name.startswith(("starting", "ending")):
-                continue  # it changes no rows, either
-            why = "needs 'readChangeFeed' = 'true'; a snapshot is chosen by 'versionAsOf'"
-        elif option.where == (FEED,):
-            why = "is for batch reads; trigger(availableNow=True) ends a stream with the newest commit"
-        else:
-            hint = "use 'startingVersion' or 'startingTimestamp'" if "AsOf" in option.name else "leave it out"
-            why = f"is not for {'a stream' if use == STREAM else 'a change feed'}; {hint}"
-        raise _refusal(option.name, why)
-
-
-_READ_ALONE = (
-    "filter", "maxRowsPerTask", "taskOrder", "partialAggregates", "versionAsOf", "timestampAsOf",
-    "readChangeFeed", "explain",
-)  # fmt: skip
-
-
-def check_for_write(options: Options) -> Options:
-    """Refuse options that narrow a read: a write goes to the whole table."""
-    for option in _chosen_options(options):
-        if option.name in _READ_ALONE:
-            raise _refusal(option.name, "is for reads, and a write goes to the whole table; leave it out")
     return options
 
 
 def _where(values: Mapping[str, str]) -> dict[str, str]:
     """Return the options `store` and `table`, also where a path gives them: "uri/table", or "uri" alone."""
-    store, table, path, url = (values.get(name) for name in ("store", "table", "path", URL))
-    places = [place for place in (store, path, url) if place is not None]
+    store, table, path = (values.get(name) for name in ("store", "table", "path"))
+    places = {place for place in (store, path) if place is not None}
     if any(map(is_cluster, places)):  # whose URL may end with the table
-        if len(set(places)) > 1:
+        if len(places) > 1:
             raise InvalidOption("url, store and path name several stores; give one of them", option=URL)
-        return {"store": places[0]}
-    if url is not None:
-        if store not in (None, url):
-            raise InvalidOption(
-                "options 'store' and 'url' both choose the store; give one", option=URL
-            )
-        store = url
+        return {"store": places.pop()}
     if path is not None:
         head, _, tail = path.rstrip("/").rpartition("/")
         if table is not None and table.rstrip("/") != tail:  # the path is the store, as its users have it

@@ -19,9 +19,12 @@ from pyspark.sql.types import StructType
 from elasticscan.base.errors import InvalidOption, NotSupported
 from elasticscan.connector.open_stores import open_backend
 from elasticscan.connector.options import (
+    FEED,
+    READ,
+    STREAM_WRITE,
+    WRITE,
     Options,
-    check_for_batch,
-    check_for_write,
+    check_use,
     parse_options,
     with_location,
 )
@@ -56,20 +59,20 @@ class ElasticScanSource(DataSource):
         return offered_schema(table, options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = check_for_batch(self._options())
+        options = self._options()
         if options.feed:
-            return ChangeFeedReader(options, schema)
-        return ElasticScanReader(options, schema)
+            return ChangeFeedReader(check_use(options, FEED), schema)
+        return ElasticScanReader(check_use(options, READ), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return ElasticScanStreamReader(self._options("streams"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        options = check_for_write(self._options("writes"))
+        options = check_use(self._options("writes"), WRITE)
         return ElasticScanWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        options = check_for_write(self._options("writes", stream_write=True))
+        options = check_use(self._options("writes", stream_write=True), STREAM_WRITE)
         return ElasticScanStreamWriter(options, schema, overwrite)
 
     def _options(self, needed: str | None = None, stream_write: bool = False) -> Options:

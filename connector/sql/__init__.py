@@ -10,6 +10,7 @@ maintaining  statements that empty a table or change its schema
 parameters   values of a query's parameters, written into its text as literals
 statements   statements about tables of the store that are no query, recognised by their first words
 query        a query's text, tree and references; what cannot be read for certain is left alone
+clauses      places of clauses and of calls in a query's text
 joins        the conditions of each reference of a table, by the rules of its joins; conditions: which may be
              tested there; columns: which it may need; limits: how many rows suffice
 aggregates   what tasks can compute of their own rows, for Spark to add up

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -26,13 +25,11 @@ from sqlglot import TokenType, exp
 from elasticscan.base.errors import ElasticScanError
 from elasticscan.base.limits import MAX_DECIMAL_DIGITS
 from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.sql.clauses import call_at, clauses_behind
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.limits import PLAIN_NODES, is_of, reads_alone
 from elasticscan.connector.sql.query import Query, Reference, Session
 from elasticscan.filters import Aggregate, FilterSql, quote_name
-
-if TYPE_CHECKING:
-    from sqlglot.tokenizer_core import Token
 
 _SELECT_PARTS = frozenset(
     {"with_", "expressions", "distinct", "from_", "where", "group", "having", "order", "limit", "offset"}
@@ -50,9 +47,10 @@ _PLAIN = (
 )  # fmt: skip
 # Where a column of floats may stand: elsewhere -0.0 and 0.0, which are one group, may give different values.
 _WHOLE = (exp.Alias, exp.Select, exp.Group, exp.Ordered, exp.Distinct)
-_ENDS = frozenset({"UNION", "EXCEPT", "INTERSECT", "MINUS", ";"})
-_BEHIND_GROUP = frozenset({"HAVING", "ORDER BY", "LIMIT", "OFFSET"})
-_BEHIND_WHERE = _BEHIND_GROUP | {"GROUP BY"}
+_FOLDABLE = (
+    pt.is_integer, pt.is_float32, pt.is_float64, pt.is_boolean, pt.is_string, pt.is_large_string,
+    pt.is_binary, pt.is_large_binary, pt.is_date, pt.is_timestamp,
+)  # fmt: skip
 
 Edit = tuple[int, int, str]
 
@@ -138,8 +136,9 @@ class _Rewriting:
         self._partial: dict[str, str] = {}  # the text of each partial aggregate, by its column
 
     def result(self) -> SourceAggregates:
-        first, end = self._span()
-        where = self._without(TokenType.WHERE, _BEHIND_WHERE, first, end)
+        clauses = clauses_behind(self._tokens, self._reference.start)
+        without = {clause: [(*place, "")] for clause, place in clauses.items()}
+        where = without.get(TokenType.WHERE, [])
         by = self._groups()
         aggregates = [node for part in self._parts() for node in part.find_all(*_AGGREGATES)]
         calls = [self._call(node) for node in aggregates if not _is_distinct(node)]
@@ -149,7 +148,7 @@ class _Rewriting:
         self._check_names()
         whole = None
         if len(calls) == len(aggregates) and self._groups_are(by):
-            group = self._without(TokenType.GROUP_BY, _BEHIND_GROUP, first, end)
+            group = without.get(TokenType.GROUP_BY, [])
             whole = (*(self._edit(call, adding=False) for call in calls), *where, *group)
         partial = PartialAggregates(tuple(self._partial.values()), by)
         return SourceAggregates(partial, tuple(edits), whole)
@@ -259,65 +258,20 @@ class _Rewriting:
             raise NotFoldedError(f"{_shown(node)} is not of a column")
         written = argument.name if isinstance(argument, exp.Column) else "1"
         column = None if counts_rows else self._columns[written.lower()]
-        start, end = self._place(node, function)
+        place = call_at(self._tokens, function, node.meta.get("start"))
+        if place is None:
+            raise NotFoldedError(f"the place of {_shown(node)} is unknown")
         item = node
         while item.parent is not None and item.parent is not self._select:
             item = item.parent
         if item.arg_key != "expressions" or isinstance(item, exp.Alias):
-            return _AggregateCall(function, column, None, start, end)
+            return _AggregateCall(function, column, None, *place)
         if item is not node:
             raise NotFoldedError(f"{_shown(item)} has no name; give it one with AS")
         name = f"{function}({written})"
         if name.lower() in self._columns:
             raise NotFoldedError(f"a column has the name {name}")
-        return _AggregateCall(function, column, name, start, end)
-
-    # --------------------------------------------------------------------------- where it stands
-
-    def _span(self) -> tuple[int, int]:
-        """Return the tokens of the SELECT, from the word itself to its end."""
-        at = next(i for i, token in enumerate(self._tokens) if token.start == self._reference.start)
-        first, depth = at, 0
-        while depth or self._tokens[first].token_type != TokenType.SELECT:
-            first -= 1
-            kind = self._tokens[first].token_type
-            depth += (kind == TokenType.R_PAREN) - (kind == TokenType.L_PAREN)
-            if depth < 0 or first < 0:
-                raise NotFoldedError("it begins with FROM")
-        end = at
-        for end in range(at, len(self._tokens)):
-            token = self._tokens[end]
-            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            if depth < 0 or (not depth and _word(token) in _ENDS):
-                return first, end
-        return first, len(self._tokens)
-
-    def _place(self, node: exp.Expr, function: str) -> tuple[int, int]:
-        """Return where an aggregate stands in the text: from its name to the parenthesis that closes it."""
-        start, depth = node.meta.get("start"), 0
-        for at, token in enumerate(self._tokens):
-            if token.start == start and token.text.lower() == function:
-                for inner in self._tokens[at + 1 :]:
-                    depth += (inner.token_type == TokenType.L_PAREN) - (inner.token_type == TokenType.R_PAREN)
-                    if not depth:
-                        return token.start, inner.end + 1
-        raise NotFoldedError(f"the place of {_shown(node)} is unknown")
-
-    def _without(self, clause: TokenType, behind: frozenset[str], first: int, end: int) -> list[Edit]:
-        """Take a clause away, up to the next one."""
-        depth, start, stop = 0, None, end
-        for at in range(first, end):
-            token = self._tokens[at]
-            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-            if not depth and start is None and token.token_type == clause:
-                start = at
-            elif not depth and start is not None and _word(token) in behind:
-                stop = at
-                break
-        if start is None:
-            return []
-        behind_it = self._tokens[stop].start if stop < end else self._tokens[end - 1].end + 1
-        return [(self._tokens[start].start, behind_it, "")]
+        return _AggregateCall(function, column, name, *place)
 
     # ------------------------------------------------------------------------- what is put there
 
@@ -384,29 +338,12 @@ class _Rewriting:
 
 def is_foldable(kind: pa.DataType) -> bool:
     """Return True for types whose values are grouped and compared here as in Spark."""
-    return bool(
-        pt.is_integer(kind)
-        or pt.is_float32(kind)
-        or pt.is_float64(kind)
-        or pt.is_boolean(kind)
-        or pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_date(kind)
-        or pt.is_timestamp(kind)
-        or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
-    )
+    is_exact_decimal = pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision
+    return is_exact_decimal or any(is_of_kind(kind) for is_of_kind in _FOLDABLE)
 
 
 def _is_distinct(node: exp.Expr) -> bool:
     return isinstance(node.args.get("this"), exp.Distinct)
-
-
-def _word(token: Token) -> str:
-    """Return a word of the language; nothing for what is quoted."""
-    quoted = token.token_type in (TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING)
-    return "" if quoted else " ".join(token.text.upper().split())
 
 
 def _shown(node: exp.Expr) -> str:

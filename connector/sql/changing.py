@@ -146,12 +146,6 @@ class _Clause:
         """Return True if a column that is not set keeps its value."""
         return self.action == UPDATE or (self.joins_target and name in target.key)
 
-    def with_own_key(self, target: Target) -> _Clause:
-        """Return the clause with the table's own keys: keys of the source may have another type."""
-        if self.action != UPDATE:
-            return self
-        return replace(self, new={name: text for name, text in self.new.items() if name not in target.key})
-
 
 def _merge(reader: StatementReader, target: Target) -> RowChange:
     alias = reader.alias(_NO_ALIAS) or target.view
@@ -159,23 +153,25 @@ def _merge(reader: StatementReader, target: Target) -> RowChange:
     source, source_alias = _source(reader)
     reader.expect("ON")
     on = reader.until("WHEN")
+    equal, nothing_else = _equal_keys(on, target, alias)
     clauses = []
     while reader.takes("WHEN"):
-        clauses.append(_clause(reader, target, alias, source_alias))
-    if not clauses:
-        raise reader.wrong("WHEN")
-    equal, nothing_else = _equal_keys(on, target, alias)
-    for clause in clauses:
+        clause = _clause(reader, target, alias, source_alias)
         if clause.action == UPDATE:
             _check_keys_stay(clause.new, target, equal)
+            # Rows keep the table's own keys: those of the source may have another type.
+            new = {name: text for name, text in clause.new.items() if name not in target.key}
+            clause = replace(clause, new=new)
         elif clause.action == INSERT:
             keys = [_folded(clause.new.get(name, "")) == equal.get(name) for name in target.key]
             if not (nothing_else and all(keys)):
                 raise NotUnderstoodError(
                     "it might insert an existing key; compare the primary key, and nothing else, in ON"
                 )
-    own = [clause.with_own_key(target) for clause in clauses]
-    query = _merge_query(target, alias, (source, source_alias), on, own)
+        clauses.append(clause)
+    if not clauses:
+        raise reader.wrong("WHEN")
+    query = _merge_query(target, alias, (source, source_alias), on, clauses)
     return RowChange(query, tuple(clause.action for clause in clauses))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import TokenType, exp
 
+from elasticscan.connector.sql.clauses import Place, clauses_behind
 from elasticscan.connector.sql.joins import SelectBlock
 from elasticscan.connector.sql.query import Query, Reference
 from elasticscan.store import MOST_FIRST, can_be_sorted
@@ -65,25 +66,15 @@ def row_limit(block: SelectBlock, reference: Reference, schema: pa.Schema) -> Ro
     return RowLimit(rows, names) if certain and _can_be_kept(names, schema) else None
 
 
-def ordered_tail(query: Query, select: exp.Select) -> tuple[int, int] | None:
+def ordered_tail(query: Query, select: exp.Select, reference: Reference) -> Place | None:
     """Return the place of `ORDER BY … LIMIT n` at the end of a query that is this SELECT; None without it.
 
     Without them a relation of the first n rows, in their order, is the answer.
     """
     if select is not query.tree or not select.args.get("order") or select.args.get("offset"):
         return None
-    tokens = list(query.tokens)
-    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
-        tokens.pop()
-    depth, end = 0, tokens[-1].end + 1
-    kinds = [token.token_type for token in tokens]
-    if kinds[-2:] != [TokenType.LIMIT, TokenType.NUMBER]:
-        return None
-    for token in reversed(tokens):
-        depth += (token.token_type == TokenType.R_PAREN) - (token.token_type == TokenType.L_PAREN)
-        if not depth and token.token_type == TokenType.ORDER_BY:
-            return token.start, end
-    return None
+    clauses = clauses_behind(query.tokens, reference.start)
+    return clauses[TokenType.ORDER_BY][0], clauses[TokenType.LIMIT][1]
 
 
 def reads_alone(select: exp.Select, reference: Reference, understood: frozenset[str]) -> bool:

@@ -164,7 +164,7 @@ def _scans(
                 stayed = (*stayed, ("aggregates", str(error)))
         if pushed.complete:
             limit = row_limit(block, reference, schemas[reference.table])
-            tail = None if limit is None else ordered_tail(query, block.select)
+            tail = None if limit is None else ordered_tail(query, block.select, reference)
         scans[reference] = TableScan(
             reference.table,
             reference.alias,

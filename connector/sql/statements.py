@@ -7,33 +7,18 @@ store carries out, refuses others that would change or hide the view of a table,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from elasticscan.base.errors import NotSupported
 from elasticscan.connector.sql.tokens import NotUnderstoodError, StatementReader, Token, tokens_of
 
-_IF = r"(?:IF (?:NOT )?EXISTS )?"
-# Statements, and what each begins with, up to the name of the table; the first match counts.
-_STATEMENTS = (
-    ("DROP TABLE", rf"DROP TABLE {_IF}"),
-    ("TRUNCATE TABLE", r"TRUNCATE TABLE "),
-    ("ALTER TABLE", rf"ALTER TABLE {_IF}"),
-    ("ALTER VIEW", rf"ALTER VIEW {_IF}"),
-    ("DELETE", r"DELETE FROM "),
-    ("UPDATE", r"UPDATE "),
-    ("MERGE", r"MERGE INTO "),
-    ("CREATE",
-        rf"CREATE (?:OR REPLACE )?(?:GLOBAL )?(?:TEMPORARY |TEMP )?(?:EXTERNAL )?(?:TABLE|VIEW) {_IF}"),
-)  # fmt: skip
-# Spark would carry these out on the view, or put another view in its place.
-_HIDING = frozenset({"ALTER VIEW", "CREATE"})
-_NEW_TABLE = re.compile(r"CREATE (?:OR REPLACE )?(?:EXTERNAL )?TABLE .*\bUSING ELASTICSCAN ")
-_NEW = re.compile(rf"CREATE (?:OR REPLACE )?TABLE {_IF}")
+# Statements that the store carries out, by their first words.
+_KINDS = ("DROP TABLE", "TRUNCATE TABLE", "ALTER TABLE", "ALTER VIEW", "DELETE FROM", "UPDATE", "MERGE INTO")
 # Words behind the name of a table of Spark's own, and words that begin a query.
-_OF_SPARK = frozenset({"USING", "STORED", "ROW", "LIKE"})
+_OF_SPARK = frozenset({"STORED", "ROW", "LIKE"})
 _QUERY = frozenset({"AS", "SELECT", "WITH", "FROM", "VALUES", "TABLE"})
+_HIDDEN = "the store has a table of this name; choose another name"
 # Schemas under which Spark finds a temporary view, too.
 _VIEW_SCHEMAS = ({"session"}, {"system", "session"})
 
@@ -65,46 +50,57 @@ def statement_about(text: str, views: Iterable[str]) -> Statement | None:
     Raises:
         NotSupported: Spark would change or hide the view of a table, and not the table.
     """
-    by_name = {view.lower(): view for view in views}
-    tokens = tokens_of(text)
-    line = " ".join(token.word if token.kind == "word" else "" for token in tokens).upper() + " "
-    if _NEW_TABLE.match(line) or _is_of_no_format(line, tokens):
+    tokens, by_name = tokens_of(text), {view.lower(): view for view in views}
+    reader = StatementReader(text, tokens)
+    try:
+        if reader.takes("CREATE"):
+            return _creation(reader, text, tokens, by_name)
+        kind = next((words for words in _KINDS if reader.takes(*words.split())), None)
+        if_exists = reader.takes("IF", "EXISTS")
+        view = None if kind is None else view_of(reader.name(), by_name)
+    except NotUnderstoodError:
+        return None
+    if kind is None or view is None:
+        return None
+    statement = Statement(kind.removesuffix(" FROM").removesuffix(" INTO"), view, if_exists, reader)
+    if kind == "ALTER VIEW":
+        raise statement.refused(_HIDDEN)
+    return statement
+
+
+def _creation(
+    reader: StatementReader, text: str, tokens: Sequence[Token], by_name: Mapping[str, str]
+) -> Statement | None:
+    """Return a CREATE TABLE of a table of the store; refuse what would hide one."""
+    reader.takes("OR", "REPLACE")
+    of_session = reader.takes_one("GLOBAL TEMPORARY", "GLOBAL TEMP", "TEMPORARY", "TEMP")
+    reader.takes("EXTERNAL")
+    is_table = reader.takes("TABLE")
+    if not is_table:
+        reader.expect("VIEW")
+    reader.takes("IF", "NOT", "EXISTS")
+    name = reader.name()
+    if is_table and not of_session and _is_of_the_store(name, tokens[reader.at :]):
         return Statement("CREATE TABLE", "", False, StatementReader(text, tokens))
-    for kind, beginning in _STATEMENTS:
-        match = re.match(beginning, line)
-        if match is None:
-            continue
-        reader = StatementReader(text, tokens, match.group().count(" "))
-        try:
-            view = view_of(reader.name(), by_name)
-        except NotUnderstoodError:
-            break
-        if view is None:
-            continue
-        statement = Statement(kind, view, "IF EXISTS" in match.group(), reader)
-        if kind in _HIDING:
-            raise statement.refused("the store has a table of this name; choose another name")
-        return statement
+    view = view_of(name, by_name)
+    if view is not None:
+        raise Statement("CREATE", view, False, reader).refused(_HIDDEN)
     return None
 
 
-def _is_of_no_format(line: str, tokens: Sequence[Token]) -> bool:
-    """Return True for a CREATE TABLE of a plain name without a format: it makes a table of the store."""
-    match = _NEW.match(line)
-    if match is None:
-        return False
-    reader, depth = StatementReader(line, tokens, match.group().count(" ")), 0
-    try:
-        name = reader.name()
-    except NotUnderstoodError:
-        return False
-    if len(name) != 1 or (name[0].upper() == "IDENTIFIER" and reader.sees("(")):
-        return False
-    for token in tokens[reader.at :]:
-        depth += (token.upper == "(") - (token.upper == ")")
-        if depth == 0 and token.upper in _OF_SPARK | _QUERY:
-            return token.upper in _QUERY
-    return True
+def _is_of_the_store(name: Sequence[str], behind: Sequence[Token]) -> bool:
+    """Return True for a new table of our format, or of a plain name without a format."""
+    words, depth = [token.upper for token in behind], 0
+    is_plain = len(name) == 1 and not (name[0].upper() == "IDENTIFIER" and words[:1] == ["("])
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        depth += (word == "(") - (word == ")")
+        if depth == 0 and word == "USING":
+            return following == "ELASTICSCAN"
+        if depth == 0 and word in _OF_SPARK:
+            is_plain = False
+        if depth == 0 and word in _QUERY:
+            break
+    return is_plain
 
 
 def view_of(name: Sequence[str], by_name: Mapping[str, str]) -> str | None:

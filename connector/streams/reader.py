@@ -38,10 +38,11 @@ from elasticscan.base.errors import (
     TableChanged,
 )
 from elasticscan.base.formatting import utc
+from elasticscan.base.limits import MAX_NUMBER
 from elasticscan.connector.conversion import match_columns
 from elasticscan.connector.open_stores import open_store
 from elasticscan.connector.option_values import EARLIEST, LATEST
-from elasticscan.connector.options import Options, check_for_stream
+from elasticscan.connector.options import STREAM, Options, check_use
 from elasticscan.connector.partitions import read_partition
 from elasticscan.connector.reading import offered_schema
 from elasticscan.connector.streams.changes import (
@@ -66,6 +67,8 @@ from elasticscan.connector.streams.offsets import (
 from elasticscan.connector.streams.snapshot import plan_snapshot, rows_left
 from elasticscan.metadata import Bounds, Fragment, TableInfo
 from elasticscan.store import Commit, Store, StreamState
+
+_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # that the planning of a bounded micro-batch looks at
 
 _log = logging.getLogger(__name__)
 
@@ -146,19 +149,15 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._lease.keep(store)
         after = offset.position.commit if isinstance(offset.position, InChanges) else None
 
-        def is_enough(fragments: Sequence[Fragment], commits: Sequence[Commit]) -> bool:
-            """Return True if no batch goes beyond these commits; the first may be read in part."""
-            most, options = self._budget(fragments, limit), self._options
-            return most is not None and sum(change_rows(commit, options) for commit in commits[1:]) > most
-
+        budget, most_bytes = self._limits(limit)
         state = self._look(
             store,
             after=after,
-            is_enough=is_enough,
-            # Their sizes say how many rows a number of bytes is.
-            fragments=self._options.max_bytes is not None or isinstance(limit, ReadMaxBytes),
+            most=_most_commits(budget, most_bytes),
+            fragments=most_bytes is not None,  # their sizes say how many rows a number of bytes is
         )
-        budget = self._budget(state.fragments, limit)
+        if most_bytes is not None:
+            budget = min(budget or MAX_NUMBER, _rows_of(most_bytes, state.fragments))
         _check_reached(offset.position, state.table, self._newest(state))
         if isinstance(offset.position, InSnapshot):
             position = self._next_in_snapshot(store, state, offset.position, budget)
@@ -174,21 +173,16 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             Offset(offset.table, position, offset.since if offset.is_initial else None)
         )
 
-    def _budget(self, fragments: Sequence[Fragment], limit: ReadLimit) -> int | None:
-        """Return the most rows of a micro-batch; None for no bound.
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Return the most rows and the most bytes of a micro-batch; None for no bound.
 
         Spark asks with the limit that it was given as the default, or for everything that there is.
         """
         if isinstance(limit, ReadAllAvailable):  # whatever the options say
-            return None
-        options = self._options
-        sizes = [options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
-        rows = [options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
-        if any(sizes):
-            row_bytes = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
-            rows += [int(size / max(row_bytes, 1e-9)) for size in sizes if size]
-        budgets = [max(number, 1) for number in rows if number is not None]
-        return min(budgets, default=None)
+            return None, None
+        rows = [self._options.max_rows, limit.max_rows if isinstance(limit, ReadMaxRows) else None]
+        sizes = [self._options.max_bytes, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None]
+        return min(filter(None, rows), default=None), min(filter(None, sizes), default=None)
 
     def _next_in_snapshot(
         self, store: Store, state: StreamState, start: InSnapshot, budget: int | None
@@ -301,10 +295,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if isinstance(span, SnapshotPart):
             state = self._look(store, fragments=True)
         else:
-            upto = span[1].commit + bool(span[1].slot)
-            state = self._look(
-                store, after=span[0].commit, is_enough=lambda _, commits: commits[-1].number >= upto
-            )
+            state = self._look(store, after=span[0].commit, upto=span[1].commit + bool(span[1].slot))
         _check_reached(last.position, state.table, state.newest)
         if not isinstance(span, SnapshotPart):
             return list(plan_changes(store, state, *span, self._columns, self._options))
@@ -334,7 +325,7 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # The store
 
     def _open(self) -> Store:
-        check_for_stream(self._options)  # not before: Spark loses errors of the constructor
+        check_use(self._options, STREAM)  # not before: Spark loses errors of the constructor
         return open_store(self._options.store, self._store_id)
 
     def _read_offset(self, store: Store, sent: Any) -> Offset:
@@ -354,6 +345,19 @@ class ElasticScanStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _newest(self, state: StreamState) -> int:
         return state.newest if self._target is None else min(self._target, state.newest)
+
+
+def _most_commits(rows: int | None, size: int | None) -> int:
+    """Return how many commits a bounded micro-batch looks at: most have at least one row."""
+    if rows is None and size is None:
+        return MAX_NUMBER
+    return max(_FEWEST_COMMITS, min(rows or _MOST_COMMITS, _MOST_COMMITS))
+
+
+def _rows_of(size: int, fragments: Sequence[Fragment]) -> int:
+    """About how many rows a number of bytes is."""
+    row_bytes = sum(f.bytes for f in fragments) / max(sum(f.rows for f in fragments), 1)
+    return max(int(size / max(row_bytes, 1e-9)), 1)
 
 
 def _snapshot_gone(table: TableInfo, snapshot: int) -> SnapshotExpired:

@@ -15,12 +15,11 @@ at the same moment, and nothing else is asked.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from elasticscan.base.limits import DEFAULT_PAGE_BYTES
+from elasticscan.base.limits import DEFAULT_PAGE_BYTES, MAX_NUMBER
 from elasticscan.catalog import Commit, Tx, retry_interrupted
 from elasticscan.metadata import Fragment, TableInfo
 from elasticscan.store.context import Context
@@ -30,10 +29,6 @@ from elasticscan.store.reading.access_paths import slots_of_filter
 from elasticscan.store.reading.beginning import first_key
 from elasticscan.store.reading.scan import Scan
 from elasticscan.topology import SlotSet
-
-IsEnough = Callable[[Sequence[Fragment], Sequence[Commit]], bool]
-
-_FEWEST_COMMITS, _MOST_COMMITS = 64, 8_192  # looked up at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,8 @@ def look(
     context: Context,
     table_id: int,
     after: int | None = None,
-    is_enough: IsEnough = lambda _fragments, _commits: False,
+    upto: int = MAX_NUMBER,
+    most: int = MAX_NUMBER,
     fragments: bool = False,
 ) -> StreamState:
     """Return the facts that planning a micro-batch needs, in one transaction.
@@ -91,7 +87,8 @@ def look(
         context: the store.
         table_id: the table.
         after: the commit that the stream has reached; None if it needs no commits.
-        is_enough: asked now and then whether the commits so far will do, with the fragments.
+        upto: the last commit that it needs.
+        most: as many commits, the oldest, suffice.
         fragments: whether they are needed.
 
     Raises:
@@ -105,7 +102,7 @@ def look(
             table=table,
             newest=tx.state.commit,
             now=tx.now,
-            commits=() if after is None else _commits(tx, table, after, partial(is_enough, listed)),
+            commits=() if after is None else tx.commits(table.id, after, upto, most),
             fragments=listed,
             places=SlotPlaces.at(tx),
         )
@@ -127,20 +124,6 @@ def look_behind(context: Context, table_id: int, after: int, fragments: bool) ->
             first_rows=first[0].rows if first else 0,
             fragments=context.fragments_in(tx, table) if fragments else (),
         )
-
-
-def _commits(
-    tx: Tx, table: TableInfo, after: int, is_enough: Callable[[Sequence[Commit]], bool]
-) -> tuple[Commit, ...]:
-    """Return the table's commits after one, a few at first: mostly few are waiting."""
-    commits: list[Commit] = []
-    most = _FEWEST_COMMITS
-    while True:
-        some = tx.commits(table.id, after, most=most)
-        commits += some
-        if len(some) < most or is_enough(commits):
-            return tuple(commits)
-        after, most = some[-1].number, min(8 * most, _MOST_COMMITS)
 
 
 def scan_snapshot(

@@ -1,55 +1,34 @@
-"""`Catalog.sql` gives what Spark gives over the plain views, and over other copies of the rows.
-
-Random queries are run twice: rewritten, and over Parquet files with the same rows. Others, by hand, have
-what a generator would rarely meet.
-"""
+"""Views of an attached store, settings of a session, the builder, and what is read where."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from itertools import count
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from elasticscan.base.errors import FilterError, InvalidOption, NotFound, NotSupported
 from elasticscan.connector import AttachedStore, attach
-from elasticscan.connector.sql import columns as sql_columns
-from elasticscan.connector.sql import conditions as sql_conditions
-from elasticscan.connector.sql import few_rows
-from elasticscan.connector.sql import joins as sql_joins
-from elasticscan.connector.sql import query as sql_query
-from elasticscan.connector.sql.plan import plan_query
-from elasticscan.connector.sql.query import Session
+from elasticscan.connector.sql import aggregates, few_rows
 from elasticscan.store import Store
-from tests.base.examples import QUERIES
-from tests.connector.catalog_queries import BY_HAND, KEYS, SHAPES, generated, tables
 from tests.connector.conftest import by_tasks
+from tests.connector.sql_queries import WIDE, fill
+from tests.connector.test_sql_spark import answer
 
 pytestmark = pytest.mark.spark
-
-# Spark finds no rows of these in Parquet; plain views, to which these are compared, and DuckDB agree with
-# this store.
-WRONG_OF_PARQUET = {183}
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = Store.create(tmp_path_factory.mktemp("sql") / "shop.store", ["s1"], tablets=2, slots=64)
-    for name, rows in tables().items():
-        made.create_table(name, rows.schema, [KEYS[name]])
-        made.table(name).upsert(rows)
+    made = Store.create(tmp_path_factory.mktemp("sql") / "shop.store", ["s1", "s2"], tablets=4, slots=64)
+    fill(made)
     return made
 
 
@@ -63,58 +42,25 @@ def _small(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have tasks read also what is little; `test_few_rows` is about reads alongside the driver."""
-    by_tasks(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def catalog(spark: SparkSession, shop: Store) -> AttachedStore:
     return attach(spark, shop.uri)
 
 
-@pytest.fixture(scope="module")
-def parquet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    """A session of its own in which the same names are Parquet files."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    session.conf.set("spark.sql.shuffle.partitions", "1")
-    folder = tmp_path_factory.mktemp("parquet")
-    for name, rows in tables().items():
-        pq.write_table(rows, folder / f"{name}.parquet")
-        session.read.parquet(str(folder / f"{name}.parquet")).createOrReplaceTempView(name)
-    return session
-
-
 @pytest.fixture
-def rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where a query is given to Spark as it is: then nothing would be tested."""
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each reference that was read, whether that was alongside the driver."""
+    noted: list[bool] = []
+    read = few_rows.read_few
 
-    def refused(_: AttachedStore, text: str, *others: object) -> DataFrame:
-        raise AssertionError(f"not rewritten: {text}")
+    def noting(*given: Any) -> Any:
+        few = read(*given)
+        noted.append(few is not None)
+        return few
 
-    monkeypatch.setattr(AttachedStore, "_run_unchanged", refused)
-
-
-def plain(value: Any) -> Any:
-    """A value that equals itself and has a hash: NaN and lists have to be turned into others."""
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN"
-    if isinstance(value, tuple | list):
-        return tuple(plain(each) for each in value)
-    return value
-
-
-def by_turns(patch: pytest.MonkeyPatch, seed: int) -> None:
-    """Read a part of the queries alongside the driver."""
-    read = few_rows.read_few if seed % 3 else lambda *_: None
-    patch.setattr("elasticscan.connector.sql.attached.read_few", read)
-    patch.setattr(few_rows, "FEW_ROWS", (10_000, 30, 10_000)[seed % 3])
-
-
-def rows_of(frame: DataFrame) -> tuple[list[str], Counter[Any]]:
-    return frame.columns, Counter(plain(row) for row in frame.collect())
+    for module in ("attached", "table_read"):
+        monkeypatch.setattr(f"elasticscan.connector.sql.{module}.read_few", noting)
+    return noted
 
 
 @contextmanager
@@ -127,168 +73,8 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
         spark.conf.set(name, str(before))
 
 
-# Random queries
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first", range(0, QUERIES, 12))
-def test_a_random_query_gives_the_rows_of_parquet(
-    spark: SparkSession,
-    catalog: AttachedStore,
-    parquet: SparkSession,
-    rewritten: None,
-    monkeypatch: pytest.MonkeyPatch,
-    first: int,
-) -> None:
-    for seed in range(first, first + 12):
-        text = generated(seed)
-        by_turns(monkeypatch, seed)
-        other = spark if seed in WRONG_OF_PARQUET else parquet
-        assert rows_of(catalog.sql(text)) == rows_of(other.sql(text)), f"seed {seed}: {text}"
-
-
-INDEXED = {"flights": ("a", "b", "s", "d", "at"), "ports": ("id", "name", "m"), "tiny": ("a",)}
-
-
-@contextmanager
-def tablets_moving(store: Store) -> Iterator[list[int]]:
-    """Every tablet goes from shard to shard, again and again; the list has the moved tablets."""
-    arrived: list[int] = []
-    ended = Event()
-
-    def move() -> None:
-        for number in count():
-            placed = store.context.placement().tablets
-            tablet = placed[number * 3 % len(placed)]
-            store.move(tablet.id, "s2" if tablet.shard == 1 else "s1")
-            arrived.append(tablet.id)
-            if ended.wait(0.05):  # leaves time for queries
-                return
-
-    with ThreadPoolExecutor(1) as pool:
-        mover = pool.submit(move)
-        try:
-            yield arrived
-        finally:
-            ended.set()
-            mover.result()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first", range(1_000, 1_000 + QUERIES // 4, 6))
-def test_a_random_query_gives_the_same_rows_while_tablets_move(
-    spark: SparkSession,
-    parquet: SparkSession,
-    rewritten: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    first: int,
-) -> None:
-    moving = Store.create(tmp_path / "moving.store", ["s1", "s2"], tablets=8, slots=64)
-    for name, rows in tables().items():
-        moving.create_table(name, rows.schema, [KEYS[name]])
-        moving.table(name).upsert(rows)
-        for column in INDEXED[name]:
-            moving.table(name).create_index(f"by_{column}", [column])
-    catalog = attach(spark.newSession(), moving.uri)
-    with tablets_moving(moving) as arrived:
-        for seed in range(first, first + 6):
-            text = generated(seed)
-            by_turns(monkeypatch, seed)
-            assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), f"seed {seed}: {text}"
-    assert len(arrived) > 6
-
-
-def test_the_random_queries_push_enough_to_be_worth_comparing() -> None:
-    scans = [scan for seed in range(60) for scan in plan_query(generated(seed), SHAPES, Session()).scans]
-    assert len(scans) > 150
-    assert sum(scan.filter is not None for scan in scans) > len(scans) // 4
-    assert sum(scan.columns is not None for scan in scans) > len(scans) // 2
-
-
-# Queries by hand
-
-
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=() if first < 8 else pytest.mark.long) for first in range(0, len(BY_HAND), 8)],
-)
-def test_a_query_by_hand_gives_the_rows_of_parquet(
-    catalog: AttachedStore, parquet: SparkSession, rewritten: None, first: int
-) -> None:
-    for text in BY_HAND[first : first + 8]:
-        assert rows_of(catalog.sql(text)) == rows_of(parquet.sql(text)), text
-
-
-# Planted faults: were the rules weaker, the comparison above would fail
-
-
-def _an_outer_join_fills_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(sql_joins._KINDS, ("LEFT", ""), "inner")
-
-
-def _on_reduces_the_kept_side(patch: pytest.MonkeyPatch) -> None:
-    right = sql_joins._reducible
-    patch.setattr(sql_joins, "_reducible", lambda _, *sides: right("inner", *sides))
-
-
-def _anti_is_semi(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(sql_joins._KINDS, ("LEFT", "ANTI"), "semi")
-    patch.setitem(sql_joins._KINDS, ("", "ANTI"), "semi")
-
-
-def _a_cte_is_the_table(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_query, "_is_cte", lambda *_: False)
-
-
-def _a_star_takes_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_columns, "_takes_all", lambda *_: False)
-
-
-def _words_are_never_columns(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_query, "_words", lambda _: frozenset())
-
-
-def _computing_is_safe(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_conditions._PushdownRules, "_check", lambda *_: None)
-
-
-ANTI = "SELECT f.id FROM flights f ANTI JOIN ports p ON f.a = p.a AND f.id > 4 AND p.m > 0"
-FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
-    (
-        _an_outer_join_fills_nothing,
-        "SELECT id, note FROM flights LEFT JOIN tiny USING (id) WHERE id > 2 AND note IS NULL",
-    ),
-    (_on_reduces_the_kept_side, ANTI),
-    (_anti_is_semi, ANTI),
-    (
-        _a_cte_is_the_table,
-        "WITH x AS (SELECT id FROM tiny), tiny AS (SELECT 5 AS id) SELECT x.id, tiny.id FROM x, tiny",
-    ),
-    (_a_star_takes_nothing, "SELECT * FROM flights"),
-    (_words_are_never_columns, "SELECT current_date FROM flights WHERE current_date > 0"),
-    (_computing_is_safe, "SELECT id FROM tiny WHERE array_contains(array(4, 6), a) AND 10 / (a - 2) > 0"),
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("plant", "text"), FAULTS, ids=lambda each: getattr(each, "__name__", ""))
-def test_a_planted_fault_is_found(
-    catalog: AttachedStore,
-    parquet: SparkSession,
-    rewritten: None,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: Callable[[pytest.MonkeyPatch], None],
-    text: str,
-) -> None:
-    expected, usual = rows_of(parquet.sql(text)), plan_query(text, SHAPES, Session()).scans
-    plant(monkeypatch)
-    assert plan_query(text, SHAPES, Session()).scans != usual
-    try:
-        found = rows_of(catalog.sql(text))
-    except (PySparkException, AssertionError):
-        return  # Spark refuses the query, or was given it as it was written
-    assert found != expected
+def _executed(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
 
 
 # Settings, snapshots and names
@@ -310,7 +96,7 @@ def test_a_setting_that_changes_what_a_query_means_is_heeded(
     spark: SparkSession, catalog: AttachedStore, name: str, value: str, text: str
 ) -> None:
     with setting(spark, f"spark.sql.{name}", value):
-        assert rows_of(catalog.sql(text)) == rows_of(spark.sql(text))
+        assert answer(catalog.sql(text)) == answer(spark.sql(text))
 
 
 def test_names_that_differ_by_case_alone_are_not_supported(
@@ -323,9 +109,8 @@ def test_names_that_differ_by_case_alone_are_not_supported(
 
 
 def test_a_number_after_group_by_is_no_column_where_spark_takes_it_for_none(
-    spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, store: Store
 ) -> None:
-    monkeypatch.undo()  # what is read alongside the driver has groups of one row, and needs no GROUP BY
     store.create_table("few", pa.table({"id": [1, 2], "n": [5, 5]}), primary_key="id")
     text = "SELECT n, count(*) AS c FROM few GROUP BY 1"
     try:
@@ -439,8 +224,8 @@ def test_a_cached_result_is_not_taken_for_another_ones(spark: SparkSession, cata
 
 def test_the_views_of_a_catalog_have_its_prefix(spark: SparkSession, shop: Store) -> None:
     catalog = attach(spark, shop.uri, "my_")
-    assert catalog.tables == ("flights", "ports", "tiny")
-    assert repr(catalog) == "<elasticscan.AttachedStore of the views my_flights, my_ports, my_tiny>"
+    assert catalog.tables == ("flights", "ports", "tiny", "wide")
+    assert repr(catalog) == "<elasticscan.AttachedStore of the views my_flights, my_ports, my_tiny, my_wide>"
     assert catalog.sql("SELECT my_tiny.id FROM my_tiny WHERE my_tiny.id > 8").collect() == [(10,)]
 
 
@@ -487,3 +272,122 @@ def test_a_step_that_is_wrong_fails_at_once(catalog: AttachedStore) -> None:
             wrong()
     with pytest.raises(InvalidOption, match="set by the table"):
         read.option("table", "flights")
+
+
+def test_a_builders_frame_is_the_newest_snapshot_of_its_load(spark: SparkSession, store: Store) -> None:
+    shop = attach(spark, store.uri, "then_")
+    few = shop.table("t").where("id < 3").load()
+    most = shop.table("t").load()
+    store.table("t").delete(pa.table({"id": [1]}))
+    assert (few.count(), most.count()) == (3, 1_000)
+    assert shop.table("t").where("id < 3").load().count() == 2
+    for wrong in (-1, True, 1.5):
+        with pytest.raises((InvalidOption, TypeError), match=r"whole number|integer"):
+            shop.table("t").limit(wrong)  # type: ignore[arg-type]
+
+
+# What is read where
+
+
+def test_little_is_read_beside_the_driver(catalog: AttachedStore, reads: list[bool]) -> None:
+    assert catalog.sql("SELECT * FROM flights WHERE id = 7").count() == 1
+    assert catalog.sql("SELECT * FROM flights WHERE id IN (7, 8, 700)").count() == 2
+    assert catalog.sql("SELECT * FROM flights WHERE id = 700").collect() == []
+    assert catalog.sql("SELECT * FROM flights LIMIT 0").collect() == []
+    assert catalog.sql("SELECT a FROM flights LIMIT :n", {"n": 4}).count() == 4
+    assert catalog.table("flights").where("id = 7").select("a").load().columns == ["a"]
+    assert catalog.table("flights").limit(5).limit(7).load().count() == 5
+    assert len(reads) == 7 and all(reads)
+
+
+def test_explain_shows_limits_and_what_is_read_beside_the_driver(
+    catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "SELECT id FROM tiny WHERE a >= 0 ORDER BY a DESC LIMIT 3"
+    shown = [
+        "tiny#1",
+        "  columns  id, a (2 of 3)",
+        "  filter   a >= 0",
+        "  limit    3 in the order of a DESC",
+    ]
+    assert catalog.explain(text).splitlines()[2:-2] == [*shown, "  read     alongside the driver: 3 rows"]
+    assert catalog.explain(text).splitlines()[-1] == "SELECT id FROM `tiny#1` AS `tiny` WHERE a >= 0"
+    by_tasks(monkeypatch)
+    assert catalog.explain(text).splitlines()[2:-2] == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a, id FROM flights ORDER BY a DESC, id LIMIT 9",
+        "SELECT * FROM flights WHERE a > 1 ORDER BY d, s DESC, id LIMIT 12",
+        "SELECT count(*), sum(i32) AS n, avg(i8), min(s) AS least, sum(d5) FROM wide WHERE id > 3",
+        "SELECT s, count(*) AS c, b AS t FROM wide GROUP BY ALL",
+    ],
+)
+def test_spark_neither_sorts_nor_groups_again_what_one_reader_has_done(
+    catalog: AttachedStore, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    assert "LocalTableScan" in _executed(catalog.sql(text))
+    assert not re.search("Sort|TakeOrdered|Exchange|Aggregate", _executed(catalog.sql(text)))
+    by_tasks(monkeypatch)
+    assert re.search("TakeOrdered|Aggregate", _executed(catalog.sql(text)))
+
+
+# Aggregates
+
+
+@pytest.mark.long
+def test_a_sum_that_overflows_is_sparks_error(spark: SparkSession, tmp_path: Path) -> None:
+    most = (1 << 63) - 1
+    made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=64)
+    table = made.create_table(
+        "t", pa.schema([("id", pa.int64()), ("n", pa.int64()), ("d", pa.decimal128(38, 0))]), ["id"]
+    )
+    table.upsert([{"id": one, "n": most, "d": 10**38 - 1} for one in range(30)])
+    catalog = attach(spark, made.uri)
+    for column in ("n", "d"):
+        errors = []
+        text = f"SELECT sum({column}) FROM t"
+        for frame in (catalog.sql(text), spark.sql(text)):
+            with pytest.raises(ArithmeticException) as caught:
+                frame.collect()
+            errors.append((caught.value.getCondition(), caught.value.getSqlState()))
+        assert errors[0] == errors[1]
+        assert catalog.sql(f"SELECT id, sum({column}) FROM t GROUP BY id").count() == 30
+    assert catalog.sql("SELECT avg(n) FROM t").collect() == [(float(most),)]
+
+
+def test_what_statistics_tell_is_not_read(spark: SparkSession, shop: Store, tmp_path: Path) -> None:
+    made = Store.create(tmp_path / "shop.store", ["s1", "s2"], tablets=4, slots=64)
+    made.create_table("wide", WIDE, ["id"]).upsert(shop.table("wide").scan().to_table())
+    made.table("wide").compact()
+    catalog = attach(spark.newSession(), made.uri)
+    text = "SELECT count(*), count(s), min(i64), min(t), max(m), max(id) - min(id) AS span FROM wide"
+    assert "  read     nothing: statistics of fragments tell it" in catalog.explain(text)
+    assert answer(catalog.sql(text))[1] == answer(catalog.sql(text.replace("wide", "wide WHERE id > -1")))[1]
+    for read in (f"{text} WHERE id >= 0", "SELECT min(s) AS least FROM wide"):
+        assert "statistics" not in catalog.explain(read)
+
+
+def test_what_is_folded_soon_is_folded_beside_the_driver(catalog: AttachedStore) -> None:
+    text, here = "SELECT s, count(*) FROM wide GROUP BY s", "  read     alongside the driver: 7 rows"
+    assert here in catalog.explain(text)
+    assert "count(*) by s: each group once" in catalog.explain(text)
+    assert "read     alongside the driver: 1 rows" in catalog.explain("SELECT sum(i8) FROM wide WHERE id < 0")
+
+
+def test_a_sum_is_sparks_own_to_the_sign_of_zero_and_to_an_overflow(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Store.create(tmp_path / "shop.store", ["s1"], tablets=2, slots=16)
+    rows = pa.table({"id": [1, 2, 3], "f": [-0.0, -0.0, None], "n": [2**62, 2**62, 1]})
+    made.create_table("t", rows.schema, ["id"]).upsert(rows)
+    catalog = attach(spark.newSession(), made.uri)
+    assert str(catalog.sql("SELECT sum(f), avg(f) FROM t").collect()[0][:]) == "(0.0, 0.0)"
+    assert catalog.sql("SELECT sum(n) AS s FROM t WHERE id > 2").collect() == [(1,)]
+    with pytest.raises(ArithmeticException):
+        catalog.sql("SELECT sum(n) AS s FROM t").collect()
+    # One row for each group and more, which do not fit: these are not the groups themselves.
+    monkeypatch.setattr(aggregates.SourceAggregates, "are_whole", lambda self, _: self.edits_of_whole)
+    assert len(catalog.sql("SELECT sum(n) AS s FROM t").collect()) > 1

@@ -20,10 +20,11 @@ from elasticscan.connector.options import (
     FEED,
     OPTIONS,
     READ,
+    STREAM,
+    WRITE,
     Option,
     Options,
-    check_for_batch,
-    check_for_write,
+    check_use,
     parse_options,
 )
 from elasticscan.store import Store
@@ -133,12 +134,15 @@ def test_timestamps_are_utc_unless_they_say_otherwise(text: str, seconds: float)
         ("batchSize", "16777217"),
         ("splitSize", "10 apples"),
         ("startingVersion", "soon"),
+        *(("userMetadata", text) for text in ("nightly", "[1]", '{"a": 1}', "[" * 100_000)),
+        *(("partialAggregates", text) for text in ("", "[]", '{"values": [1]}', '{"by": ["a", "a"]}')),
     ],
 )
 def test_an_impossible_value_is_refused_by_name(name: str, value: str) -> None:
     text = refused(**{name: value})
     assert text.startswith("[ES_INVALID_OPTION]")
-    assert f"{name!r}={value!r} must be " in text
+    assert f"{name!r}=" in text
+    assert " must be " in text
 
 
 @pytest.mark.parametrize(
@@ -166,8 +170,14 @@ def test_an_unknown_option_names_the_nearest_right_one(typed: str, meant: str) -
 )
 def test_a_batch_read_refuses_what_only_streams_and_change_feeds_do(name: str, value: str) -> None:
     with pytest.raises(InvalidOption) as caught:
-        check_for_batch(parsed(**{name: value}))
+        check_use(parsed(**{name: value}), READ)
     assert caught.value.fields["option"].lower() == name.lower()
+
+
+@pytest.mark.parametrize(("name", "value"), [("endingVersion", "1"), ("versionAsOf", "1"), ("index", "by_v")])
+def test_a_stream_refuses_what_only_batch_reads_do(name: str, value: str) -> None:
+    with pytest.raises(InvalidOption, match=f"option '{name}' is for .*, not for readStream"):
+        check_use(parsed(**{name: value}), STREAM)
 
 
 @pytest.mark.parametrize("name", ["startingTimestamp", "endingTimestamp", "timestampAsOf"])
@@ -189,6 +199,15 @@ def test_a_time_after_the_year_9999_is_refused(name: str) -> None:
         ({"txnAppId": "app"}, "option 'txnAppId' needs 'txnVersion'"),
         ({"txnAppId": "a" * 1_025, "txnVersion": "1"}, "must be a name of 1 to 1,024 bytes"),
         ({"txnVersion": "1"}, "option 'txnVersion' needs 'txnAppId'"),
+        ({"ifUnchangedSince": "2", "insertOnly": "true"}, "does not go with 'insertOnly'"),
+        ({"deleteColumn": "v", "insertOnly": "true"}, "does not go with 'insertOnly'"),
+        ({"deleteColumn": "v", "replaceWhere": "id < 5"}, "does not go with 'replaceWhere'"),
+        ({"deleteColumn": "v", "partialUpdate": "true"}, "does not go with 'partialUpdate'"),
+        ({"insertOnly": "true", "partialUpdate": "true"}, "does not go with 'partialUpdate'"),
+        ({"partialAggregates": '{"by": ["g"]}', "columns": "g"}, "does not go with 'partialAggregates'"),
+        ({"partialAggregates": '{"by": ["g"]}', "includeMetadata": "true"}, "does not go with"),
+        ({"partialAggregates": '{"by": ["g"]}', "maxRowsPerTask": "3"}, "does not go with"),
+        ({"taskOrder": "d"}, "needs 'maxRowsPerTask'"),
         ({"shardKey": "id"}, "'primaryKey'"),
         ({"compression": "zstd"}, "'primaryKey'"),
         ({"primaryKey": "id", "compression": "snappy"}, "must be one of none, lz4, zstd"),
@@ -210,21 +229,25 @@ def test_what_spark_adds_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"filter": "id > 1"}, "is for reads"),
-        ({"versionAsOf": "1"}, "is for reads"),
-        ({"timestampAsOf": "2026-01-01"}, "is for reads"),
-        ({"readChangeFeed": "true", "startingVersion": "1"}, "is for reads"),
+        ({"filter": "id > 1"}, "is for read"),
+        ({"versionAsOf": "1"}, "is for read"),
+        ({"timestampAsOf": "2026-01-01"}, "is for read"),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1"},
+            "is for change feed and readStream, not for write",
+        ),
         ({"explain": "true"}, "'explain'"),
+        ({"partialAggregates": '{"by": ["g"]}'}, "'partialAggregates' is for read, not for write"),
     ],
 )
 def test_a_write_through_a_narrowed_view_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
-        check_for_write(parsed(**given))
+        check_use(parsed(**given), WRITE)
 
 
 def test_a_write_does_not_mind_how_reads_are_cut() -> None:
     options = parsed(numPartitions="2", batchSize="10", columns="id")
-    assert check_for_write(options) is options
+    assert check_use(options, WRITE) is options
 
 
 ROOT = Path(__file__).resolve().parents[2]

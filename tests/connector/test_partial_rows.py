@@ -12,8 +12,8 @@ import pytest
 from elasticscan.base.errors import ContinuationKeyError, InvalidOption, NotFound
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.option_values import PartialAggregates, partial_aggregates
-from elasticscan.connector.options import check_for_stream, check_for_write, parse_options
+from elasticscan.connector.option_values import PartialAggregates
+from elasticscan.connector.options import parse_options
 from elasticscan.connector.sql import few_rows
 from elasticscan.filters import folding
 from elasticscan.store import Store
@@ -145,18 +145,6 @@ def test_a_table_without_rows_gives_one_partial_row_and_no_groups(tmp_path: Path
     assert partial_rows(store, PartialAggregates((), ("g",))) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "[]", "{}", '{"values": "count(*)"}', '{"values": [1]}', '{"by": ["a", "a"]}', '{"of": ["a"]}',
-        "[" * 9999,
-    ],
-)  # fmt: skip
-def test_an_option_that_is_no_list_of_aggregates_is_refused(text: str) -> None:
-    with pytest.raises(InvalidOption, match="partialAggregates"):
-        partial_aggregates("partialAggregates", text)
-
-
 @pytest.mark.parametrize("value", ["avg(d)", "count(DISTINCT n)", "sum(city)", "median(n)"])
 def test_what_cannot_be_added_up_is_refused(tmp_path: Path, value: str) -> None:
     store = made(tmp_path)
@@ -164,17 +152,6 @@ def test_what_cannot_be_added_up_is_refused(tmp_path: Path, value: str) -> None:
         partial_rows(store, PartialAggregates((value,), ()))
     with pytest.raises(NotFound):
         partial_rows(store, PartialAggregates(("count(*)",), ("h",)))
-
-
-def test_partial_rows_go_with_no_option_that_chooses_rows_or_writes(tmp_path: Path) -> None:
-    asked = {"store": "/s", "table": "t", "partialAggregates": '{"by": ["g"]}'}
-    for name, value in (("columns", "g"), ("maxRowsPerTask", "3"), ("includeMetadata", "true")):
-        with pytest.raises(InvalidOption, match=name):
-            parse_options({**asked, name: value})
-    with pytest.raises(InvalidOption, match="is for reads"):
-        check_for_write(parse_options(asked))
-    with pytest.raises(InvalidOption, match="partialAggregates"):
-        check_for_stream(parse_options(asked))
 
 
 def test_a_partition_of_another_read_is_refused(tmp_path: Path) -> None:

@@ -170,30 +170,6 @@ def test_partitions_are_exact_and_the_same_again_beside_moves(
     assert read.rows(partitions) == read.rows(read.partitions()) == read.expected
 
 
-@pytest.mark.long
-@every_read
-@pytest.mark.parametrize("shape", [{}, {"numPartitions": "1"}, {"minPartitions": "5"}])
-def test_a_bound_on_tasks_never_mixes_kinds(
-    history: History, kind: Callable[[History], Read], shape: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = ElasticScanSource.__init__
-
-    def with_shape(self: ElasticScanSource, options: dict[str, str]) -> None:
-        begun(self, options | shape)
-
-    if shape.keys() == {"minPartitions"} and kind is a_table:
-        pytest.skip("an option of streams and changes")
-    monkeypatch.setattr(ElasticScanSource, "__init__", with_shape)
-    much_happens(history)
-    moved = switch(history.store, 1)
-    read = kind(history)
-    partitions = read.partitions()
-    check(history.store, partitions, moved)
-    assert len(partitions) >= (5 if "minPartitions" in shape else 2)
-    assert "numPartitions" not in shape or len(partitions) == 2
-    assert read.rows(partitions) == read.expected
-
-
 # What is wrong with the history
 
 
@@ -206,39 +182,18 @@ def damage(store: Store, statements: str) -> None:
         catalog.executescript(statements)
 
 
-@every_read
 @pytest.mark.parametrize("statements", [EMPTIED, ALTERED], ids=["emptied", "altered"])
-def test_without_a_topology_history_nothing_is_planned(
-    history: History, kind: Callable[[History], Read], statements: str
-) -> None:
-    read = kind(history)
-    assert read.partitions()
+def test_without_a_topology_history_nothing_is_planned(history: History, statements: str) -> None:
+    table, reader = history.store.table("t"), stream(history)
+    begun, planned = carried(reader.initialOffset()), a_table(history).reader
     damage(history.store, statements)
-    with pytest.raises(StoreDamaged):
-        read.partitions()
-
-
-@pytest.mark.parametrize("statements", [EMPTIED, ALTERED], ids=["emptied", "altered"])
-@pytest.mark.parametrize("warm", [True, False])
-def test_without_a_topology_history_nothing_begins(history: History, statements: str, warm: bool) -> None:
-    store, table, reader = history.store, history.store.table("t"), stream(history)
-    begun = carried(reader.initialOffset())
-    key = table.scan().key if warm else None
-    damage(store, statements)
     asked: dict[str, Callable[[], object]] = {
         "scan": table.scan,
+        "batch read": planned.partitions,
         "changes": lambda: table.changes(1),
-        "topology": lambda: store.topology,
-        "history": store.topology_history,
-        "status": store.status,
         "initial offset": lambda: stream(history).initialOffset(),
         "latest offset": lambda: reader.latestOffset(begun, ReadAllAvailable()),
-        "split": lambda: store.split(1),
-        "move": lambda: store.move(1, "s2"),
-        "resume": lambda: Store.open(store.uri).resume(key or ""),
     }
-    if key is None:
-        del asked["resume"]
     for what, ask in asked.items():
         with pytest.raises(StoreDamaged):
             raise AssertionError(f"{what}: {ask()!r}")

@@ -93,6 +93,28 @@ def test_an_empty_table_has_partitions_without_rows(store: Store) -> None:
     assert ids(reader, partitions) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({"maxRowsPerTask": "30"}, 60),
+        ({"maxRowsPerTask": "30", "includeMetadata": "true"}, 60),
+        ({"maxRowsPerTask": "0"}, 0),
+        ({"maxRowsPerTask": "30", "filter": "id < 10"}, 10),
+    ],
+)
+def test_tasks_give_no_more_rows_than_they_are_asked_for(
+    store: Store, asked: dict[str, str], count: int
+) -> None:
+    assert len(ids(*planned(store, numPartitions="2", **asked))) == count
+
+
+def test_each_task_keeps_the_first_rows_of_an_order(store: Store) -> None:
+    order = {"maxRowsPerTask": "3", "taskOrder": "name DESC, id", "filter": "id > 5"}
+    found = ids(*planned(store, numPartitions="2", **order))
+    assert len(found) == 6
+    assert {6, 13, 20} <= {*found}  # of which the name is n6
+
+
 def test_columns_and_filter_are_applied_while_scanning(store: Store) -> None:
     assert source(store, columns="V, id").schema().names == ["v", "id"]
     reader, partitions = planned(store, columns="V, id", filter="name = 'n3' AND id < 50")

@@ -159,23 +159,3 @@ def test_complete_mode_keeps_a_table_equal_to_an_aggregate(
     assert run(counts, store, checkpoint, "complete", **given) == [1]
     assert kinds(store, "counts") == ["create", "overwrite", "overwrite"]
     assert contents(store, "counts") == {"n0": 2, "n1": 2, "n2": 1}
-
-
-@pytest.mark.long
-def test_a_function_for_each_batch_writes_once_with_the_batch_as_version(
-    source: Source, store: Store, tmp_path: Path
-) -> None:
-    source.add(line(1), line(2))
-    uri = store.uri
-
-    def write(frame: DataFrame, batch: int) -> None:
-        named = {"txnAppId": "each", "txnVersion": str(batch)}
-        frame.write.format("elasticscan").mode("append").options(**named).save(f"{uri}/t")
-
-    for _ in range(2):
-        query = (
-            source.frame().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
-        )
-        assert query.trigger(availableNow=True).start().awaitTermination(200)
-        forget_last_batch(tmp_path / "c")
-    assert kinds(store) == ["create", "write", "write"]

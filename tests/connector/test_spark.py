@@ -18,9 +18,7 @@ from pyspark.sql import functions as F
 
 from elasticscan.connector import attach, register
 from elasticscan.store import Store
-
-from datetime import UTC, date, datetime, time, timedelta  # isort: skip
-from decimal import Decimal  # isort: skip
+from tests.connector.test_conversion import CARRIED
 
 pytestmark = pytest.mark.spark
 
@@ -81,25 +79,6 @@ def test_a_batch_read_gives_every_row_once(spark: SparkSession, store: Store) ->
     assert frame.schema.simpleString() == "struct<id:bigint,name:string,v:double>"
     assert [field.nullable for field in frame.schema] == [False, True, True]
     assert_df_equality(frame, expected(spark, range(1_000)), ignore_row_order=True, ignore_nullable=True)
-
-
-def test_columns_filter_and_schema_narrow_a_read(spark: SparkSession, store: Store) -> None:
-    options = reader(spark, store, columns="v,id", filter="id >= 990 AND name <> 'n5'")
-    wanted = expected(spark, range(990, 1_000)).where("name <> 'n5'").select("v", "id")
-    assert_df_equality(options.load(), wanted, ignore_row_order=True, ignore_nullable=True)
-    subset = reader(spark, store).schema("NAME string, id bigint not null").load()
-    assert subset.columns == ["NAME", "id"]
-    assert shown(subset) == sorted((name, i) for i, name, _ in rows(range(1_000)))
-
-
-def test_a_frame_is_a_snapshot_until_it_is_loaded_again(spark: SparkSession, store: Store) -> None:
-    frame = reader(spark, store).load()
-    assert frame.count() == 1_000
-    version = store.table("t").delete(pa.table({"id": range(10, 1_000)}))
-    store.table("t").compact()
-    assert shown(frame) == rows(range(1_000))
-    assert shown(reader(spark, store).load()) == rows(range(10))
-    assert shown(reader(spark, store, versionAsOf=str(version - 1)).load()) == rows(range(1_000))
 
 
 # While tablets move
@@ -194,55 +173,46 @@ def test_a_failing_task_fails_the_write_and_leaves_nothing(spark: SparkSession, 
     assert store.collect_garbage(grace_seconds=0).removed == 0
 
 
-MOMENT = datetime(2026, 1, 31, 12, 30, 15, tzinfo=UTC)
-LOCAL = MOMENT.replace(tzinfo=None)
-TYPES: list[tuple[str, pa.DataType, Any]] = [
-    ("bool", pa.bool_(), True),
-    ("i8", pa.int8(), -7),
-    ("i16", pa.int16(), -7),
-    ("i32", pa.int32(), -7),
-    ("u8", pa.uint8(), 255),
-    ("u16", pa.uint16(), 65_535),
-    ("u32", pa.uint32(), 1 << 31),
-    ("u64", pa.uint64(), 1 << 63),
-    ("f32", pa.float32(), 0.5),
-    ("f64", pa.float64(), 0.1),
-    ("dec", pa.decimal128(20, 3), Decimal("1.125")),
-    ("text", pa.large_string(), "grün"),
-    ("bytes", pa.large_binary(), b"\x00\xff"),
-    ("four", pa.binary(4), b"abcd"),
-    ("day", pa.date32(), date(1969, 12, 31)),
-    ("day64", pa.date64(), date(2026, 1, 31)),
-    ("clock", pa.time64("us"), time(1, 2, 3, 4)),
-    *[(f"at_{unit}", pa.timestamp(unit, "UTC"), MOMENT) for unit in ("s", "ms", "us", "ns")],
-    ("berlin", pa.timestamp("us", "Europe/Berlin"), MOMENT),
-    *[(f"ntz_{unit}", pa.timestamp(unit), LOCAL) for unit in ("s", "ms", "us", "ns")],
-    ("span", pa.duration("ms"), timedelta(days=-1, seconds=3)),
-    ("list", pa.list_(pa.field("item", pa.int64(), nullable=False)), [1, 2]),
-    ("large", pa.large_list(pa.large_string()), ["a", None]),
-    ("pair", pa.list_(pa.int16(), 2), [1, 2]),
-    ("map", pa.map_(pa.string(), pa.timestamp("ms")), [("k", LOCAL)]),
-    ("struct", pa.struct([pa.field("a", pa.uint8(), nullable=False), ("b", pa.list_(pa.date32()))]),
-     {"a": 1, "b": [date(2026, 1, 1), None]}),
-]  # fmt: skip
+TYPES = [
+    (f"c{number}", kind, value)
+    for number, (kind, value, _) in enumerate(CARRIED)
+    if kind not in (pa.null(), pa.string_view(), pa.binary_view())  # which no table has
+]
 
 
 def test_every_type_goes_through_spark_and_back_unchanged(spark: SparkSession, store: Store) -> None:
-    fields = [pa.field("id", pa.int64(), nullable=False), *[pa.field(n, kind) for n, kind, _ in TYPES]]
-    schema = pa.schema(fields)
-    full = {"id": 1, **{name: value for name, _, value in TYPES}}
-    given = pa.Table.from_pylist([full, {"id": 2}], schema)
+    names = {str(kind): name for name, kind, _ in TYPES}
+    schema = pa.schema([IDS.field("id"), *(pa.field(name, kind) for name, kind, _ in TYPES)])
+    columns = [
+        pa.array([value, None], pa.float32() if kind == pa.float16() else kind) for _, kind, value in TYPES
+    ]
+    given = pa.table([pa.array([1, 2]), *columns], names=schema.names).cast(schema)
     for table in ("types", "copy"):
         store.create_table(table, schema, ["id"])
     store.table("types").upsert(given)
     frame = reader(spark, store).option("table", "types").load()
     with enabled(spark, "spark.sql.timeType.enabled"):
         # Spark understands the values, and does not just carry them.
-        known = frame.where(
-            "u64 = 9223372036854775808 AND at_ns = at_s AND ntz_ns = ntz_s AND text = 'grün' "
-            "AND size(list) = 2 AND map['k'] = ntz_ms AND struct.a = 1 AND clock = to_time('01:02:03.000004')"
-        )
-        assert known.count() == 1
+        conditions = {
+            "uint64": "{} = 18446744073709551615",
+            "large_string": "{} = 'grün'",
+            "list<item: int32>": "size({}) = 3",
+            "timestamp[ns, tz=UTC]": "{} = TIMESTAMP'2026-01-31 12:30:15Z'",
+            "time32[s]": "{} = to_time('23:59:59')",
+            "fixed_size_binary[3]": "{} = X'616263'",
+        }
+        known = " AND ".join(text.format(names[kind]) for kind, text in conditions.items())
+        assert frame.where(known).count() == 1
+        # What is read alongside the driver is the same.
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        try:
+            here = attach(spark, store.uri, "typed_").sql("SELECT * FROM typed_types WHERE id < 3")
+            assert "LocalTableScan" in here._jdf.queryExecution().toString()
+            assert here.schema == frame.schema
+            assert sorted(map(str, here.collect())) == sorted(map(str, frame.collect()))
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", str(zone))
     writer(frame, store, table="copy").save()
     assert store.table("copy").scan().to_table().sort_by("id") == given
 

@@ -37,9 +37,9 @@ from elasticscan.base.errors import (
 from elasticscan.base.hashing import slots_of
 from elasticscan.connector import ElasticScanSource
 from elasticscan.connector.open_stores import open_store
-from elasticscan.connector.partitions import ScanPartition
+from elasticscan.connector.options import parse_options
 from elasticscan.connector.streams import lease as stream_lease
-from elasticscan.connector.streams.changes import ChangeFeedReader
+from elasticscan.connector.streams.changes import ROWS_PER_TASK, ChangeFeedReader, task_limits
 from elasticscan.storage.disk import LocalDisk
 from elasticscan.store import Store
 from elasticscan.topology import SlotSet
@@ -67,32 +67,11 @@ def forget(history: History) -> None:
 # ------------------------------------------------------------------------ snapshot, then changes
 
 
-def test_an_empty_table_makes_one_batch_without_rows(history: History) -> None:
-    history.write({0: (0, "a", 0.0)}, overwrite=True)
-    history.delete([0])
-    found = query(history)
-    assert found.step()
-    assert found.rows == []
-    assert not found.step()
-    history.write(rows(0, 3))
-    assert found.step()
-    assert len(found.rows) == 3
-
-
 def test_the_commit_that_made_the_table_makes_no_batch(history: History) -> None:
     made = history.store.table("t").definition.created_commit
     found = query(history, startingVersion=str(made), maxRowsPerTrigger="1000")
     found.run_to_the_end()
     assert [end["commit"] for end in found.ends] == [newest(history)]
-
-
-def test_columns_and_filter_are_applied_in_both_phases(history: History) -> None:
-    found = query(history, columns="V, id", filter="name = 'n3' AND id < 2000")
-    found.step()
-    history.write(rows(1_900, 2_100, v=2.0))
-    found.step()
-    assert set(found.batches[0]) == {(0.5, i) for i in range(3, 1_000, 7)}
-    assert set(found.batches[1]) == {(2.0, i) for i in range(1_900, 2_000) if i % 7 == 3}
 
 
 def test_a_schema_of_some_columns_is_honoured(history: History) -> None:
@@ -116,7 +95,6 @@ def test_a_schema_of_some_columns_is_honoured(history: History) -> None:
 
 def test_a_version_names_the_first_commit_that_is_wanted(history: History) -> None:
     number = history.write(rows(5, 8, v=2.0))
-    history.write(rows(6, 9, v=3.0))
     found = query(history, startingVersion=str(number), readChangeFeed="true")
     found.run_to_the_end()
     assert without_times(found, found.rows) == history.expected(found, None, number - 1)
@@ -125,20 +103,6 @@ def test_a_version_names_the_first_commit_that_is_wanted(history: History) -> No
     history.write(rows(1, 2, v=9.0))
     assert found.step()
     assert found.rows == [(1, "n1", 9.0)]
-    for start in ("0", "1"):
-        found = query(history, startingVersion=start)
-        found.run_to_the_end()
-        assert Counter(found.rows) == Counter(history.after(0))
-
-
-def test_earliest_begins_with_the_oldest_snapshot_that_is_kept(history: History) -> None:
-    history.write(rows(0, 10, v=2.0))
-    forget(history)
-    oldest = history.store.table("t").definition.oldest_snapshot
-    history.write(rows(5, 15, v=3.0))
-    found = query(history, startingVersion="earliest", maxRowsPerTrigger="300")
-    found.run_to_the_end()
-    assert Counter(found.rows) == history.expected(found, oldest, oldest)
 
 
 def test_a_time_names_the_first_commit_that_is_wanted(history: History) -> None:
@@ -178,32 +142,20 @@ def test_the_time_that_a_change_tells_finds_its_commit_again(history: History) -
 # ------------------------------------------------------------------------ limits
 
 
-def test_rows_are_bounded_in_the_snapshot_and_in_changes(history: History) -> None:
-    found, begun = query(history, maxRowsPerTrigger="100"), newest(history)
+@pytest.mark.parametrize("feed", ["false", "true"])
+def test_rows_are_bounded_in_the_snapshot_and_in_changes(history: History, feed: str) -> None:
+    found, begun = query(history, maxRowsPerTrigger="100", readChangeFeed=feed), newest(history)
     found.run_to_the_end()
     history.write(rows(0, 30, v=1.0))
-    history.write(rows(30, 60, v=2.0))
     history.write(rows(60, 100, v=3.0))
-    history.write(rows(2_000, 2_450, v=4.0))  # larger than a batch: cut by slots
-    history.write(rows(0, 10, v=5.0))
-    found.run_to_the_end()
-    assert Counter(found.rows) == history.expected(found, begun, begun)
-    assert max(len(batch) for batch in found.batches) <= 100
-    assert len(found.batches) < 22
-    assert min(len(batch) for batch in found.batches) > 0
-    assert any("commit" in end and end["slot"] for end in found.ends)
-
-
-def test_the_rows_of_a_change_feed_are_bounded_too(history: History) -> None:
-    found, begun = query(history, maxRowsPerTrigger="100", readChangeFeed="true"), newest(history)
-    found.run_to_the_end()
-    history.write(rows(0, 60, v=0.25))
-    history.write(rows(0, 400, v=1.0))
+    history.write(rows(0, 400, v=4.0))  # larger than a batch: cut by slots
     history.write(rows(300, 310, v=2.0), overwrite=True)
     history.delete(list(range(300, 305)))
     found.run_to_the_end()
     assert without_times(found, found.rows) == history.expected(found, begun, begun)
     assert max(len(batch) for batch in found.batches) <= 100
+    assert len(found.batches) < (22 if feed == "false" else 40)
+    assert any("commit" in end and end["slot"] for end in found.ends)
 
 
 def test_options_give_the_default_limit_and_everything_means_everything(history: History) -> None:
@@ -220,30 +172,30 @@ def test_options_give_the_default_limit_and_everything_means_everything(history:
 
 
 def test_few_tasks_are_planned_unless_more_are_asked_for(history: History) -> None:
-    found = query(history)
-    few = query(history, minPartitions="5")
-    for each in (found, few):
-        each.step()
+    found = query(history, minPartitions="5")
+    found.step()
     history.write(rows(0, 600, v=1.0))
-    for each in (found, few):
-        each.step()
-        assert Counter(each.batches[1]) == Counter(rows(0, 600, v=1.0).values())
-    assert [len(sizes) for sizes in found.sizes] == [1, 1]
-    assert [len(sizes) for sizes in few.sizes] == [5, 5]
-    assert all(min(sizes) > 0 for sizes in few.sizes)
-    assert max(few.sizes[1]) < 300
+    found.step()
+    assert Counter(found.batches[1]) == Counter(rows(0, 600, v=1.0).values())
+    assert [len(sizes) for sizes in found.sizes] == [5, 5]
+    assert 0 < min(found.sizes[1]) <= max(found.sizes[1]) < 300
 
 
-def test_many_rows_are_shared_by_several_tasks_within_the_users_bound(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # More than eight are four times as large, and a few rows more than five tasks hold begin no sixth one.
-    for rows_per_task, wanted in ((200, 5), (197, 5), (100, 8), (25, 10)):
-        monkeypatch.setattr("elasticscan.connector.streams.changes.ROWS_PER_TASK", rows_per_task)
-        found, bounded = query(history), query(history, numPartitions="3")
-        for each, count in ((found, wanted), (bounded, 3)):
-            each.step()
-            assert len(each.sizes[0]) == count
+@pytest.mark.parametrize(
+    ("rows", "tasks"),
+    [(0, 1), (1.0, 1), (5.0, 5), (5.05, 5), (5.2, 6), (20.0, 8), (40.0, 10)],
+)
+def test_tasks_are_few_within_the_users_bound(rows: float, tasks: int) -> None:
+    """Beyond eight they are four times as large; a few rows more than five tasks hold begin no sixth one."""
+    asked = {"store": "/s", "table": "t"}
+    for more, count in (
+        ({}, tasks),
+        ({"numPartitions": "3"}, min(tasks, 3)),
+        ({"minPartitions": "9"}, max(tasks, 9)),
+    ):
+        size, most = task_limits(1_000, rows * ROWS_PER_TASK, parse_options(asked | more))
+        assert most == count
+        assert size * count >= 1_000
 
 
 # ------------------------------------------------------------------------ the end of now
@@ -324,28 +276,21 @@ def test_the_lag_is_reported(history: History) -> None:
     found = query(history, maxRowsPerTrigger="600")
     assert found.made().reportLatestOffset() is None
     found.step()
-    assert found.reports[0] is not None
-    assert found.reports[0]["commit"] == newest(history)
-    assert 300 < found.reports[0]["behindRows"] < 500
-    found.run_to_the_end()
-    assert found.reports[-1] == {
-        "commit": newest(history),
-        "behindCommits": 0,
-        "behindRows": 0,
-        "behindSeconds": 0.0,
-    }
-    history.write(rows(0, 600, v=1.0))
-    history.write(rows(0, 7, v=1.0))
-    found.step()
     report = found.reports[-1]
     assert report is not None
-    assert (report["behindCommits"], report["behindRows"]) == (1, 7)
-    assert report["behindSeconds"] >= 0
+    assert report["commit"] == newest(history)
+    assert 300 < report["behindRows"] < 500
     found.run_to_the_end()
+    ended = {"behindCommits": 0, "behindRows": 0, "behindSeconds": 0.0}
+    assert found.reports[-1] == {"commit": newest(history), **ended}
     history.write(rows(0, 1_000, v=3.0))
-    found.step()  # a part of it
-    assert found.reports[-1] is not None
-    assert 250 < found.reports[-1]["behindRows"] < 550
+    history.write(rows(0, 7, v=1.0))
+    found.step()  # a part of the first
+    report = found.reports[-1]
+    assert report is not None
+    assert report["behindCommits"] == 2
+    assert 250 < report["behindRows"] < 550
+    assert report["behindSeconds"] >= 0
 
 
 # ------------------------------------------------------------------------ replays
@@ -408,6 +353,14 @@ LIMITS: list[ReadLimit | None] = [
 ]
 
 
+FILTERS: dict[str | None, Callable[[int], bool]] = {
+    None: lambda key: True,
+    "id = 40": lambda key: key == 40,
+    "id IN (3, 17, 250, 9000)": lambda key: key in (3, 17, 250),
+    "id BETWEEN 90 AND 99 AND id != 95": lambda key: 90 <= key < 100 and key != 95,
+}
+
+
 @pytest.mark.parametrize("seed", seeds(12, short=4))
 def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -422,6 +375,9 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
             "maxRowsPerTrigger": rng.choice(["25", "200"]),
         }
         options |= rng.choice([{}, {"skipChangeCommits": "true"}, {"minPartitions": "3"}])
+        condition = rng.choice([None, *FILTERS])
+        if condition is not None:
+            options["filter"] = condition
         start = rng.choice([None, None, "latest", "earliest", "1"])
         keeps = rng.random() < 0.5
         if start is not None:
@@ -451,46 +407,8 @@ def test_every_change_is_read_once_through_moves_restarts_and_replays(tmp_path: 
                     parts = reader.partitions(found.ends[number - 1], found.ends[number])
                     assert Counter(read_all(reader, parts)[0]) == Counter(found.batches[number])
         found.run_to_the_end()
-        first = 0 if start == "1" else begun
-        assert without_times(found, found.rows) == history.expected(found, snapshot, first)
-
-
-FILTERS: list[tuple[str, Callable[[int], bool]]] = [
-    ("id = 40", lambda key: key == 40),
-    ("id IN (3, 17, 250, 9000)", lambda key: key in (3, 17, 250)),
-    ("id BETWEEN 90 AND 99 AND id != 95", lambda key: 90 <= key < 100 and key != 95),
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
-def test_changes_of_some_keys_are_read_once_through_moves_restarts_and_replays(
-    tmp_path: Path, seed: int
-) -> None:
-    rng = random.Random(seed)
-    condition, holds = FILTERS[seed % len(FILTERS)]
-    with Store.create(tmp_path / "random.store", ["s1", "s2"], tablets=4, slots=32) as store:
-        store.create_table("t", SCHEMA, ["id"])
-        store.create_table("other", SCHEMA, ["id"])
-        history = History(store)
-        history.write(rows(0, 300))
-        options = {"readChangeFeed": rng.choice(["true", "false"]), "maxRowsPerTrigger": "25"}
-        found, begun = Query(store.uri, options | {"filter": condition}), newest(history)
-        found.step(rng.choice(LIMITS), rng.choice([None, "logged", "read"]))
-        found.meanwhile = lambda: rng.random() < 0.3 and disturb(history, rng)
-        for _ in range(25):
-            match rng.choice(["write", "write", "disturb", "step", "step", "restart"]):
-                case "write":
-                    write_something(history, rng)
-                    history.write({key: (key, "again", rng.random()) for key in (17, 40, 95, 97)})
-                case "disturb":
-                    disturb(history, rng)
-                case "step":
-                    found.step(rng.choice(LIMITS), rng.choice([None, None, "logged", "read"]))
-                case "restart":
-                    found.restart()
-        found.run_to_the_end()
-        expected = history.expected(found, begun, begun)
+        expected = history.expected(found, snapshot, 0 if start == "1" else begun)
+        holds = FILTERS[condition]
         assert without_times(found, found.rows) == Counter(
             {row: times for row, times in expected.items() if holds(row[0])}
         )
@@ -553,20 +471,6 @@ def test_changes_of_one_key_come_in_the_order_of_their_commits(history: History)
 # ------------------------------------------------------------------------ what is kept
 
 
-def test_a_stream_with_a_name_keeps_what_it_needs(history: History) -> None:
-    found, begun = query(history, streamName="nightly"), newest(history)
-    found.step()
-    leases = history.store.status()["leases"]
-    assert [(lease["purpose"], lease["snapshot"]) for lease in leases] == [("stream:nightly", begun)]
-    assert leases[0]["expires_at"] > time.time() + 6 * 86_400
-    history.write(rows(0, 10, v=1.0))
-    history.write(rows(0, 10, v=2.0))
-    forget(history)
-    found.restart()
-    found.run_to_the_end()
-    assert Counter(found.rows) == history.expected(found, begun, begun)
-
-
 def test_a_batch_that_is_repeated_is_held_from_its_start_on(history: History) -> None:
     found, begun = query(history), newest(history)
     found.step()
@@ -581,7 +485,10 @@ def test_a_lease_moves_forward_with_the_stream_but_is_written_rarely(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held() -> int:
-        return int(history.store.status()["leases"][0]["snapshot"])
+        (lease,) = history.store.status()["leases"]
+        assert lease["purpose"] == "stream:nightly"
+        assert lease["expires_at"] > time.time() + 6 * 86_400
+        return int(lease["snapshot"])
 
     found, begun = query(history, streamName="nightly"), newest(history)
     found.run_to_the_end()
@@ -753,48 +660,6 @@ def test_a_store_that_went_back_in_time_is_noticed(history: History, monkeypatch
     monkeypatch.setattr(reader, "_newest", lambda state: state.newest - 1)
     with pytest.raises(ContinuationKeyError, match="use a new checkpoint"):
         reader.latestOffset(found.ends[-1], ReadAllAvailable())
-
-
-def test_tasks_that_we_did_not_plan_are_refused(history: History) -> None:
-    found = query(history, startingVersion="1")
-    reader = found.started()
-    begun = reader.initialOffset()
-    (part,) = reader.partitions(begun, reader.latestOffset(begun, ReadAllAvailable()))
-    assert isinstance(part, ScanPartition)
-    assert all(type(value) is str for value in vars(part).values())
-    assert "s1, s2" in repr(part)
-    altered = part.key[:40] + ("A" if part.key[40] != "A" else "B") + part.key[41:]
-    forged = [
-        ScanPartition(altered, part.store_id, part.kind, part.shards, part.slots),
-        ScanPartition(None, part.store_id, part.kind, part.shards, part.slots),  # type: ignore[arg-type]
-        InputPartition(5),
-        InputPartition(None),
-    ]
-    for each in forged:
-        with pytest.raises(ContinuationKeyError):
-            list(reader.read(each))
-    with pytest.raises(TableChanged):
-        list(reader.read(ScanPartition(part.key, "another", part.kind, part.shards, part.slots)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"endingVersion": "1"}, "endingVersion"),
-        ({"versionAsOf": "1"}, "versionAsOf"),
-        ({"index": "by_name"}, "index"),
-    ],
-)
-def test_options_that_a_stream_cannot_have_are_refused(
-    history: History, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(InvalidOption, match=message) as caught:
-        opened(query(history, **options)).initialOffset()
-    assert caught.value.fields["option"] == message
-
-
-def opened(asked: Query) -> DataSourceStreamReader:
-    return asked.source().streamReader(asked.source().schema())
 
 
 # ------------------------------------------------------------------------ batch reads of changes

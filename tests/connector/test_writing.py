@@ -13,7 +13,6 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import DataSourceWriter
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     DataType,
     LongType,
     MapType,
@@ -82,24 +81,10 @@ def test_an_overwrite_replaces_everything_and_older_snapshots_keep_it(store: Sto
     assert store.table("t").scan(snapshot=before).to_table().num_rows == 1_000
 
 
-def test_an_overwrite_with_nothing_empties_the_table(store: Store) -> None:
-    write = writer(store, overwrite=True)
-    write.commit([staged(write)])
-    assert contents(store) == {}
-
-
 def test_what_is_said_of_a_write_stands_in_the_history(store: Store) -> None:
     write = writer(store, userMetadata='{"job": "nightly"}')
     write.commit([staged(write, rows(0, 10))])
     assert store.table("t").history()[-1].user_metadata == {"job": "nightly"}
-
-
-@pytest.mark.parametrize(
-    "said", ["nightly", "[1]", '{"a": 1}', '{"a": "' + "x" * 5_000 + '"}', "[" * 100_000]
-)
-def test_what_cannot_be_kept_with_a_commit_is_refused(store: Store, said: str) -> None:
-    with pytest.raises(InvalidOption, match="JSON object of texts"):
-        writer(store, userMetadata=said)
 
 
 @pytest.mark.usefixtures("rows_in_files")
@@ -130,13 +115,22 @@ def test_rows_that_were_changed_since_refuse_a_write(store: Store) -> None:
         writer(store, ifUnchangedSince="1000")
 
 
-def test_requirements_on_keys_go_with_appends_alone(store: Store) -> None:
-    for options in ({"insertOnly": "true"}, {"ifUnchangedSince": "2"}):
-        with pytest.raises(InvalidOption, match="mode append"):
-            writer(store, overwrite=True, **options)
-    for more in ({"ifUnchangedSince": "2"}, {"deleteColumn": "v"}):
-        with pytest.raises(InvalidOption, match="does not go with 'insertOnly'"):
-            writer(store, insertOnly="true", **more)
+@pytest.mark.parametrize(
+    ("overwrite", "option", "value"),
+    [
+        (True, "insertOnly", "true"),
+        (True, "ifUnchangedSince", "2"),
+        (True, "partialUpdate", "true"),
+        (False, "replaceWhere", "id < 5"),
+    ],
+)
+def test_what_goes_with_one_mode_alone_is_refused_in_the_other(
+    store: Store, overwrite: bool, option: str, value: str
+) -> None:
+    with pytest.raises(
+        InvalidOption, match=f"'{option}' is for mode {'append' if overwrite else 'overwrite'}"
+    ):
+        writer(store, overwrite=overwrite, **{option: value})
 
 
 def test_an_overwrite_of_some_rows_leaves_the_others(store: Store) -> None:
@@ -164,26 +158,10 @@ def test_an_overwrite_of_some_rows_leaves_the_others(store: Store) -> None:
     assert 70 in contents(store)
 
 
-def test_an_overwrite_of_some_rows_makes_a_table_that_is_missing(store: Store) -> None:
-    source = ElasticScanSource(
-        {"store": store.uri, "table": "new", "primaryKey": "id", "replaceWhere": "id < 5"}
-    )
-    write = source.writer(COLUMNS, overwrite=True)
-    assert isinstance(write, ElasticScanWriter)
-    write.commit([staged(write, rows(0, 5))])
-    assert contents(store, "new") == dict.fromkeys(range(5), 2.0)
-
-
-def test_a_condition_goes_with_overwrites_alone_and_has_to_be_one(store: Store) -> None:
-    with pytest.raises(InvalidOption, match="is for mode overwrite"):
-        writer(store, replaceWhere="id < 5")
-    columns = StructType([*COLUMNS, StructField("gone", BooleanType())])
-    with pytest.raises(InvalidOption, match="'deleteColumn' does not go with"):
-        writer(store, columns, overwrite=True, replaceWhere="id < 5", deleteColumn="gone")
-    with pytest.raises(NotFound, match="day"):
-        writer(store, overwrite=True, replaceWhere="day = 5")
-    with pytest.raises(FilterError):
-        writer(store, overwrite=True, replaceWhere="id <")
+def test_rows_that_are_replaced_are_named_by_a_condition_of_the_table(store: Store) -> None:
+    for wrong, error in (("day = 5", NotFound), ("id <", FilterError)):
+        with pytest.raises(error):
+            writer(store, overwrite=True, replaceWhere=wrong)
 
 
 @pytest.mark.usefixtures("rows_in_files")
@@ -308,25 +286,20 @@ def test_rows_that_cannot_fit_are_refused_by_the_driver(
 # Tables that a write makes
 
 
-def test_a_missing_table_is_made_from_the_columns(store: Store) -> None:
-    write = writer(store, table="fresh", primaryKey="NAME, id", shardKey="name")
+@pytest.mark.parametrize(
+    ("asked", "form"), [({}, "lz4"), ({"compression": "ZSTD"}, "zstd"), ({"compression": "none"}, None)]
+)
+def test_a_missing_table_is_made_from_the_columns_and_as_asked(
+    store: Store, asked: dict[str, str], form: str | None
+) -> None:
+    write = writer(store, table="fresh", primaryKey="NAME, id", shardKey="name", **asked)
     write.commit([staged(write, rows(0, 10))])
     table = store.table("fresh")
     assert (table.primary_key, table.shard_key) == (("name", "id"), ("name",))
     assert not table.schema.field("name").nullable
+    assert table.definition.compression == form
     assert sorted(contents(store, "fresh")) == list(range(10))
-
-
-@pytest.mark.parametrize(
-    ("asked", "form"), [({}, "lz4"), ({"compression": "ZSTD"}, "zstd"), ({"compression": "none"}, None)]
-)
-def test_a_table_that_spark_makes_is_compressed_as_asked(
-    store: Store, asked: dict[str, str], form: str | None
-) -> None:
-    write = writer(store, table="fresh", primaryKey="id", **asked)
-    write.commit([staged(write, rows(0, 10))])
-    assert store.table("fresh").definition.compression == form
-    writer(store, table="fresh", primaryKey="id", compression="zstd")  # it is there: nothing is changed
+    writer(store, table="fresh", primaryKey="name,id", compression="zstd")  # it is there: nothing is changed
     assert store.table("fresh").definition.compression == form
 
 
@@ -356,12 +329,6 @@ def test_a_first_write_that_fails_leaves_no_table(store: Store, overwrite: bool)
     assert tables(store) == ["t"]
     store.collect_garbage(grace_seconds=0)
     assert len(contents(store)) == 1_000
-
-
-def test_a_first_write_of_nothing_makes_the_table(store: Store) -> None:
-    write = writer(store, table="fresh", primaryKey="id")
-    write.commit([staged(write)])
-    assert contents(store, "fresh") == {}
 
 
 def test_two_first_writes_at_once_share_the_table(store: Store) -> None:
@@ -398,12 +365,6 @@ def test_a_primary_key_that_is_not_the_tables_is_refused(store: Store) -> None:
         writer(store, primaryKey="name,id")
     with pytest.raises(InvalidOption, match="'shardKey'"):
         writer(store, primaryKey="id", shardKey="name")
-
-
-def test_a_table_with_an_impossible_key_is_not_made(store: Store) -> None:
-    with pytest.raises(SchemaMismatch, match="'nope'"):
-        writer(store, table="fresh", primaryKey="nope")
-    assert [table.name for table in store.tables()] == ["t"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.connector import test_catalog_spark, test_few_rows, test_source_aggregates
+from tests.connector import test_sql_spark
 from tests.faults import test_planted_inputs
 from tests.faults.harnesses import FAULTS, SCENARIOS, Fault
 from tests.soak.plant import soak_faults
@@ -28,9 +28,7 @@ OWN: list[Callable[..., object]] = [
     test_past_programs.test_a_planted_fault_is_noticed,
     test_first_rows.test_a_planted_fault_is_found,
     test_extremes.test_a_weaker_rule_counts_wrong,
-    test_catalog_spark.test_a_planted_fault_is_found,
-    test_few_rows.test_a_planted_fault_is_found,
-    test_source_aggregates.test_a_planted_fault_is_found,
+    test_sql_spark.test_a_planted_fault_is_found,
 ]
 PROGRAMS = {
     "simulation": "`reader/simulation.py`",

@@ -1,16 +1,25 @@
-"""Three small tables, and queries over them: random ones from a seed, and some by hand."""
+"""Four small tables, and random queries over them; those by hand are in `plans.txt`.
+
+Random queries are joins and sets of queries, queries with a LIMIT, and aggregates. Which rows a LIMIT gives
+is not specified, so such a query is made twice, with its limit and without: the rows of the one are some of
+the other's, as many as there must be, and in an order they begin like the other's.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from elasticscan.connector.sql.plan import TableShape
+from elasticscan.store import Store
 
 FLIGHTS = pa.schema([
     pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("b", pa.float64()), ("s", pa.string()),
@@ -22,10 +31,41 @@ PORTS = pa.schema([
     ("name", pa.string()), ("m", pa.decimal128(9, 2)),
 ])  # fmt: skip
 TINY = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string()), ("a", pa.int32())])
-KEYS = {"flights": "id", "ports": "code", "tiny": "id"}
+KEYS = {"flights": "id", "ports": "code", "tiny": "id", "wide": "id"}
+INDEXES = {
+    "flights": ("id", "a", "b", "s", "d", "at"),
+    "ports": ("id", "a", "name", "m"),
+    "tiny": ("a",),
+    "wide": (),
+}
+
+# Floats whose sums are the same in any order; so are those of whole numbers, which Spark averages as floats.
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "b": (pa.bool_(), [True, False]),
+    "i8": (pa.int8(), [-128, 0, 127]),
+    "u32": (pa.uint32(), [0, 7, 2**32 - 1]),
+    "i32": (pa.int32(), [-(2**31), 0, 5, 2**31 - 1]),
+    "i64": (pa.int64(), [-(2**44), -7, 0, 2**40]),
+    "f32": (pa.float32(), [math.nan, -0.0, 0.0, 1.5, -2.25, math.inf]),
+    "f64": (pa.float64(), [-0.0, 0.0, 1.5, -2.25, 1024.0]),
+    "d5": (pa.decimal128(5, 2), [Decimal("999.99"), Decimal("-0.01"), Decimal("0.00"), Decimal("0.02")]),
+    "d20": (pa.decimal128(20, 18), [Decimal("1").scaleb(-18), Decimal("99") + Decimal("1").scaleb(-18)]),
+    "d38": (pa.decimal128(38, 10), [Decimal("1").scaleb(-10), Decimal(10**20), Decimal(-(10**20))]),
+    "s": (pa.string(), ["", "a", "Z", "ü", "\U0001f600", "\uffee"]),
+    "y": (pa.binary(), [b"", b"\x00", b"\xff", b"a"]),
+    "t": (pa.date32(), [-719162, 0, 20000]),
+    "m": (pa.timestamp("us", "UTC"), [-1, 0, 10**15]),
+    "n": (pa.timestamp("ns", "UTC"), [-1, 0, 999, 1_000]),
+    "z": (pa.timestamp("us"), [-1, 0, 10**15]),
+}  # fmt: skip
+WIDE = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), *((name, kind) for name, (kind, _) in VALUES.items())]
+)
+SUMMED = ["i8", "u32", "i32", "i64", "f32", "f64", "d5", "d20", "d38"]
+AVERAGED = [name for name in SUMMED if not name.startswith("d")]
 
 
-def tables() -> dict[str, pa.Table]:
+def _rows() -> dict[str, pa.Table]:
     chance = random.Random(7)
 
     def maybe(value: Any) -> Any:
@@ -61,10 +101,71 @@ def tables() -> dict[str, pa.Table]:
     return {name: pa.Table.from_pylist(found, schema=schema) for name, (found, schema) in rows.items()}
 
 
-SHAPES = {name: TableShape(rows.schema, KEYS[name]) for name, rows in tables().items()}
+def _wide_rows(draw: random.Random, ids: list[int]) -> pa.Table:
+    columns = [
+        pa.array([None if draw.random() < 0.25 else draw.choice(values) for _ in ids], kind)
+        for kind, values in VALUES.values()
+    ]
+    return pa.Table.from_arrays([pa.array(ids, pa.int64()), *columns], schema=WIDE)
+
+
+def fill(store: Store) -> None:
+    """Make the tables; `wide` in several commits, with rows written again and rows deleted."""
+    for name, schema in SCHEMAS.items():
+        store.create_table(name, schema, [KEYS[name]])
+        for column in INDEXES[name]:
+            store.table(name).create_index(f"by_{column}", [column])
+    for name, rows in _rows().items():
+        store.table(name).upsert(rows)
+    draw, wide = random.Random(5), store.table("wide")
+    wide.upsert(_wide_rows(draw, list(range(90))))
+    wide.upsert(_wide_rows(draw, draw.sample(range(120), 40)))
+    wide.delete(draw.sample(range(120), 20))
+
+
+SCHEMAS = {"flights": FLIGHTS, "ports": PORTS, "tiny": TINY, "wide": WIDE}
+SHAPES = {name: TableShape(schema, KEYS[name]) for name, schema in SCHEMAS.items()}
+
+
+def blocks_of(file: Path) -> Iterator[tuple[list[str], str]]:
+    """Return the remarks above each text of a golden file, and the text without its plan."""
+    for block in file.read_text(encoding="utf-8").strip("\n").split("\n\n"):
+        lines = [line for line in block.split("\n") if not line.startswith("| ")]
+        head = [line for line in lines if line.startswith("# ")]
+        yield head, "\n".join(lines[len(head) :])
 
 
 # Random queries
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedQuery:
+    """A query with a LIMIT.
+
+    Attributes:
+        text: the query; its rows are some of those of `whole`.
+        inner: the SELECT with the LIMIT, without it and without its OFFSET.
+        rows, offset: of the LIMIT.
+        ordered: how many of the first columns the rows are in the order of, if `text` ends with that order.
+        times: how often the SELECT's rows are in the answer.
+        counts: true if the answer is the number of rows.
+        is_joined: true if a row may be in the answer several times.
+    """
+
+    text: str
+    whole: str
+    inner: str
+    rows: int
+    offset: int
+    ordered: int = 0
+    times: int = 1
+    counts: bool = False
+    is_joined: bool = False
+
+    def within(self, query: str) -> LimitedQuery:
+        """Return a query of this one, in place of `{0}`."""
+        return replace(self, text=query.format(self.text), whole=query.format(self.whole), ordered=0)
+
 
 COLUMNS = {
     "flights": {"id": "n", "a": "n", "b": "f", "s": "s", "d": "d", "g": "b", "st.x": "n"}
@@ -73,10 +174,15 @@ COLUMNS = {
     "tiny": {"id": "n", "note": "s", "a": "n"},
 }  # fmt: skip
 Source = tuple[str, dict[str, str]]
+CONDITIONS = [
+    "i32 > 0", "id % 2 = 0", "s >= 'a'", "b", "NOT b OR i8 = 0", "d5 > 0 AND i64 < 0", "t IS NOT NULL",
+    "id BETWEEN 10 AND 40", "f64 > 0", "id < 0",
+]  # fmt: skip
+COMPUTED = {"year(t)": "t", "upper(s)": "s", "i32 + 1L": "i32", "CASE WHEN b THEN 1 ELSE 2 END": "b"}
 
 
 class Generator:
-    """Queries over the three tables, from a seed. Never one whose rows depend on chance or order."""
+    """Queries over the tables, from a seed. Never one whose rows depend on chance or order, but of limits."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -232,103 +338,84 @@ class Generator:
         }  # fmt: skip
         return self.chance.choice(forms[kind])
 
+    def limited(self) -> LimitedQuery:
+        chance = self.chance
+        table = chance.choice(list(COLUMNS))
+        scope, key = [("t", COLUMNS[table])], KEYS[table]
+        conditions = [self.condition(scope) for _ in range(chance.choice([0, 0, 1, 1, 2]))]
+        if chance.random() < 0.2:
+            keys = "'p3', 'p7', 'p99'" if table == "ports" else "2, 4, 40, 99"
+            conditions.append(f"t.{key} IN ({keys})")
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        by = chance.choice([(), (), (key,), ("a", key), ("a",)])
+        directions = chance.choice([("", ""), (" DESC", " DESC"), ("", " DESC"), (" DESC", "")])
+        shown = f"{', '.join(by or (key,))}, {chance.choice(['t.a', 't.a + 1'])} AS x"
+        if not by and chance.random() < 0.3:
+            shown = "*"
+        order = f" ORDER BY {', '.join(map(str.__add__, by, directions))}" if by else ""
+        whole = f"SELECT {shown} FROM {self.spelt(table)} t{where}{order}"
+        rows, offset = chance.choice([0, 1, 2, 5, 30, 1_000]), chance.choice([0, 0, 0, 1, 4])
+        part = f"{whole} LIMIT {rows}" + (f" OFFSET {offset}" if offset else "")
+        query = LimitedQuery(part, whole, whole, rows, offset, len(by))
+        shape = chance.random()
+        if shape < 0.5:
+            return query
+        if shape < 0.6:
+            return replace(query, text=f"SELECT count(*) FROM ({part})", counts=True)
+        if shape < 0.75:
+            return replace(query.within("({0}) UNION ALL ({0})"), times=2)
+        if shape < 0.9:
+            body = "SELECT x.* FROM c x CROSS JOIN (SELECT count(*) AS n FROM c) y WHERE n >= 0"
+            return query.within(f"WITH c AS ({{0}}) {body}")
+        joined = "SELECT l.*, tiny.note FROM ({0}) l LEFT JOIN tiny ON length(tiny.note) + tiny.id = 5"
+        return replace(query.within(joined), is_joined=True)
 
-def generated(seed: int) -> str:
-    return Generator(seed).query()
+    def aggregated(self) -> str:
+        draw = self.chance
+        columns = list(VALUES)
 
+        def aggregate() -> str:
+            roll = draw.random()
+            if roll < 0.2:
+                return draw.choice(["count(*)", "COUNT(1)"])
+            if roll < 0.35:
+                return f"count({draw.choice(columns)})"
+            if roll < 0.42:
+                return f"count(DISTINCT {draw.choice(columns)})"
+            if roll < 0.62:
+                return f"sum({draw.choice(SUMMED)})"
+            if roll < 0.78:
+                return f"avg({draw.choice(AVERAGED)})"
+            return f"{draw.choice(['min', 'MAX'])}({draw.choice(['', 'x.'])}{draw.choice(columns)})"
 
-# Queries by hand, with an empty line between
-
-BY_HAND = r"""
-select COUNT(*), count(distinct *) from Flights where `A` > 2
-
-SELECT flights.id, `flights`.`S` FROM `flights` WHERE flights.S = 'ab' -- about flights
- AND id > 3;
-
-SELECT current_date FROM flights WHERE current_date > 0
-
-SELECT * EXCEPT (arr, st) FROM flights WHERE st.x = 1 AND st.y IS NOT NULL
-
-SELECT f.st.x, st.y, f.st.* FROM flights f WHERE f.st.x >= 1
-
-SELECT id, v FROM flights LATERAL VIEW explode(arr) e AS v WHERE v > 1 AND a < 6 AND e.v < 4
-
-SELECT id, v FROM flights LATERAL VIEW OUTER explode(arr) e AS v WHERE v IS NULL AND g
-
-SELECT f.id, l.n FROM flights f, LATERAL (SELECT count(*) AS n FROM ports p WHERE p.a = f.a AND p.id
-> 9) l
-
-SELECT id, filter(arr, a -> a > 1) FROM flights WHERE size(arr) > 0 AND id < 40
-
-SELECT g, sum(a) FROM flights WHERE s LIKE '%b%' GROUP BY ALL HAVING sum(a) > 1 ORDER BY ALL
-
-SELECT g, a, grouping_id() FROM flights WHERE id < 30 GROUP BY CUBE (g, a)
-
-SELECT id, rank() OVER w FROM flights WHERE a > 1 WINDOW w AS (PARTITION BY g ORDER BY id)
-
-SELECT * FROM flights f JOIN tiny t USING (id) WHERE t.note IS NOT NULL AND f.a > 1
-
-SELECT id, note FROM flights LEFT JOIN tiny USING (id) WHERE id > 2 AND note IS NULL
-
-SELECT id, note FROM tiny RIGHT JOIN flights USING (id) WHERE id > 2
-
-SELECT id, note FROM tiny FULL JOIN ports USING (id) WHERE id > 2
-
-SELECT id, note FROM tiny FULL JOIN ports USING (id) WHERE id IS NULL OR tiny.id IS NULL
-
-SELECT * FROM ports LEFT ANTI JOIN tiny USING (id) WHERE id > 3
-
-SELECT f.id, p.code FROM flights f LEFT JOIN ports p ON f.id = p.id WHERE p.m IS NULL
-
-SELECT f.id, p.code FROM flights f LEFT JOIN ports p ON f.id = p.id WHERE NOT p.m <=> 1 AND p.a <=>
-NULL
-
-SELECT f.id FROM ports p RIGHT JOIN flights f ON f.id = p.id AND f.a > 3 AND p.a > 2 WHERE p.a IS
-NULL
-
-(SELECT id FROM tiny WHERE a > 2) ORDER BY note
-
-SELECT a FROM flights INTERSECT (SELECT a FROM ports WHERE m > 0 EXCEPT SELECT a FROM tiny WHERE a >
-4)
-
-WITH tiny AS (SELECT id AS k FROM ports), x AS (WITH ports AS (SELECT k AS a FROM tiny) SELECT a
-FROM ports) SELECT x.a, count(*) FROM x JOIN ports p ON p.id = x.a WHERE p.a > 1 GROUP BY 1
-
-WITH x AS (SELECT id FROM tiny), tiny AS (SELECT 5 AS id) SELECT x.id, tiny.id FROM x, tiny WHERE
-x.id > 1
-
-WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 4) SELECT n, note FROM r
-JOIN tiny ON n = tiny.id WHERE tiny.a > 1
-
-SELECT (SELECT max(p.m) FROM ports p WHERE p.a = f.a AND p.id > 3) FROM flights f WHERE f.id < 20
-
-SELECT id FROM flights f WHERE a = (SELECT count(*) FROM tiny WHERE tiny.id < f.id AND note = 'n')
-
-SELECT id FROM tiny t WHERE EXISTS (SELECT 1 FROM flights a, ports t WHERE t.code = 'p1' AND a.id =
-3)
-
-SELECT * FROM (SELECT g, a FROM flights) PIVOT (count(*) FOR g IN (true, false))
-
-FROM flights SELECT id WHERE a > 2
-
-SELECT /*+ BROADCAST(tiny), MERGE(f) */ f.id FROM flights f JOIN tiny ON f.id = tiny.id
-
-SELECT id FROM flights WHERE at >= '2024-01-01 12:00:00' AND at < TIMESTAMP '2024-01-02' AND d <>
-'2024-01-02'
-
-SELECT id FROM flights WHERE a <> 0 AND 10 / a > 2 AND (a > 3 OR b > 1) AND NOT (g OR s = 'b')
-
-SELECT id FROM flights WHERE true AND NOT false AND b = b AND b > 2 AND s = 'it''s'
-
-SELECT 'SELECT * FROM flights' AS `x`, '😀' AS `é` FROM tiny WHERE note LIKE 'n%' /* FROM flights */
-
-SELECT t.id, r.id FROM tiny t JOIN range(3, 8) r ON t.id = r.id WHERE t.a > 2 AND r.id < 7
-
-SELECT id FROM tiny, VALUES (1, 4), (2, 5) AS v(k, w) WHERE id = w AND k > 0
-
-SELECT DISTINCT s, CASE WHEN a > 3 THEN 'x' ELSE s END FROM flights DISTRIBUTE BY s SORT BY s
-
-SELECT max(struct(a, id)).id, max_by(s, id) FROM flights WHERE id BETWEEN 3 AND 20
-
-SELECT f.id FROM flights f ANTI JOIN ports p ON f.a = p.a AND f.id > 4 AND p.m > 0
-""".strip().split("\n\n")
+        by = draw.sample(columns, draw.choice([0, 0, 1, 1, 2]))
+        computed = draw.choice(list(COMPUTED)) if by and draw.random() < 0.25 else None
+        groups = [*by, *([computed] if computed else [])]
+        made = [aggregate() for _ in range(draw.choice([1, 2, 3, 6]))]
+        # Spark makes up a name of an expression, in a spelling of its own.
+        shown = [f"{text} AS v{at}" if draw.random() < 0.5 else text for at, text in enumerate(made)]
+        if draw.random() < 0.2:
+            shown.append("coalesce(max(i8), 0) * 2 AS w")
+        where = (
+            f" WHERE {' AND '.join(draw.sample(CONDITIONS, draw.choice([1, 2])))}"
+            if draw.random() < 0.6
+            else ""
+        )
+        text = f"SELECT {', '.join([*groups, *shown])} FROM wide x{where}"
+        if groups:
+            ordinals = ", ".join(str(at + 1) for at in range(len(groups)))
+            text += f" GROUP BY {draw.choice(['ALL', ', '.join(groups), ordinals])}"
+            if draw.random() < 0.3:
+                text += f" HAVING count(*) > {draw.choice([0, 1, 3])} OR min(i8) IS NULL"
+            elif draw.random() < 0.4:  # not behind HAVING, where Spark does not know the columns any more
+                text += f" ORDER BY {made[0]} DESC, {groups[0]}"
+        elif draw.random() < 0.2:
+            text += " HAVING count(*) >= 0"
+        roll = draw.random()
+        if roll < 0.1:
+            return f"SELECT count(*) FROM ({text})"
+        if roll < 0.2:
+            return f"WITH c AS ({text}) SELECT * FROM c UNION ALL SELECT * FROM c"
+        if roll < 0.3:
+            return f"SELECT DISTINCT {', '.join(draw.sample(columns, 2))} FROM wide{where}"
+        return text
