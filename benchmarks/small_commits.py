@@ -108,7 +108,6 @@ def bench_small_commits(results: Results, work: Path, commits: int) -> None:
             "commit at the end / at the start", last / first, 1.3, f"{first * 1e3:.1f} ms at the start"
         )
         results.at_most("… fragments of the worst slot", state["upkeep"]["slot_fragments"], 8)
-        results.at_most("… bytes written / committed", state["upkeep"]["amplification"]["writes"], 4)
         store.table("t").set_retention("0s")
         store.table("t").compact()
         store.collect_garbage(grace_seconds=0, trash_seconds=0)

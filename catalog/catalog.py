@@ -23,7 +23,7 @@ from elasticscan.catalog.copying import Dump, dump
 from elasticscan.catalog.home import LogHome, micros
 from elasticscan.catalog.log import Log
 from elasticscan.catalog.opening import make_home, open_home
-from elasticscan.catalog.retrying import is_writing, noting_that_it_writes
+from elasticscan.catalog.retrying import is_writing, noting_that_it_writes, retry_interrupted
 from elasticscan.catalog.secrets import KEYS, OFFSETS, new_secret
 from elasticscan.catalog.state import StoreState
 from elasticscan.catalog.topology_history import first_topology
@@ -269,6 +269,7 @@ class Catalog:
         """(layout, last commit), the cheapest look at whether anything changed."""
         return self._state().versions
 
+    @retry_interrupted
     def check_whole(self) -> None:
         """Raise unless the log is as it was written (`StoreDamaged`), and not older than it was."""
         self._home.close()  # connections have pages in memory, which may be damaged on the disk

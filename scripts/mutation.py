@@ -49,7 +49,7 @@ COUNTS = {
     "store/writing": 60,
     "storage/merge.py": 22,
 }
-OF_THEIR_NAME = ("attempts", "by_condition", "loading", "merging", "preconditions", "replacing", "restoring")
+OF_THEIR_NAME = ("loading", "merging", "preconditions", "restoring")
 TESTS = {
     "topology": ["tests/topology"],
     "protocol/keys.py": ["tests/protocol"],
@@ -59,6 +59,9 @@ TESTS = {
     "store/moves/elasticity.py": [f"{STORE}/test_shards_that_leave.py", f"{STORE}/test_random_programs.py"],
     "store/writing": [f"{WRITING}/test_publishing.py", f"{STORE}/test_scenarios.py"],
     "store/writing/definitions.py": [f"{STORE}/test_limits.py"],
+    "store/writing/transactions.py": [
+        f"{WRITING}/test_{name}.py" for name in ("by_condition", "replacing", "transactions")
+    ],
     "store/writing/indexing.py": [f"{STORE}/test_index_changes.py"],
     "storage/merge.py": [f"tests/storage/test_{name}.py" for name in ("copying", "overlay", "pages")],
     **{f"store/writing/{name}.py": [f"{WRITING}/test_{name}.py"] for name in OF_THEIR_NAME},

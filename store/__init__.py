@@ -46,12 +46,11 @@ from elasticscan.store.arguments import application, file_form, user_metadata, w
 from elasticscan.store.backend import EmbeddedTable, complete_rows, slot_bytes
 from elasticscan.store.context import Context
 from elasticscan.store.context.tags import check_tag_name
-from elasticscan.store.reading.beginning import columns_of
+from elasticscan.store.reading.aggregating import known_values
 from elasticscan.store.reading.changes import feed_fields
-from elasticscan.store.reading.extremes import known_values
-from elasticscan.store.reading.first_rows import MOST_FIRST, FirstRows, can_be_sorted
+from elasticscan.store.reading.ordering import MOST_FIRST, FirstRows, can_be_sorted
 from elasticscan.store.reading.paged_scan import Page, PagedScan
-from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.scan import Scan, columns_of
 from elasticscan.store.reading.streams import StreamState
 from elasticscan.store.repair.rebuild import repair_store
 from elasticscan.store.roots import Location
@@ -61,11 +60,16 @@ from elasticscan.store.store import Store
 from elasticscan.store.table import Table
 from elasticscan.store.upkeep.executor import Kept
 from elasticscan.store.upkeep.garbage import Action
-from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
-from elasticscan.store.writing.by_condition import delete_rows, update_rows
-from elasticscan.store.writing.definitions import reserve_table
+from elasticscan.store.writing.definitions import has_forerunner, reserve_table, table_to_write
 from elasticscan.store.writing.preconditions import KeyCheck, absent, unchanged
 from elasticscan.store.writing.publishing import CommitRequest, is_committed, publish
-from elasticscan.store.writing.replacing import publish_replacing, replacing_in, rows_that_meet
 from elasticscan.store.writing.staging import check_no_key_twice, remove_staged, stage
-from elasticscan.store.writing.writer import has_forerunner, table_to_write
+from elasticscan.store.writing.transactions import (
+    OutdatedLookError,
+    delete_rows,
+    publish_replacing,
+    replacing_in,
+    rows_that_meet,
+    until_unchanged,
+    update_rows,
+)

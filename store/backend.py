@@ -30,12 +30,10 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.leases import hold_for_stream, keep_lease
 from elasticscan.store.reading import streams
 from elasticscan.store.reading.access_paths import slots_of_filter
-from elasticscan.store.reading.beginning import begin_scan, scan_changes
 from elasticscan.store.reading.changes import Counts, rows_by_slot
-from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.scan import Scan, begin_scan, scan_changes
 from elasticscan.store.writing import merging
-from elasticscan.store.writing.attempts import OutdatedLookError
-from elasticscan.store.writing.transactions import WriteTransaction
+from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
 
 
 class EmbeddedTable:
@@ -48,19 +46,18 @@ class EmbeddedTable:
 
     def begin(self, read: ReadRequest) -> ScanStart:
         """Begin a scan that is divided among tasks."""
-        scan = self._scan(read, is_divided=True)
-        assert scan.layout is not None, "a scan that is divided has one"
-        (places, fragments), standing = scan.layout, scan.standing
-        entries = None
+        scan, context = self._scan(read), self._context
+        standing, entries = scan.standing, None
         if standing.index is not None or standing.by_key:
             assert scan.choice is not None, "a scan that begins has chosen"
             entries = scan.choice.candidate.rows_scanned
+        state = context.table_state(standing.table, standing.snapshot)
         return ScanStart(
             scan,
-            places.placement,
-            places.base.placement,
-            places.shard_names,
-            slot_bytes(fragments, places.placement.slot_count),
+            state.placement,
+            scan.base.placement,
+            dict(scan.base.shard_names) | context.shard_names(),
+            slot_bytes(state.fragments, context.info.slots),
             entries,
         )
 
@@ -80,11 +77,11 @@ class EmbeddedTable:
         at: Any = np.searchsorted(starts, slots, "right") - 1
         return homes.take(pa.array(at)), slots
 
-    def _scan(self, read: ReadRequest, **how: Any) -> Scan:
+    def _scan(self, read: ReadRequest) -> Scan:
         backend = EmbeddedBackend(self._context)
         at = read.snapshot if read.timestamp is None else datetime.fromtimestamp(read.timestamp, UTC)
         page = (read.page_rows, read.page_bytes)
-        return backend.begin(self.name, read.columns, read.filter, at, page, index=read.index, **how)
+        return backend.begin(self.name, read.columns, read.filter, at, page, index=read.index)
 
 
 class EmbeddedBackend:

@@ -38,7 +38,7 @@ from elasticscan.metadata import (
 from elasticscan.storage import check_definition, stored_schema
 from elasticscan.store import arguments
 from elasticscan.store.context import Context, Find
-from elasticscan.store.reading.beginning import columns_of
+from elasticscan.store.reading.scan import columns_of
 
 _WIDENINGS = (
     "int8 to int16, int32 or int64 and so on, likewise uint8 to uint64 and float16 to float64, and a decimal "

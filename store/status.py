@@ -16,13 +16,13 @@ from elasticscan.storage import View, most_rows
 from elasticscan.store.context import Context
 from elasticscan.store.context.leases import leases_in
 from elasticscan.store.context.lookups import by_shard
-from elasticscan.store.moves.balancing import tablet_bytes, tablet_depths
+from elasticscan.store.moves.balancing import tablet_bytes
 from elasticscan.store.moves.owners import OwnedMove, owner_is_gone
 from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.reading.progress import scans_in
 from elasticscan.store.reading.streams import streams_in
-from elasticscan.store.upkeep.amplification import steps_of, upkeep_of
-from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.backlog import steps_of, upkeep_of
+from elasticscan.store.upkeep.planning import Policy
 from elasticscan.topology import Placement, Shard
 
 
@@ -152,10 +152,9 @@ def status_of(context: Context) -> dict[str, Any]:
             sized[table.id] = _size(own.get(table.id, []), state.memory, snapshot, floor, since)
         made = {snapshot: tx.made_at(snapshot) for snapshot in {lease["snapshot"] for lease in leases}}
         names = {shard.id: shard.name for shard in shards}
-        newest = [f for f in fragments if f.max_commit >= max(states[f.table].overwrites, default=0)]
-        sizes, depths = tablet_bytes(placement, fragments), tablet_depths(placement, newest)
+        sizes = tablet_bytes(placement, fragments)
         upkeep = upkeep_of(tx, tables, Policy())
-        steps = steps_of(tx, tables, names)
+        running = steps_of(tx, tables, names)
     described = [
         {
             "name": table.name,
@@ -186,13 +185,12 @@ def status_of(context: Context) -> dict[str, Any]:
                 "shard": names[t.shard],
                 "epoch": t.epoch,
                 "bytes": round(sizes[t.id]),
-                "fragments": depths[t.id],
             }
             for t in placement.tablets
         ],
         "tables": described,
         "moves": [_move(move, names, now) for move in moves],
-        "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, **steps},
+        "upkeep": {"mode": context.upkeep.mode, "problem": context.upkeep.problem, "running": running},
         "leases": [lease | {"snapshot_at": made[lease["snapshot"]]} for lease in leases],
         "streams": streams,
         "scans": scans,

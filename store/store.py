@@ -58,7 +58,7 @@ from elasticscan.store.upkeep.garbage import GarbageRules
 from elasticscan.store.upkeep.keeper import Keeper
 from elasticscan.store.writing.definitions import define_table, enter_table, reserve_table
 from elasticscan.store.writing.loading import MODES, Load, Loaded, OnLoaded, load_files
-from elasticscan.store.writing.writer import write
+from elasticscan.store.writing.publishing import write
 from elasticscan.topology import SlotMap, Topology, TopologyEntry, initial_placement
 
 AUTO, OFF = UPKEEP = "auto", "off"
@@ -482,11 +482,7 @@ class Store:
             arguments.number("trash_seconds", trash_seconds),
             arguments.number("share", share, most=1),
         )
-        collected = collect_garbage(self.context, rules, dry_run)
-        if not collected.dry_run:
-            with self.context.catalog.writing() as tx:
-                forget_secrets(tx)
-        return collected
+        return collect_garbage(self.context, rules, dry_run)
 
     def backup(self, target: str | Path) -> BackedUp:
         """Copy the whole store at one moment, with all snapshots that it keeps, to a place where nothing is.

@@ -23,22 +23,19 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import add_tag, drop_tag
 from elasticscan.store.reading.aggregating import aggregate_rows
-from elasticscan.store.reading.beginning import begin_changes, begin_scan
 from elasticscan.store.reading.exporting import COMPRESSIONS, FILE_BYTES, Exported, OnExported, export_scan
 from elasticscan.store.reading.getting import get_rows
-from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.scan import Scan, begin_changes, begin_scan
 from elasticscan.store.rows.keys import arrow_keys
 from elasticscan.store.rows.typed import arrow_rows
 from elasticscan.store.upkeep import compaction
 from elasticscan.store.upkeep.flushing import flush
 from elasticscan.store.writing import merging
-from elasticscan.store.writing.by_condition import delete_rows, update_rows
 from elasticscan.store.writing.indexing import OnIndexed, create_index, define_index, transition_index
 from elasticscan.store.writing.merging import INSERT, UPDATE, Clauses
 from elasticscan.store.writing.publishing import CommitNumber
-from elasticscan.store.writing.replacing import replace_rows
 from elasticscan.store.writing.restoring import restore
-from elasticscan.store.writing.transactions import WriteTransaction
+from elasticscan.store.writing.transactions import WriteTransaction, delete_rows, replace_rows, update_rows
 
 
 class Table:
@@ -321,7 +318,6 @@ class Table:
             index=arguments.text("index", index),
             order_by=order_by,
             limit=arguments.or_none(arguments.whole_number, "limit", limit, 0, MAX_NUMBER),
-            may_sort=True,
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

@@ -60,12 +60,11 @@ def verify(context: Context) -> Iterator[Finding]:
     """
     try:
         context.catalog.check_whole()
-        with context.catalog.reading() as tx:
-            shards = tx.state.shards.values()
-            names = {table.id: table.name for table in tx.state.infos()}
-            fragments = {fragment.id: fragment for fragment in tx.state.fragments()}
-            runs = tx.state.runs()
-            indexes = {index.id: index.name for index in tx.state.indexes()}
+        state = context.state()
+        shards, runs = state.shards.values(), state.runs()
+        names = {table.id: table.name for table in state.infos()}
+        fragments = {fragment.id: fragment for fragment in state.fragments()}
+        indexes = {index.id: index.name for index in state.indexes()}
     except OperatorNeeded as error:
         yield Finding(str(error))
         return

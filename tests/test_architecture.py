@@ -65,7 +65,6 @@ PURE = (
     "store/moves/balancing.py",
     "store/upkeep/garbage.py",
     "store/upkeep/planning.py",
-    "store/upkeep/policy.py",
 )
 NOT_PURE = ("protocol/keys.py",)  # every sealed key takes a random nonce
 

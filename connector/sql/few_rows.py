@@ -75,7 +75,7 @@ def _read(store: Store, table: TableInfo, options: Options, limit: RowLimit | No
     columns, schema = chosen_columns(table, options), offered_schema(table, options)
     order, rows_limit = (None, None) if limit is None else (list(limit.order) or None, limit.rows)
     page = None if order else (FEW_ROWS, FEW_BYTES)  # many are looked at for an order
-    how = {"order_by": order, "limit": rows_limit, "may_sort": True}
+    how = {"order_by": order, "limit": rows_limit}
     with begin_chosen(store, options, columns, page, **how) as scan:
         sorts = order is not None and not scan.standing.merged  # no index has the order
         if (limit is None or sorts) and _rows_scanned(scan) > (MOST_FOLDED if sorts else FEW_ROWS):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Sequence
 
 from elasticscan.catalog import Tx
 from elasticscan.metadata import StagedFragment
-
-# Called in a commit's transaction with its table's id and its fragments: enters the steps that are due now.
-Claim = Callable[[Tx, int, Collection[StagedFragment]], None]
 
 
 class Upkeep:
@@ -23,9 +19,12 @@ class Upkeep:
     mode: str = "off"
     problem: str | None = None
 
-    def follow(self) -> AbstractContextManager[Claim]:
-        """Around a commit: what is claimed in its transaction is done at the end of the block."""
-        return nullcontext(lambda _tx, _table, _staged: None)
+    def pending(self, tx: Tx, table: int, staged: Collection[StagedFragment]) -> Sequence[tuple[int, int]]:
+        """Return the sites, (table, shard), where a commit of some fragments leaves something to be done."""
+        return ()
+
+    def after_commit(self, pending: Sequence[tuple[int, int]], committed_bytes: int) -> None:
+        """Do the work that is pending after a commit, as far as it is bounded."""
 
     def after_moves(self) -> None:
         """Do the work that follows moves of tablets."""

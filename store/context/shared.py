@@ -182,6 +182,7 @@ class Context:
         """Check that the catalog's newest commit is the newest; raises `CatalogOutdated`."""
         self.roots.check_newest()
 
+    @retry_interrupted
     def versions(self) -> tuple[int, int]:
         """(layout, newest commit): while these are the same, so is everything that readers see."""
         return self.catalog.versions()

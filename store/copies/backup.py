@@ -93,8 +93,7 @@ def back_up(context: Context, target: str) -> BackedUp:
     """
     place = Location.of(target)
     disk = context.open_disk(place.text)
-    with context.catalog.reading() as tx:
-        roots = [(shard.name, context.root_of(shard.id)) for shard in tx.state.shards.values()]
+    roots = [(shard.name, context.root_of(shard.id)) for shard in context.state().shards.values()]
     check_apart([*roots, ("of the backup", place.text)])
     check_outside(place.text)
     place.make()

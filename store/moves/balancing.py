@@ -54,23 +54,6 @@ def tablet_bytes(placement: Placement, fragments: Sequence[Fragment]) -> dict[in
     return {tablet.id: float(size) for tablet, size in zip(placement.tablets, sizes, strict=True)}
 
 
-def tablet_depths(placement: Placement, fragments: Sequence[Fragment]) -> dict[int, int]:
-    """Return from how many fragments of one table the worst slot of each tablet is read, without history."""
-    deepest = np.zeros(placement.slot_count, np.int64)
-    by_table: dict[int, list[tuple[int, int]]] = {}
-    for fragment in fragments:
-        if fragment.superseded_at is None:
-            by_table.setdefault(fragment.table, []).extend(fragment.slots)
-    for spans in by_table.values():
-        starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
-        changes = np.zeros(placement.slot_count + 1, np.int64)
-        np.add.at(changes, starts, 1)
-        np.subtract.at(changes, ends, 1)
-        np.maximum(deepest, changes.cumsum()[:-1], out=deepest)
-    worst = np.maximum.reduceat(deepest, placement.starts)
-    return {tablet.id: int(depth) for tablet, depth in zip(placement.tablets, worst, strict=True)}
-
-
 def plan_splits(placement: Placement, sizes: Mapping[int, float], bounds: Balance) -> tuple[int, ...]:
     """Return the tablets to cut, which are too large; one of a single slot stays as it is."""
     return tuple(

@@ -143,10 +143,9 @@ class Elasticity:
         """Cut a tablet in two, in the middle or before slot `at`; copies nothing."""
         with self._context.catalog.writing() as tx:
             self._check_not_moving(tx, tablet_id)
-            before = tx.state.placement
             left, right = islice(_new_tablet_ids(tx), 2)
-            after = split_tablet(before, tablet_id, at, (left, right))
-            return self._replace(tx, before, after, f"tablet {tablet_id} split into {left} and {right}")
+            after = split_tablet(tx.state.placement, tablet_id, at, (left, right))
+            return self._replace(tx, after, f"tablet {tablet_id} split into {left} and {right}")
 
     @retry_interrupted
     def join(self, left: int, right: int) -> Topology:
@@ -154,10 +153,9 @@ class Elasticity:
         with self._context.catalog.writing() as tx:
             for tablet_id in (left, right):
                 self._check_not_moving(tx, tablet_id)
-            before = tx.state.placement
             joined = next(_new_tablet_ids(tx))
-            after = join_tablets(before, left, right, joined)
-            return self._replace(tx, before, after, f"tablets {left} and {right} joined into {joined}")
+            after = join_tablets(tx.state.placement, left, right, joined)
+            return self._replace(tx, after, f"tablets {left} and {right} joined into {joined}")
 
     @retry_interrupted
     def change(self, splits: Sequence[int], joins: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -182,7 +180,7 @@ class Elasticity:
             if not changes:
                 return 0, 0
             reason = f"{cut} tablets split, {len(changes) - cut} pairs of neighbours joined"
-            self._replace(tx, before, change_tablets(before, changes), reason)
+            self._replace(tx, change_tablets(before, changes), reason)
         return cut, len(changes) - cut
 
     @retry_interrupted
@@ -327,9 +325,9 @@ class Elasticity:
         self._context.upkeep.after_moves()
         return topology
 
-    def _replace(self, tx: Tx, before: Placement, after: Placement, reason: str) -> Topology:
+    def _replace(self, tx: Tx, after: Placement, reason: str) -> Topology:
         """Replace the placement, and return its topology."""
-        gone, came = after.difference(before)
+        gone, came = after.difference(tx.state.placement)
         epochs = {tablet.id: tablet.epoch for tablet in gone}
         assert all(t.epoch > epochs.get(t.id, -1) for t in came), "an epoch must grow with every change"
         tx.append(TabletsChanged(gone, came))

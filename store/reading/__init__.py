@@ -10,20 +10,19 @@ What this room promises:
 - **A read changes nothing**, but for a lease where retention alone would not keep what it reads, and for
   what a scan that lasts says of its progress.
 
-How a scan goes: it begins (`beginning`) with a snapshot, a condition and a path; pages are read by the cursor
+How a scan goes: it begins (`scan`) with a snapshot, a condition and a path; pages are read by the cursor
 rule of `elasticscan.reader` at whatever shard has the slots by then; the `Scan` hands them out as pages, a
 table or a stream, and ends its lease.
 
 The modules, from the bottom up:
 
 changes       scans of what commits changed
-ordering      `order_by`, and the indexes that give it; first_rows: the first of an order without one
+ordering      `order_by`, the indexes that give it, and the first rows of an order that none gives
 access_paths  paths, chosen and found again
 progress      how far scans are, for those who watch
-paged_scan    rows, given out once as pages, a table or a stream; scan: a scan as users hold it
-beginning     scans of rows and of changes, begun
-extremes      counts, least and greatest values, known without a look at a row
-aggregating   aggregates, folded page by page
+paged_scan    rows, given out once as pages, a table or a stream
+scan          a scan as users hold it, and how scans of rows and of changes begin
+aggregating   aggregates, folded page by page, or known without a look at a row
 getting       rows by their primary keys, many at once
 exporting     rows as files, one or several, of kinds by the ends of their names
 streams       what planning a micro-batch has to know, in one look; streams by their leases

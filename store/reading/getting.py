@@ -29,7 +29,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.leases import end_lease, lease_snapshot
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.context.tags import snapshot_of
-from elasticscan.store.reading.beginning import columns_of
+from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.rows.keys import arrow_keys, conform_keys
 
 MOST_KEYS = 1 << 16  # are asked for at once
@@ -37,7 +37,6 @@ MOST_KEYS = 1 << 16  # are asked for at once
 Numbers = NDArray[np.int64]
 
 
-@retry_interrupted
 def get_rows(
     context: Context,
     look: KnownTable,
@@ -51,7 +50,7 @@ def get_rows(
     `look` is one of just now.
     """
     table = look.table
-    names = columns_of(table, columns)
+    names, at = columns_of(table, columns), _number_of(context, table, snapshot)
     asked = pa.concat_batches(_bounded(conform_keys(arrow_keys(keys, table), table)))
     slots = slots_of(asked.select(table.shard_key).columns, context.info.slots)
     order = np.argsort(slots, kind="stable")
@@ -66,12 +65,18 @@ def get_rows(
         layout=look.layout,
         definition=table.definition,
     )
-    if isinstance(snapshot, str | datetime):
-        with context.catalog.reading() as tx:
-            snapshot = snapshot_of(tx, table, snapshot)
     places = np.empty(len(order), dtype=np.int64)
-    places[order], batches = _read(context, look, request, snapshot)
+    places[order], batches = _read(context, look, request, at)
     return _answer(table, names, asked, places, batches, keep_missing)
+
+
+@retry_interrupted
+def _number_of(context: Context, table: TableInfo, snapshot: int | str | datetime | None) -> int | None:
+    """Return a snapshot's number, before keys are taken: those of a stream are there once."""
+    if not isinstance(snapshot, str | datetime):
+        return snapshot
+    with context.catalog.reading() as tx:
+        return snapshot_of(tx, table, snapshot)
 
 
 def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -26,8 +26,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.leases import keep_lease, leases_in, stream_of
 from elasticscan.store.context.lookups import SlotPlaces, live_table
 from elasticscan.store.reading.access_paths import slots_of_filter
-from elasticscan.store.reading.beginning import first_key
-from elasticscan.store.reading.scan import Scan
+from elasticscan.store.reading.scan import Scan, first_key
 from elasticscan.topology import SlotSet
 
 

@@ -54,7 +54,7 @@ from elasticscan.store.roots import Location
 from elasticscan.store.roots.location import place_of, remove_directories
 from elasticscan.store.roots.markers import read_marker
 from elasticscan.store.store import Store
-from elasticscan.store.writing import writer
+from elasticscan.store.writing import publishing
 from elasticscan.store.writing.definitions import enter_table
 from elasticscan.store.writing.indexing import create_index, define_index
 from elasticscan.topology import SlotSet
@@ -221,7 +221,7 @@ def _make_table(
     table = enter_table(context, replace(first, name=plan.name))
     rows = TableRows(plan, info, slots, disks, report)
     reader = pa.RecordBatchReader.from_batches(info.schema, iter(rows))
-    report.tables[plan.name] = writer.write(context, table, reader).rows
+    report.tables[plan.name] = publishing.write(context, table, reader).rows
     for index in plan.indexes:
         try:
             definition = define_index(table, index.name, index.columns, index.kind, index.include)

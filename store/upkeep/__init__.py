@@ -12,19 +12,18 @@ pending. What this room promises:
   to the trash first, and may come back.
 - **A keeper gives way**: while others commit, it rests for as long as it works.
 
-The words: a *step* is one merge, one flush, one round of balancing or one collection; *amplification* is what
-reads, writes and space cost beyond their rows; a file is *dropped* when the catalog let it go, *condemned*
-when no commit can take it any more, and in the *trash* until it is old enough.
+The words: a *step* is one merge, one flush, one round of balancing or one collection; a file is *dropped*
+when the catalog let it go, *condemned* when no commit can take it any more, and in the *trash* until it is
+old enough.
 
 The modules, from the bottom up:
 
-policy         the bounds, as numbers, and when garbage is collected
-planning       merges, as a pure function; tablets: `elasticscan.store.moves.balancing`
+planning       the bounds, and merges, as a pure function; tablets: `elasticscan.store.moves.balancing`
 compaction     fragments merged: some of a shard's, or all of them
 flushing       rows in the log copied to files
 garbage        what becomes of each file, as a pure function; collector: carries it out
 steps          steps as leases, each with an owner; horizons: the oldest snapshots that are needed
-executor       steps with their owners; amplification: what is pending, what runs, what was done
+executor       steps with their owners; backlog: what is pending, and what runs
 after_commit   upkeep by writers
 keeper         all of it, by a process that does nothing else
 

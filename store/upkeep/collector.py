@@ -26,6 +26,7 @@ from elasticscan.catalog import (
     RemovedFile,
     StoreState,
     Tx,
+    forget_secrets,
     forget_topologies,
     oldest_topology,
     retry_interrupted,
@@ -45,7 +46,6 @@ from elasticscan.store.upkeep.garbage import (
     plan,
 )
 from elasticscan.store.upkeep.horizons import oldest_needed
-from elasticscan.store.upkeep.steps import add_done
 from elasticscan.store.writing.entering import replace_files
 from elasticscan.topology import Shard
 
@@ -114,7 +114,7 @@ class _Collection:
             except (ShardUnavailable, WrongRoot) as error:
                 self._skip(look.shard, error)
                 continue
-            newest = self._context.catalog.versions()[1]  # after the files, so that none can be newer
+            newest = self._context.versions()[1]  # after the files, so that none can be newer
             rules = self._rules if look.shard.id in self._active else whole
             plans.append((look, plan(look.shelf, rules, files, store, newest, doubt)))
         return plans
@@ -207,8 +207,7 @@ class _Collection:
         going = [decision for decision in planned.decisions if decision.action is not Action.KEEP]
         going.sort(key=look.dropped_since)
         try:
-            with self._context.catalog.reading() as tx:
-                condemned = sorted(tx.state.condemned)
+            condemned = sorted(self._context.state().condemned)
             # What a collection that died had condemned and moved.
             here, files = look.shelf.ids, look.shelf.files
             moved = [(shard, path) for shard, path in condemned if shard in here and path not in files]
@@ -223,14 +222,8 @@ class _Collection:
         acts = (decision.path for decision in batch if decision.action in (Action.TRASH, Action.DELETE))
         unknown = {path for path in acts if path not in look.dropped}
         files = {(shard, path) for shard in look.shelf.ids for path in unknown}
-        if files:
-            with self._context.catalog.writing() as tx:
-                # A file that is known by now is spared. No commit can enter the others from here on.
-                spared = {path for _, path in files & tx.state.known_paths()}
-                going = sorted(file for file in files if file[1] not in spared)
-                if going:
-                    tx.append(FilesCondemned(tuple(going)))
-            batch = [decision for decision in batch if decision.path not in spared]
+        spared = self._condemn(files) if files else frozenset()  # they stay
+        batch = [decision for decision in batch if decision.path not in spared]
         done: list[Decision] = []
         try:
             for decision in batch:
@@ -240,6 +233,16 @@ class _Collection:
             gone = {decision.path for decision in done}
             self._book(look, [file for file in files if file[1] in gone], gone)
         return done
+
+    @retry_interrupted
+    def _condemn(self, files: Set[tuple[int, str]]) -> Set[str]:
+        """Let no commit enter files from here on; returns the paths of those that are known by now."""
+        with self._context.catalog.writing() as tx:
+            spared = {path for _, path in files & tx.state.known_paths()}
+            going = sorted(file for file in files if file[1] not in spared)
+            if going:
+                tx.append(FilesCondemned(tuple(going)))
+        return spared
 
     @retry_interrupted
     def _book(self, look: _Look, pardoned: Sequence[tuple[int, str]], gone: Iterable[str]) -> None:
@@ -321,15 +324,21 @@ def collect_garbage(context: Context, rules: GarbageRules, dry_run: bool = False
         return Collected(decisions, tuple(collection.skipped), refused, dry_run=True)
     if refusal is not None:
         raise refusal
-    with context.catalog.leasing() as tx:
-        tx.end_expired_leases()
-    if collection.away:
-        with context.catalog.writing() as tx:
-            _forget(tx, collection.away)
+    _forget_over(context, collection.away)
     done = [decision for look, planned in plans for decision in collection.carry_out(look, planned)]
     _forget_topologies(context)
     context.catalog.drop_values(rules.grace_seconds)
     return Collected(tuple(done), tuple(collection.skipped))
+
+
+@retry_interrupted
+def _forget_over(context: Context, away: Sequence[RemovedFile]) -> None:
+    """Forget what is over: leases, secrets, and files that nothing needs of removed shards that are away."""
+    with context.catalog.leasing() as tx:
+        tx.end_expired_leases()
+    with context.catalog.writing() as tx:
+        forget_secrets(tx)
+        _forget(tx, away)
 
 
 # Commits that come fast after each other are stamped a little later than they were made.
@@ -380,7 +389,6 @@ def collect_dropped(context: Context, table: int, most_fragments: int) -> None:
     if gone:
         with context.catalog.writing() as tx:
             _forget(tx, gone)
-            add_done(tx, {"garbage": (len(gone), 0, 0)})
 
 
 def _first_dropped(files: Sequence[RemovedFile], upto: float, most: int) -> list[RemovedFile]:

@@ -13,7 +13,7 @@ the smallest first, so that memory and open files are bounded whatever the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -42,7 +42,6 @@ from elasticscan.store.context import Context
 from elasticscan.store.moves.under_way import moves_in
 from elasticscan.store.upkeep.horizons import horizon_of, oldest_held
 from elasticscan.store.upkeep.planning import is_current
-from elasticscan.store.upkeep.steps import add_done, end_steps
 from elasticscan.store.writing.entering import replace_fragments
 from elasticscan.store.writing.indexing import indexed
 from elasticscan.topology import Phase, SlotSet
@@ -71,11 +70,6 @@ class Merged:
     added: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-
-    @property
-    def sums(self) -> tuple[int, int, int]:
-        """Return the numbers of fragments that went, and of bytes read and written."""
-        return len(self.gone), self.bytes_read, self.bytes_written
 
 
 @retry_interrupted
@@ -134,44 +128,7 @@ def merge_fragments(
     """
     with context.catalog.reading() as tx:
         merging = plan_merge(context, tx, table.id, shard, fragments, slots, again)
-    if merging is None:
-        return Merged()
-
-    # Apart from the steps of upkeep, whose share of the bytes written `status` reports.
-    return merge_together(context, {f"{COMPACT}/{table.id}/{shard}": merging})[0]
-
-
-def merge_together(
-    context: Context,
-    planned: Mapping[str, Merging],
-    pace: Pace | None = None,
-    owners: Mapping[str, str] | None = None,
-) -> list[Merged]:
-    """Carry out some planned merges, each at a site of its own, and make them visible in one transaction.
-
-    They are counted as done at their targets, and the steps that `owners` have there are over, each where
-    something was done. Otherwise as `merge_fragments`.
-    """
-    mergings = [*planned.values()]
-    assert len({(merging.table.id, merging.shard) for merging in mergings}) == len(mergings)
-    with context.noticing_collection():
-        try:
-            for merging in mergings:
-                merging.copy(pace)
-            context.checkpoint("fragments merged")
-            for merging in mergings:
-                merging.index()
-            with context.catalog.writing() as tx:
-                merged = [merging.enter(tx) for merging in mergings]
-                real = {at: of for at, of in zip(planned, merged, strict=True) if of != Merged()}
-                add_done(tx, {target: of.sums for target, of in real.items()})
-                end_steps(tx, {target: owner for target, owner in (owners or {}).items() if target in real})
-                for merging, result in zip(mergings, merged, strict=True):
-                    if result.added:
-                        merging.copies = []  # the commit refers to them, or may do so
-        finally:
-            discard([c.staged for merging in mergings for c in merging.copies], context.disk_of)
-    return merged
+    return Merged() if merging is None else merging.carry_out()
 
 
 def plan_merge(
@@ -270,7 +227,27 @@ class Merging:
     bytes_written: int = 0
     served: dict[int, SlotSet] = field(default_factory=dict)
 
-    def copy(self, pace: Pace | None) -> None:
+    def carry_out(self, pace: Pace | None = None, finish: Callable[[Tx], None] = lambda _: None) -> Merged:
+        """Stage the merged fragments, and make them visible in one transaction, which `finish` is part of.
+
+        Raises as `merge_fragments`.
+        """
+        with self.context.noticing_collection():
+            try:
+                self._stage(pace)
+                self.context.checkpoint("fragments merged")
+                with self.context.unless_left(self.shard):  # so that there is less to do under the lock
+                    self.copies = self._index(self.indexes, self.copies)
+                with self.context.catalog.writing() as tx:
+                    merged = self._enter(tx)
+                    finish(tx)
+                    if merged.added:
+                        self.copies = []  # the commit refers to them, or may do so
+            finally:
+                discard([copied.staged for copied in self.copies], self.context.disk_of)
+        return merged
+
+    def _stage(self, pace: Pace | None) -> None:
         """Stage the merged fragments; none where the shard leaves the store meanwhile."""
         apart = self.keep.apart
         assert apart is not None, "a merge writes history to a file of its own"
@@ -289,12 +266,7 @@ class Merging:
         finally:
             discard(staged, self.context.disk_of)
 
-    def index(self) -> None:
-        """Stage their runs, so that there is less to do under the catalog's lock."""
-        with self.context.unless_left(self.shard):
-            self.copies = self._index(self.indexes, self.copies)
-
-    def enter(self, tx: Tx) -> Merged:
+    def _enter(self, tx: Tx) -> Merged:
         """Make them visible, in place of what all sources still serve; nothing where others came first."""
         now, leased = tx.state.info(self.table.id), oldest_held(tx, self.table.id)
         # A scan may have taken a lease on an older snapshot since the horizon was chosen.

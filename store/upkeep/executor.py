@@ -1,6 +1,6 @@
 """The executor of upkeep: carries steps out, each owned in the catalog by the process that works at it.
 
-merge/<table>/<shard>   merges of a table's fragments at a shard
+merge/<table>/<shard>   a merge of a table's fragments at a shard
 flush/<table>           a flush of its rows in the log
 balance                 splits, joins and moves of tablets
 garbage                 a collection of garbage
@@ -12,20 +12,19 @@ before the step, or after it, and files that garbage collection removes; the nex
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from elasticscan.catalog import Tx
-from elasticscan.metadata import MEMORY, Fragment, IndexRun, floor_at
+from elasticscan.catalog import Tx, retry_interrupted
+from elasticscan.metadata import MEMORY, Fragment, IndexRun, StagedFragment, floor_at
 from elasticscan.store.context import Context
-from elasticscan.store.upkeep.compaction import Merged, Merging, Pace, merge_together, plan_merge
-from elasticscan.store.upkeep.flushing import FLUSH
+from elasticscan.store.upkeep.compaction import Merged, Pace, plan_merge
+from elasticscan.store.upkeep.flushing import FLUSH, flush
 from elasticscan.store.upkeep.horizons import horizon_of
-from elasticscan.store.upkeep.planning import Merge, SiteState, is_current, plan_site
-from elasticscan.store.upkeep.policy import Policy
-from elasticscan.store.upkeep.steps import claim, end_steps
+from elasticscan.store.upkeep.planning import Merge, Policy, SiteState, is_current, plan_site
+from elasticscan.store.upkeep.steps import claim, end_step
 
 BALANCE, GARBAGE = "balance", "garbage"
 _MERGE = "merge"
@@ -63,8 +62,7 @@ class Kept:
         return self.flushes + self.merges + self.splits + self.joins + self.moves + (self.files_removed > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """One table at one shard: what merges work at; at `MEMORY`, what a flush works at."""
 
     table: int
@@ -73,13 +71,6 @@ class Site:
     @property
     def target(self) -> str:
         return f"{FLUSH}/{self.table}" if self.shard == MEMORY else f"{_MERGE}/{self.table}/{self.shard}"
-
-    @classmethod
-    def of(cls, target: str) -> Site | None:
-        """Return what a step merges; None for any other step."""
-        kind, _, rest = target.partition("/")
-        table, _, shard = rest.partition("/")
-        return cls(int(table), int(shard)) if kind == _MERGE else None
 
 
 def states_of(tx: Tx, table: int, shards: Collection[int] | None = None) -> dict[Site, SiteState]:
@@ -134,67 +125,51 @@ class Executor:
     @contextmanager
     def step(self, target: str) -> Iterator[bool]:
         """Own a step for the length of a block; false when another process is at it."""
-        with self._context.catalog.writing() as tx:
-            mine = claim(tx, target, self.owner)
+        mine = self._claim(target)
         try:
             yield mine
         finally:
             if mine:
-                self.end([target])
+                self.end(target)
 
-    def end(self, targets: Collection[str]) -> None:
-        """End steps, as far as no other owner has taken them over."""
-        with self._context.catalog.writing() as tx:
-            end_steps(tx, dict.fromkeys(targets, self.owner))
+    @retry_interrupted
+    def _claim(self, target: str) -> bool:
+        with self._context.catalog.leasing() as tx:
+            return claim(tx, target, self.owner)
 
-    def merge(self, plans: Mapping[Site, Sequence[Merge]]) -> Counter[Site]:
-        """Carry out merges at several sites, of each one after the other, by steps that the owner has.
+    @retry_interrupted
+    def end(self, target: str) -> None:
+        """End a step, unless another owner has taken it over."""
+        with self._context.catalog.leasing() as tx:
+            end_step(tx, target, self.owner)
 
-        What is merged at once becomes visible in one transaction. The steps are over then, also on an error.
-        Returns how many fragments went, by the sites where something was merged. At others a process came
-        first, or a mover copies.
-        """
-        left, running, done = {site: [*merges] for site, merges in plans.items()}, set(plans), Counter[Site]()
-        try:
-            while mergings := self._begin(left):
-                last = {site for site in mergings if len(left[site]) == 1}
-                for site, merged in self._merge_together(mergings, last).items():
-                    if merged == Merged():
-                        left[site] = []
-                        continue
-                    del left[site][0]
-                    done[site] += len(merged.gone)
-                    running -= {site} & last
-            return done
-        finally:
-            if running:
-                self.end([site.target for site in running])
+    def flush(self, table: int) -> list[StagedFragment] | None:
+        """Flush a table's rows; returns the files, None where no row left the log."""
+        with self.step(Site(table, MEMORY).target) as mine:
+            if not mine:
+                return None
+            info = self._context.state().info(table)
+            self.on_step(f"flush {table if info is None else info.name!r}")
+            files = flush(self._context, table)
+            self.kept.flushes += files is not None
+            return files
 
-    def _begin(self, left: Mapping[Site, list[Merge]]) -> dict[Site, Merging]:
-        """Return the next merge at each site, without merges that are not worth it any more."""
-        begun = dict[Site, Merging]()
+    @retry_interrupted
+    def merge(self, site: Site, merge: Merge) -> Merged:
+        """Carry out a merge; nothing where it is not worth it any more, or another process is at the site."""
         with self._context.catalog.reading() as tx:
-            for site, merges in left.items():
-                while merges and site not in begun:
-                    fragments, slots = merges[0].fragments, merges[0].slots
-                    merging = plan_merge(self._context, tx, site.table, site.shard, fragments, slots)
-                    if merging is None:
-                        del merges[0]
-                    else:
-                        begun[site] = merging
-        return begun
-
-    def _merge_together(self, mergings: Mapping[Site, Merging], last: Collection[Site]) -> dict[Site, Merged]:
-        """Carry out a merge at each of some sites; the steps at the `last` ones are over with it."""
-        for merging in mergings.values():
-            self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")
-        self._context.checkpoint("step begun")
-        planned = {site.target: merging for site, merging in mergings.items()}
-        owners = {site.target: self.owner for site in last}
-        merged = merge_together(self._context, planned, self._pace, owners)
-        for of in merged:
-            self.kept.merges += of != Merged()
-            self.kept.fragments_gone += len(of.gone) - of.added
-            self.kept.bytes_read += of.bytes_read
-            self.kept.bytes_written += of.bytes_written
-        return dict(zip(mergings, merged, strict=True))
+            merging = plan_merge(self._context, tx, *site, merge.fragments, merge.slots)
+        if merging is None or not self._claim(site.target):
+            return Merged()
+        self.on_step(f"merge {len(merging.fragments)} fragments of {merging.table.name!r}")
+        try:
+            self._context.checkpoint("step begun")
+            merged = merging.carry_out(self._pace, lambda tx: end_step(tx, site.target, self.owner))
+        except BaseException:
+            self.end(site.target)
+            raise
+        self.kept.merges += merged != Merged()
+        self.kept.fragments_gone += len(merged.gone) - merged.added
+        self.kept.bytes_read += merged.bytes_read
+        self.kept.bytes_written += merged.bytes_written
+        return merged

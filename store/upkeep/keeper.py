@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 
 from elasticscan.base.errors import ElasticScanError, TryAgain, UsageError
 from elasticscan.base.limits import GC_GRACE_SECONDS
-from elasticscan.catalog import Tx
-from elasticscan.metadata import MEMORY
+from elasticscan.catalog import Tx, retry_interrupted
 from elasticscan.store.context import Context
 from elasticscan.store.moves.balancing import plan_joins, plan_moves, plan_splits, tablet_bytes
 from elasticscan.store.moves.elasticity import Elasticity
@@ -32,10 +31,10 @@ from elasticscan.store.upkeep.executor import (
     plan_at,
     states_of,
 )
-from elasticscan.store.upkeep.flushing import flush, pending_tables
+from elasticscan.store.upkeep.flushing import pending_tables
 from elasticscan.store.upkeep.garbage import GarbageRules
-from elasticscan.store.upkeep.policy import Policy
-from elasticscan.store.upkeep.steps import StepsDone, add_done, claim, end_steps, steps_in
+from elasticscan.store.upkeep.planning import Policy
+from elasticscan.store.upkeep.steps import end_step, last_collection, note_collection, steps_in
 from elasticscan.topology import Move
 
 MOST_ROUNDS = 32  # of planning at one site; few are needed until nothing is pending
@@ -88,29 +87,25 @@ class Keeper:
                 self._collect(executor)
         return kept
 
+    @retry_interrupted
     def _forget_dead(self) -> None:
         """End the steps of owners that are gone: what they left undone is pending, and found again."""
         with self._context.catalog.reading() as tx:
             dead = [step for step in steps_in(tx) if owner_is_gone(step, tx.times.expiry)]
         if dead:
-            with self._context.catalog.writing() as tx:
-                end_steps(tx, {step.target: step.owner for step in dead})
+            with self._context.catalog.leasing() as tx:
+                for step in dead:
+                    end_step(tx, step.target, step.owner)
 
     def _flush(self, executor: Executor) -> None:
         """Flush the tables that have much in the log, or had it there for long."""
-        with self._context.catalog.reading() as tx:
-            pending = pending_tables(tx)
-        for table in pending:
-            with (
-                _noting(executor.kept, f"flushing table {table.name!r}"),
-                executor.step(Site(table.id, MEMORY).target) as mine,
-            ):
-                if mine:
-                    executor.on_step(f"flush {table.name!r}")
-                    executor.kept.flushes += flush(self._context, table.id) is not None
+        for table in self._context.ask(pending_tables):
+            with _noting(executor.kept, f"flushing table {table.name!r}"):
+                executor.flush(table.id)
 
     # Merges
 
+    @retry_interrupted
     def _sites(self, kept: Kept) -> list[Site]:
         """Return the sites where something is to be merged, by one look for all tables at all shards."""
         found = list[Site]()
@@ -126,12 +121,9 @@ class Keeper:
         for _ in range(MOST_ROUNDS):
             with self._context.catalog.reading() as tx:
                 state = states_of(tx, site.table, [site.shard]).get(site)
-                merges = state and plan_at(self._context, tx, site, state, self._policy, tidy=True)
-            if not merges:
-                return
-            with self._context.catalog.writing() as tx:
-                mine = claim(tx, site.target, executor.owner)
-            if not mine or not executor.merge({site: merges}):
+                merges = plan_at(self._context, tx, site, state, self._policy, tidy=True) if state else ()
+            merged = [executor.merge(site, merge) for merge in merges]
+            if not any(each.gone or each.added for each in merged):
                 return
 
     # Tablets
@@ -194,8 +186,6 @@ class Keeper:
             with _noting(kept, f"moving tablet {move.tablet}"), suppress(UsageError, TryAgain):
                 elasticity.move(move.tablet, names.get(move.target, ""))
                 kept.moves += 1
-        with self._context.catalog.writing() as tx:
-            add_done(tx, {BALANCE: (kept.splits + kept.joins + kept.moves, 0, 0)})
 
     # Garbage
 
@@ -212,8 +202,8 @@ class Keeper:
                 kept.problems += [
                     f"collecting garbage at shard {shard!r}: {why}" for shard, why in collected.skipped
                 ]
-                with self._context.catalog.writing() as tx:
-                    add_done(tx, {GARBAGE: (kept.files_removed, 0, 0)})
+                with self._context.catalog.leasing() as tx:
+                    note_collection(tx)
 
     def _is_collection_pending(self, tx: Tx) -> bool:
         """Return whether dropped files are many, or have waited for a while.
@@ -221,8 +211,7 @@ class Keeper:
         Files that died writers left are in no catalog, so all roots are looked at now and then.
         """
         dropped = sum(tx.times.expiry - f.dropped_at >= GC_GRACE_SECONDS for f in tx.state.removed_files())
-        last = tx.lease(StepsDone, GARBAGE)
-        since = float("inf") if last is None else tx.times.expiry - last.value.newest_at
+        since = tx.times.expiry - last_collection(tx)
         waited = self._policy.garbage_seconds if dropped else self._policy.orphan_seconds
         return dropped >= self._policy.garbage_files or since >= waited
 

@@ -12,7 +12,7 @@ What this room promises:
 
 How a write goes: `stage` writes files that nothing refers to, with runs of every index; `publish` refers to
 them in one transaction, under a precondition if need be. Few rows are staged in memory, and become part of
-the commit's record (`small_commits`). Deletes are tombstones (`elasticscan.store.rows`);
+the commit's record. Deletes are tombstones (`elasticscan.store.rows`);
 updates, merges and overwrites read (`elasticscan.store.reading`), stage, and require that what they read
 still holds.
 
@@ -22,13 +22,10 @@ definitions    tables: checked, reserved for a first write, entered with it
 entering       what records say of files that come
 indexing       indexes, built alongside writers and moves, and their runs for each fragment
 preconditions  what a write may require of its keys
-small_commits  rows for the log itself; no file is written for them
 staging        rows become files that nothing refers to yet, or wait in memory for the log
 publishing     they become a commit; again what moved meanwhile
-writer         the two of them, for rows and for keys that are deleted
-attempts       done again where others came before
-transactions   rows read, and what becomes of them committed, if no other commit changed them meanwhile
-by_condition   rows that meet a condition, deleted or given new values; replacing: others in place of them
+transactions   rows read, and what becomes of them committed, if no other commit changed them meanwhile; else
+               all is done again. Rows that meet a condition are so deleted, updated or replaced
 merging        rows that meet those with the same keys: updated, deleted, inserted
 restoring      a table made again what it was at an older snapshot
 loading        files into a table, as one commit or piece by piece

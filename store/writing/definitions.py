@@ -94,3 +94,13 @@ def to_be_made(state: StoreState, info: TableInfo) -> TableInfo:
         if same == replace(table, compression=info.compression):
             return same
     return replace(info, id=state.newest_ids.get("table", 0) + 1)
+
+
+def table_to_write(context: Context, table_id: int) -> TableInfo | None:
+    """Return a table, also one that is reserved for its first write; None when it was dropped."""
+    return context.ask(lambda tx: tx.state.info(table_id) or tx.state.reserved.get(table_id))
+
+
+def has_forerunner(context: Context, table: TableInfo, application: str) -> bool:
+    """Return True if an application wrote to a table that was dropped before this one got its name."""
+    return context.ask(lambda tx: tx.has_forerunner(table, application))

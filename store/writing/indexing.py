@@ -44,7 +44,7 @@ from elasticscan.metadata import (
 from elasticscan.storage import RUN_COLUMNS, Copied, Disk, build_runs
 from elasticscan.store import arguments
 from elasticscan.store.context import Context
-from elasticscan.store.reading.beginning import columns_of
+from elasticscan.store.reading.scan import columns_of
 from elasticscan.store.writing.entering import replace_files
 
 # Called with (rows of fragments that have their runs, rows of all fragments).

@@ -21,9 +21,8 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.lookups import KnownTable
 from elasticscan.store.reading.getting import MOST_KEYS, get_rows
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.writing.attempts import OutdatedLookError
 from elasticscan.store.writing.publishing import CommitNumber
-from elasticscan.store.writing.transactions import WriteTransaction
+from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
 
 UPDATE, DELETE, INSERT, IGNORE = "update", "delete", "insert", "ignore"
 WHEN_MATCHED, WHEN_NOT_MATCHED = (UPDATE, DELETE, IGNORE), (INSERT, IGNORE)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from elasticscan.base.errors import AlreadyExists, ElasticScanError, NotFound, RowsChanged
 from elasticscan.base.formatting import brief
 from elasticscan.base.limits import LEASE_SECONDS
-from elasticscan.catalog import IdempotencyKey, Tx
+from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import Bounds, Fragment, StagedFragment, TableInfo, floor_at
 from elasticscan.storage import PageSource, View, shared_keys, staged_source
 from elasticscan.store.context import Context
@@ -184,31 +184,40 @@ def unchanged(
         yield None
         return
     context.check_newest()
-    lease = ""
-    with context.catalog.reading() as tx:
-        done = txn is not None and tx.commit_of_txn(table.id, txn) is not None
-        current = None if done else tx.state.info(table.id)
-        if not done:
-            newest = tx.state.commit
-            if since > newest:
-                raise NotFound(
-                    f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is "
-                    f"{newest}; name the snapshot that they were read at",
-                    table=table.name,
-                    snapshot=since,
-                    kind="snapshot",
-                )
-        if current is not None:
-            check_kept(current, since)
-            held = max(since, current.created_commit)
-            lease = "" if is_kept(context, tx, current, held) else secrets.token_hex(8)
-    if current is not None and lease:
-        with context.catalog.leasing() as tx:
-            now = tx.state.info(table.id)
-            if now is not None:
-                check_kept(now, since)  # a merge may have let go of it since it was looked at
-            take_lease(tx, lease, current, held, "write", LEASE_SECONDS)
+    lease = _hold(context, table, since, txn, secrets.token_hex(8))
     try:
         yield KeyCheck(context, table, since, txn)
     finally:
         end_lease(context, lease)
+
+
+@retry_interrupted
+def _hold(context: Context, table: TableInfo, since: int, txn: IdempotencyKey | None, lease: str) -> str:
+    """Keep the changes after a commit readable; returns the lease, "" where none is needed.
+
+    Raises as `unchanged`.
+    """
+    with context.catalog.reading() as tx:
+        if txn is not None and tx.commit_of_txn(table.id, txn) is not None:
+            return ""
+        current, newest = tx.state.info(table.id), tx.state.commit
+        if since > newest:
+            raise NotFound(
+                f"rows of table {table.name!r} cannot be unchanged since commit {since}: the newest is "
+                f"{newest}; name the snapshot that they were read at",
+                table=table.name,
+                snapshot=since,
+                kind="snapshot",
+            )
+        if current is None:
+            return ""
+        check_kept(current, since)
+        held = max(since, current.created_commit)
+        if is_kept(context, tx, current, held):
+            return ""
+    with context.catalog.leasing() as tx:
+        now = tx.state.info(table.id)
+        if now is not None:
+            check_kept(now, since)  # a merge may have let go of it since it was looked at
+        take_lease(tx, lease, current, held, "write", LEASE_SECONDS)
+    return lease

@@ -7,23 +7,32 @@ staged in files, as the rows of other tasks may be already.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
+
+import pyarrow as pa
 
 from elasticscan.base.errors import CommitUnknown, ElasticScanError, RowsChanged, WriteConflict
 from elasticscan.catalog import Append, IdempotencyKey, Tx, retry_interrupted
 from elasticscan.metadata import MEMORY, IndexInfo, StagedFragment, TableDefined, TableInfo
 from elasticscan.storage import discard, gather, reroute
 from elasticscan.store.context import Context
-from elasticscan.store.context.following import Claim
 from elasticscan.store.context.lookups import live_table
+from elasticscan.store.rows.keys import conform_keys, tombstones_of
 from elasticscan.store.writing.entering import commit_of
 from elasticscan.store.writing.indexing import missing_runs, with_runs
 from elasticscan.store.writing.preconditions import KeyCheck
-from elasticscan.store.writing.small_commits import SmallCommit, joined_in_memory, small_commit
-from elasticscan.store.writing.staging import remove_staged
+from elasticscan.store.writing.staging import (
+    SmallCommit,
+    conformed_rows,
+    joined_in_memory,
+    remove_staged,
+    small_commit,
+    stage,
+)
 from elasticscan.topology import Placement
 
 # After so many commits that found some tablet elsewhere, the rows that moved are staged again
@@ -72,7 +81,10 @@ class CommitNumber(int):
 
 
 def publish(
-    context: Context, table: TableInfo, staged: Sequence[StagedFragment], request: CommitRequest | None = None
+    context: Context,
+    table: TableInfo,
+    staged: Sequence[StagedFragment],
+    request: CommitRequest = CommitRequest(),
 ) -> CommitNumber:
     """Make staged fragments one commit.
 
@@ -91,8 +103,30 @@ def publish(
         WriteConflict: another table took the name of one that was reserved.
     """
     context.checkpoint("rows staged")
-    with context.upkeep.follow() as claim:
-        return _Publication(context, table, staged, request or CommitRequest()).commit(claim)
+    publication = _Publication(context, table, staged, request)
+    number = publication.commit()
+    context.upkeep.after_commit(publication.pending, sum(fragment.bytes for fragment in staged))
+    return number
+
+
+def write(
+    context: Context,
+    table: TableInfo,
+    data: Any,
+    request: CommitRequest = CommitRequest(),
+) -> CommitNumber:
+    """Upsert rows by primary key, or delete by it what a request "delete" gives as keys, all or nothing.
+
+    Keys to delete that are not there are no error.
+    """
+    batches: Iterator[pa.RecordBatch]
+    if request.kind == "delete":
+        batches = (tombstones_of(keys, table) for keys in conform_keys(data, table))
+    else:
+        batches = conformed_rows(data, table)
+    request = replace(request, versions=context.seen)  # when the table was looked up
+    staged = stage(context, table, batches, request.kind, request.versions)
+    return publish(context, table, staged, request)
 
 
 def is_committed(context: Context, table_id: int, txn: IdempotencyKey) -> bool:
@@ -115,14 +149,15 @@ class _Publication:
         self._fragments = list(staged)  # the commit is to refer to these
         self._all = list(staged)  # and to none of the others: these were on the way to them
         self._small: SmallCommit | None = None  # in place of files
+        self.pending: Sequence[tuple[int, int]] = ()  # where upkeep has something to do after the commit
 
-    def commit(self, claim: Claim) -> CommitNumber:
+    def commit(self) -> CommitNumber:
         context, txn, keep = self._context, self._request.txn, self._request.keep
         try:
             with context.noticing_collection():
                 if txn is None or not is_committed(context, self._table.id, txn):
                     self._prepare()
-                number, committed = self._commit(claim)
+                number, committed = self._commit()
         except CommitUnknown:
             raise
         except Exception:  # an interrupt may come before the answer of the catalog, so it leaves all as it is
@@ -174,7 +209,7 @@ class _Publication:
         self._take(with_runs(context, self._table, indexes, self._fragments))
 
     @retry_interrupted
-    def _commit(self, claim: Claim) -> tuple[int, list[StagedFragment]]:
+    def _commit(self) -> tuple[int, list[StagedFragment]]:
         """Return the commit's number, and those of the fragments that it refers to."""
         context, table, check = self._context, self._table, self._request.check
         at_once = context.catalog.append_at_once(self._small_commit)
@@ -197,7 +232,7 @@ class _Publication:
                         self._settle(tx.state.placement, tx.state.indexes(table.id))
                 is_settled = self._is_settled(tx)
                 if is_settled and (check is None or check.holds(tx, self._fragments, at_last)):
-                    return self._enter(tx, claim, is_there), self._fragments
+                    return self._enter(tx, is_there), self._fragments
             if not is_settled:
                 self._settle(context.placement(), context.state().indexes(table.id))
         raise AssertionError("unreachable")
@@ -241,7 +276,7 @@ class _Publication:
             return self._small.fits(tx, self._table, indexes)
         return _in_place(placement, self._fragments) and not missing_runs(indexes, self._fragments)
 
-    def _enter(self, tx: Tx, claim: Claim, is_there: bool) -> int:
+    def _enter(self, tx: Tx, is_there: bool) -> int:
         """Make the commit."""
         request, table, fragments, small = self._request, self._table, self._fragments, self._small
         if small is None:
@@ -252,7 +287,7 @@ class _Publication:
         kind = _kind_of(request.kind, fragments)
         metadata = request.user_metadata
         number = tx.append(commit_of(tx.state, table.id, kind, fragments, request.txn, metadata, rows))
-        claim(tx, table.id, fragments)
+        self.pending = self._context.upkeep.pending(tx, table.id, fragments)
         return number
 
     def _enter_reserved(self, tx: Tx) -> None:

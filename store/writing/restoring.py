@@ -5,13 +5,12 @@ since the snapshot is an insert, the key was not there and is deleted; else the 
 one to bring back. Where the table was overwritten meanwhile, all of it is written.
 
 The commit requires that nobody has written to the table since the changes were read, so the snapshot that it
-makes is the old one exactly; if somebody has, all is done again (`attempts`).
+makes is the old one exactly; if somebody has, all is done again (`transactions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
@@ -24,12 +23,11 @@ from elasticscan.catalog import retry_interrupted
 from elasticscan.metadata import CHANGE_TYPE, TableInfo
 from elasticscan.storage import DELETE, INSERT
 from elasticscan.store.context.tags import snapshot_of
-from elasticscan.store.reading.beginning import begin_changes, begin_scan
+from elasticscan.store.reading.scan import begin_changes, begin_scan
 from elasticscan.store.rows.keys import tombstones_of, with_tombstones
-from elasticscan.store.writing.attempts import OutdatedLookError
 from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
 from elasticscan.store.writing.staging import stage
-from elasticscan.store.writing.transactions import WriteTransaction
+from elasticscan.store.writing.transactions import OutdatedLookError, WriteTransaction
 
 RESTORED_TO = "restored_to"  # in the commit's user metadata
 
@@ -48,53 +46,39 @@ def restore(transaction: WriteTransaction, to: int | str | datetime) -> int:
         WriteConflict: others wrote to the table each time.
     """
     transaction.context.check_newest()
-    snapshot = _snapshot_of(transaction, to)
-    rows = f"that a restore to snapshot {snapshot} reads"
-    return transaction.run(lambda: _attempt(transaction, snapshot), rows, "pause them, and try again")
+    rows = f"that a restore to snapshot {to} reads"
+    return transaction.run(lambda: _attempt(transaction, to), rows, "pause them, and try again")
 
 
 @retry_interrupted
-def _snapshot_of(transaction: WriteTransaction, to: int | str | datetime) -> int:
-    """Return the commit number of a snapshot that is kept."""
-    with transaction.context.catalog.reading() as tx:
+def _attempt(transaction: WriteTransaction, to: int | str | datetime) -> CommitNumber:
+    """Restore a snapshot of now.
+
+    Raises:
+        RowsChanged: another commit came to the table meanwhile.
+        OutdatedLookError: its columns changed.
+    """
+    context = transaction.context
+    with context.catalog.reading() as tx:
         table = transaction.find(tx)[0]
         snapshot = snapshot_of(tx, table, to)
         assert snapshot is not None, "it was given"
         tx.state.check_snapshot(table, snapshot)
-        return snapshot
-
-
-@retry_interrupted
-def _attempt(transaction: WriteTransaction, snapshot: int) -> CommitNumber:
-    """Raise `RowsChanged` when another commit came to the table meanwhile."""
-    context = transaction.context
-    with context.catalog.reading() as tx:
-        table = transaction.find(tx)[0]
-        tx.state.check_snapshot(table, snapshot)
         newest = tx.state.table(table.id).newest
         is_replaced = any(number > snapshot for number in tx.state.overwrites(table.id))
-    kind = "overwrite" if is_replaced else "write"
-    with _rows(transaction, table, (snapshot, max(snapshot, newest)), is_replaced) as rows:
-        staged = stage(context, table, rows, kind)
-    said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
-    return publish(context, table, staged, CommitRequest(kind, user_metadata=said, newest=newest))
-
-
-@contextmanager
-def _rows(
-    transaction: WriteTransaction, table: TableInfo, commits: tuple[int, int], is_replaced: bool
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield the rows to be written; raise `OutdatedLookError` where the columns changed since."""
-    context, find = transaction.context, transaction.find
+    kind, commits = "overwrite" if is_replaced else "write", (snapshot, max(snapshot, newest))
     if is_replaced:
-        scan = begin_scan(context, find, None, None, commits[0], _LIMITS, index="none")
+        scan = begin_scan(context, transaction.find, None, None, snapshot, _LIMITS, index="none")
     else:
-        scan = begin_changes(context, find, commits, None, None, True, _LIMITS)
+        scan = begin_changes(context, transaction.find, commits, None, None, True, _LIMITS)
     with scan:
         if scan.standing.definition != table.definition:
             raise OutdatedLookError
         pages = scan.batches()
-        yield pages if is_replaced else (undone(events, table) for events in pages)
+        rows = pages if is_replaced else (undone(events, table) for events in pages)
+        staged = stage(context, table, rows, kind)
+    said = {**(transaction.user_metadata or {}), RESTORED_TO: str(snapshot)}
+    return publish(context, table, staged, CommitRequest(kind, user_metadata=said, newest=newest))
 
 
 def undone(events: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:

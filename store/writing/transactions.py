@@ -2,31 +2,113 @@
 
 Rows are read at one snapshot, and what becomes of them is staged while they are read. The commit requires
 that no other one has written a key of it since, so it is as if all had been done at the snapshot; rows that
-came later are later. Where another one has, all is done again at a newer snapshot (`attempts`).
+came later are later. Where another one has, all is done again at a newer snapshot, after a random pause whose
+bound doubles (backoff with full jitter): of several processes that write the same rows all the time, those
+that lost spread out, and each of them gets its turn.
+
+Rows that take the place of those that meet a condition are staged first, and stay staged while that is done
+again. Those that meet it now are deleted unless a new row has their key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from elasticscan.base.errors import SnapshotExpired
+from elasticscan.base.errors import (
+    CommitUnknown,
+    ElasticScanError,
+    FilterError,
+    InvalidOption,
+    NotFound,
+    RowsChanged,
+    SnapshotExpired,
+    TableChanged,
+    WriteConflict,
+)
+from elasticscan.base.formatting import brief
+from elasticscan.base.hashing import slots_of
 from elasticscan.base.limits import DEFAULT_PAGE_BYTES, DEFAULT_PAGE_ROWS
-from elasticscan.catalog import IdempotencyKey, retry_interrupted
-from elasticscan.filters import Predicate
-from elasticscan.metadata import AUTO, StagedFragment, TableInfo
+from elasticscan.catalog import IdempotencyKey, Tx, retry_interrupted
+from elasticscan.filters import Assignment, Predicate
+from elasticscan.metadata import AUTO, IndexInfo, StagedFragment, TableInfo, no_such_column
+from elasticscan.protocol import RowRequest
+from elasticscan.storage import PageSource, conform, read_rows, staged_source
 from elasticscan.store.context import Context, Find
-from elasticscan.store.reading.beginning import begin_scan
-from elasticscan.store.reading.scan import Scan
-from elasticscan.store.writing import writer
-from elasticscan.store.writing.attempts import OutdatedLookError, until_unchanged
+from elasticscan.store.context.lookups import live_table
+from elasticscan.store.reading.scan import Scan, begin_scan
+from elasticscan.store.rows.keys import tombstones_of
+from elasticscan.store.rows.typed import arrow_constant
 from elasticscan.store.writing.preconditions import absent, unchanged
-from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, publish
-from elasticscan.store.writing.staging import stage
+from elasticscan.store.writing.publishing import CommitNumber, CommitRequest, is_committed, publish, write
+from elasticscan.store.writing.staging import conformed_rows, remove_staged, stage
+
+# Attempts end when both are over: long ones are made a few times all the same.
+ATTEMPTS_SECONDS, FEWEST_ATTEMPTS = 60.0, 10
+_DOUBLINGS = 7
+_MOST_PAUSE_SECONDS = 1.0
+
+T = TypeVar("T")
+NewValues: TypeAlias = Callable[[pa.RecordBatch], pa.Array]
+
+_MEETING = "that meet the condition", "try again, or change fewer"
+
+
+class OutdatedLookError(Exception):
+    """The look at the table is no longer true: its columns changed, or its snapshot is no longer kept."""
+
+
+def until_unchanged(
+    context: Context, attempt: Callable[[], T], rows: str, advice: str, *, is_final: bool = False
+) -> T:
+    """Return the result of the first attempt whose rows nobody wrote between their reading and its commit.
+
+    It is made again, too, where the columns changed, or the index by which rows were looked up was dropped:
+    nobody had asked for that index.
+
+    Args:
+        context: the store's; where it cannot be written nothing is read either.
+        attempt: reads rows at a snapshot, and commits what follows from them.
+        rows: which ones, for the error: "rows of table 't' that meet the condition".
+        advice: what to do about it, for the error.
+        is_final: the rows are those of a commit that the caller named, so a change of them since is told.
+
+    Raises:
+        ReadOnlyStore: the store cannot be written.
+        WriteConflict: they were written each time, for a minute and ten attempts.
+        RowsChanged: they were written, and that is final.
+    """
+    context.catalog.check_writable()
+    began, conflict = context.clock.now(), None
+    for attempts in count(1):
+        try:
+            return attempt()
+        except OutdatedLookError:
+            pass
+        except TableChanged as error:
+            if error.fields.get("kind") != "index":
+                raise
+        except RowsChanged as error:
+            if is_final:
+                raise
+            conflict = error
+        if attempts >= FEWEST_ATTEMPTS and context.clock.now() - began > ATTEMPTS_SECONDS:
+            break
+        bound = _MOST_PAUSE_SECONDS * 2.0 ** (min(attempts, _DOUBLINGS) - _DOUBLINGS)
+        context.clock.sleep(random.uniform(0, bound))
+    raise WriteConflict(
+        f"{rows} were written by others each of the {attempts} times that they were read; nothing was "
+        f"written: {advice}",
+        **({} if conflict is None else conflict.fields),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +169,8 @@ class WriteTransaction:
         """Commit rows, or delete keys, that the caller has; an insert refuses keys that exist."""
         with unchanged(self.context, table, self.since, self.txn) as since:
             check = absent(self.context, table, self.txn) if is_insert else since
-            said = self.user_metadata
-            return writer.write(self.context, table, data, kind, self.txn, check=check, user_metadata=said)
+            request = CommitRequest(kind, self.txn, check, self.user_metadata)
+            return write(self.context, table, data, request)
 
     def read(self, columns: list[str] | None) -> Scan:
         """Begin a scan of the rows that meet the condition, with these columns or all."""
@@ -119,3 +201,184 @@ class WriteTransaction:
             keep = {fragment.path for fragment in staged}
             request = CommitRequest(kind, self.txn, check, self.user_metadata, keep=keep)
             return publish(self.context, table, [*staged, *made], request)
+
+
+def delete_rows(transaction: WriteTransaction) -> CommitNumber:
+    """Delete rows that meet the condition."""
+
+    def attempt() -> CommitNumber:
+        table = transaction.table()
+        with transaction.read(list(table.primary_key)) as scan:
+            tombstones = (tombstones_of(keys, table) for keys in scan.batches())
+            return transaction.commit(table, scan.snapshot, tombstones, "delete")
+
+    return transaction.run(attempt, *_MEETING)
+
+
+def update_rows(transaction: WriteTransaction, new: Mapping[str, Any]) -> CommitNumber:
+    """Give columns new values in rows that meet the condition.
+
+    Args:
+        transaction: reads the rows.
+        new: by column SQL text over the row as it was, or a value that is no text.
+
+    Raises:
+        InvalidOption: no column is to be set, or one of the primary key.
+        NotFound, FilterError, SchemaMismatch: a value cannot be had, or does not go into its column.
+    """
+
+    def attempt() -> CommitNumber:
+        with transaction.read(None) as scan:
+            # A column that is added from now on has values in rows only that were changed after the snapshot.
+            table = transaction.table()
+            if scan.standing.definition != table.definition:
+                raise OutdatedLookError
+            values, names = new_values(new, table), table.schema.names
+
+            def assigned(rows: pa.RecordBatch) -> pa.RecordBatch:
+                columns = [values[name](rows) if name in values else rows.column(name) for name in names]
+                return conform(pa.RecordBatch.from_arrays(columns, names=names), table.schema)
+
+            return transaction.commit(table, scan.snapshot, map(assigned, scan.batches()))
+
+    new_values(new, transaction.table())  # wrong ones show before anything is read
+    return transaction.run(attempt, *_MEETING)
+
+
+def new_values(new: Mapping[str, Any], table: TableInfo) -> dict[str, NewValues]:
+    """For each column a function that gives its new values."""
+    if not isinstance(new, Mapping) or not new:
+        raise InvalidOption(
+            f"set={brief(new)} must be a mapping of columns to their new values, at least one: "
+            "{'km': 'km * 2', 'seen': True}",
+            option="set",
+        )
+    values: dict[str, NewValues] = {}
+    for name, value in new.items():
+        if name not in table.schema.names:
+            raise no_such_column(table.name, str(name), table.schema.names)
+        if name in table.primary_key:
+            raise InvalidOption(
+                f"set names {name!r}, a column of the primary key of table {table.name!r}; insert rows with "
+                "the new keys and delete the old ones",
+                option="set",
+            )
+        field = table.schema.field(name)
+        values[name] = _computed(value, field, table) if isinstance(value, str) else _constant(value, field)
+    return values
+
+
+def _constant(value: Any, field: pa.Field) -> NewValues:
+    scalar = arrow_constant(value, field)
+    return lambda rows: pa.repeat(scalar, rows.num_rows)
+
+
+def _computed(text: str, field: pa.Field, table: TableInfo) -> NewValues:
+    try:
+        return Assignment.parse(text, field, table.schema).values
+    except (FilterError, NotFound) as error:
+        quoted = "'" + text.replace("'", "''") + "'"
+        hint = f'; text is written with quotes inside: "{quoted}"' if text.isidentifier() else ""
+        fields = error.fields | {"option": f"set[{field.name!r}]"}
+        raise type(error)(f"set[{field.name!r}]={brief(text)}: {error.message}{hint}", **fields) from None
+
+
+# Rows in place of those that meet a condition
+
+
+def replace_rows(transaction: WriteTransaction, table: TableInfo, rows: Any) -> CommitNumber:
+    """Write rows in place of those that meet the transaction's condition.
+
+    Raises:
+        InvalidOption: a row does not meet it; nothing was written.
+        WriteConflict: others wrote some of the keys each time that they were read.
+    """
+    context, txn = transaction.context, transaction.txn
+    if txn is not None and is_committed(context, table.id, txn):
+        return publish_replacing(transaction, table, ())
+    batches = rows_that_meet(transaction.where or "", table, conformed_rows(rows, table))
+    staged = stage(context, table, batches)
+    try:
+        return publish_replacing(transaction, table, staged)
+    except CommitUnknown:
+        raise
+    except Exception:
+        with suppress(ElasticScanError):  # then they are garbage
+            remove_staged(context, staged)
+        raise
+
+
+def rows_that_meet(
+    where: str, table: TableInfo, batches: Iterable[pa.RecordBatch], option: str = "where"
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, which are all to meet a condition.
+
+    Raises:
+        InvalidOption: one does not, or it is unknown if it does.
+        FilterError, NotFound: the condition cannot be read.
+    """
+    predicate = Predicate.parse_for_change(where, table.schema)
+    for batch in batches:
+        others = batch.filter(pc.invert(pc.fill_null(predicate.mask(batch), False)))
+        if others.num_rows:
+            row = others.select([*table.primary_key]).slice(0, 1).to_pylist()[0]
+            key = ", ".join(f"{name} = {brief(value)}" for name, value in row.items())
+            raise InvalidOption(
+                f"row {key} does not meet {option}={brief(where)}, and nothing was written; leave it out",
+                option=option,
+            )
+        yield batch
+
+
+def replacing_in(
+    context: Context,
+    table: TableInfo,
+    where: str,
+    txn: IdempotencyKey | None,
+    user_metadata: Mapping[str, str] | None,
+) -> WriteTransaction:
+    """Return a transaction of the rows that meet a condition, whatever name the table has."""
+
+    def find(tx: Tx) -> tuple[TableInfo, tuple[IndexInfo, ...]]:
+        return live_table(tx, table.id), tx.state.indexes(table.id)
+
+    return WriteTransaction(context, find, where, None, txn, user_metadata)
+
+
+def publish_replacing(
+    transaction: WriteTransaction, table: TableInfo, staged: Sequence[StagedFragment]
+) -> CommitNumber:
+    """Publish staged rows in place of those that meet the condition now; they stay staged if that fails.
+
+    A table that is only reserved has none, and is entered with the new ones.
+    """
+    context = transaction.context
+    if context.ask(lambda tx: tx.state.info(table.id)) is None:
+        keep = {fragment.path for fragment in staged}
+        request = CommitRequest("write", transaction.txn, None, transaction.user_metadata, keep=keep)
+        return publish(context, table, staged, request)
+
+    def attempt() -> CommitNumber:
+        with transaction.read(list(table.primary_key)) as scan:
+            others = _without(staged_source(table, staged, context.disk_of), scan.batches(), context, table)
+            tombstones = (tombstones_of(keys, table) for keys in others)
+            return transaction.commit(table, scan.snapshot, tombstones, staged=staged)
+
+    rows = "that meet the condition, or have keys of the new ones,"
+    number = transaction.run(attempt, rows, "try again")
+    if not number.rows:  # it was done before, with other files
+        remove_staged(context, staged)
+    return number
+
+
+def _without(
+    staged: PageSource, batches: Iterable[pa.RecordBatch], context: Context, table: TableInfo
+) -> Iterator[pa.RecordBatch]:
+    """Yield the keys that no staged row has."""
+    for keys in batches:
+        slots = slots_of(keys.select(table.shard_key).columns, context.info.slots)
+        order = np.argsort(slots, kind="stable")
+        ordered = keys.take(pa.array(order))
+        # What was staged is, as its source has it, commit 1.
+        asked = RowRequest(table.id, shard=0, snapshot=1, columns=(), slots=slots[order], keys=ordered)
+        yield ordered.filter(pa.array(read_rows(staged, asked).places < 0))

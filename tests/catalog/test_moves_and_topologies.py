@@ -31,7 +31,7 @@ from elasticscan.catalog import (
 from elasticscan.metadata import MoveSwitched, TabletsChanged
 from elasticscan.store.moves.owners import OwnedMove, OwnedStep, beat
 from elasticscan.store.moves.under_way import enter_moves, give_up_moves, move_of, moves_in, transition
-from elasticscan.store.upkeep.steps import StepsDone, add_done, claim, done_in, end_steps, steps_in
+from elasticscan.store.upkeep.steps import claim, end_step, steps_in
 from elasticscan.topology import (
     Event,
     Move,
@@ -290,22 +290,8 @@ def test_a_step_has_one_owner_until_it_is_over(catalog: Catalog, clock: ManualCl
         assert steps_in(tx) == (first, second)
     with catalog.writing() as tx:
         tx.put_lease("merge/1/2", replace(first, owner="you"))
-        end_steps(tx, {"balance": "you", "merge/1/2": "me", "garbage": "me"})
+        for target, owner in (("balance", "you"), ("merge/1/2", "me"), ("garbage", "me")):
+            end_step(tx, target, owner)
         assert [step.target for step in steps_in(tx)] == ["merge/1/2"], "it was taken over"
-        end_steps(tx, {"merge/1/2": "you"})
+        end_step(tx, "merge/1/2", "you")
         assert steps_in(tx) == ()
-
-
-def test_what_was_done_is_counted_by_target(catalog: Catalog, clock: ManualClock) -> None:
-    with catalog.writing() as tx:
-        assert done_in(tx) == ()
-        add_done(tx, {"merge/1/2": (3, 10, 5), "merge/1/1": (1, 2, 3)})
-        clock.advance(1)
-    with catalog.writing() as tx:
-        add_done(tx, {"merge/1/2": (1, 2, 3)})
-        add_done(tx, {"garbage": (7, 0, 0)})
-        claim(tx, "balance", "me")
-    garbage, one = StepsDone("garbage", 1, 7, 0, 0, 1_001), StepsDone("merge/1/1", 1, 1, 2, 3, 1_000)
-    two = StepsDone("merge/1/2", 2, 4, 12, 8, 1_001)
-    with catalog.reading() as tx:
-        assert done_in(tx) == (garbage, one, two)

@@ -12,7 +12,7 @@ from elasticscan.store.context import Context
 from elasticscan.store.context.memory import Memories, TableMemory
 from elasticscan.store.moves import mover
 from elasticscan.store.upkeep import compaction, flushing
-from elasticscan.store.writing import indexing, preconditions, small_commits
+from elasticscan.store.writing import indexing, preconditions, staging
 from elasticscan.topology import SlotSet
 from tests.faults.planted import Patch, fault
 from tests.faults.unchecked import files_may_lie_anywhere, unchecked
@@ -133,7 +133,7 @@ def conditions_pass_over_rows_in_the_log(patch: Patch) -> None:
 )
 def small_commits_of_any_definition(patch: Patch) -> None:
     unchecked(patch, RowsCommitted)
-    patch.setattr(small_commits.SmallCommit, "fits", lambda *_: True)
+    patch.setattr(staging.SmallCommit, "fits", lambda *_: True)
 
 
 @fault("programs", "a reader has the rows of the newest commits", style="mixture of rows")
@@ -153,7 +153,7 @@ def indexes_lack_rows_in_the_log(patch: Patch) -> None:
 
 @fault("scenarios", "rows that an index cannot take are not committed", style=INDEXED)
 def keys_of_indexes_are_not_looked_at(patch: Patch) -> None:
-    patch.setattr(small_commits, "check_entries", lambda *_: None)
+    patch.setattr(staging, "check_entries", lambda *_: None)
 
 
 @fault("scenarios", "an index is not made of rows in the log that it cannot take", style=INDEXED)
@@ -167,7 +167,7 @@ def indexes_are_made_of_files_alone(patch: Patch) -> None:
     style="test_the_log_takes_so_much_and_no_more",
 )
 def the_log_has_room_for_everything(patch: Patch) -> None:
-    patch.setattr(small_commits, "has_room", lambda *_: True)
+    patch.setattr(staging, "has_room", lambda *_: True)
 
 
 @fault(

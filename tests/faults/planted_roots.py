@@ -17,7 +17,7 @@ from elasticscan.store.moves import mover
 from elasticscan.store.roots import Marker, markers
 from elasticscan.store.upkeep import collector, garbage
 from elasticscan.store.upkeep.garbage import Action, Decision, Shelf
-from elasticscan.store.writing import writer
+from elasticscan.store.writing.transactions import WriteTransaction
 from tests.faults.planted import Patch, fault, follow_any_copy, while_running
 from tests.faults.unchecked import condemned_files_may_come
 
@@ -42,7 +42,7 @@ def _unchecked(patch: Patch, owner: Any, name: str) -> None:
     style=DOUBT.format("unmounted"),
 )
 def marker_is_not_looked_at_on_writes(patch: Patch) -> None:
-    _unchecked(patch, writer, "write")
+    _unchecked(patch, WriteTransaction, "write")
 
 
 @fault(

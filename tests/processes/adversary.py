@@ -45,7 +45,7 @@ import pytest
 from elasticscan.base.errors import DiskFull, StartAgain, TryAgain, UsageError
 from elasticscan.store import Store
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.planning import Policy
 from tests.base.small_disks import fill, free, grow, small_disk
 from tests.processes.programs import change_topology
 from tests.store import keeper_kills

@@ -25,7 +25,7 @@ from elasticscan.store import Store
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.moves.under_way import enter_moves
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.planning import Policy
 
 KEYS = 3_000
 

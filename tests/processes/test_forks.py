@@ -21,7 +21,7 @@ from elasticscan.storage import overlay
 from elasticscan.storage.disk import local
 from elasticscan.store import Scan, Store
 from elasticscan.store.context.leases import lease_end
-from elasticscan.store.writing import writer
+from elasticscan.store.writing import publishing, staging
 from elasticscan.store.writing.definitions import enter
 
 CHILD_SECONDS = 60
@@ -117,9 +117,10 @@ def test_a_forked_child_opens_the_store_again_and_its_parent_goes_on(anywhere: S
     ids=["exits", "fails", "goes on"],
 )
 def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
-    store: Store, way: type[BaseException] | None, refused: bool
+    store: Store, monkeypatch: pytest.MonkeyPatch, way: type[BaseException] | None, refused: bool
 ) -> None:
     """However it goes on itself: the parent's staged files are there, and are committed once."""
+    monkeypatch.setattr(staging, "WRITE_BUFFER_BYTES", 1_000)
     parent, children = os.getpid(), []
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -139,7 +140,7 @@ def test_a_child_forked_by_the_input_of_a_write_leaves_its_parents_files_alone(
     table = store.table("t")
     try:
         rows = pa.RecordBatchReader.from_batches(table.schema, batches())
-        writer.write(store.context, table.definition, rows, buffer_bytes=1_000)
+        publishing.write(store.context, table.definition, rows)
     except BaseException as error:
         if os.getpid() != parent:
             os._exit(0 if isinstance(error, ScanConsumed if refused else way or ()) else 1)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from elasticscan.store import Store
 from elasticscan.store.moves.balancing import Balance
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.planning import Policy
 from tests.base.connections import call_at_statements
 from tests.base.manual_clock import ManualClock
 from tests.store.copies_of_stores import copied_store

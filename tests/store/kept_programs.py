@@ -13,7 +13,7 @@ import random
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,7 @@ from elasticscan.store.upkeep import compaction, keeper
 from elasticscan.store.upkeep.after_commit import AfterCommit
 from elasticscan.store.upkeep.executor import Executor, claim
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.planning import depth_of, is_current, parts_of
-from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.planning import Policy, depth_of, is_current, parts_of
 from elasticscan.store.upkeep.steps import steps_in
 from tests.base.manual_clock import ManualClock
 from tests.store.random_programs import DEAD_OWNER, Program, comparable, rows_of
@@ -108,17 +107,16 @@ class KeptProgram(Program):
         def leave_or_undo(mover: Mover, progress: Any) -> bool:
             return not _is_dying() and undo(mover, progress)
 
-        def leave_or_end(executor: Executor, targets: Collection[str]) -> None:
-            end(executor, targets)
-            if _is_dying():  # they would have been left there
+        def leave_or_end(executor: Executor, target: str) -> None:
+            end(executor, target)
+            if _is_dying():  # it would have been left there
                 with self.store.context.catalog.writing() as tx:
-                    for target in targets:
-                        claim(tx, target, DEAD_OWNER)
+                    claim(tx, target, DEAD_OWNER)
 
-        def work_alone(after: AfterCommit, claims: Any) -> None:
+        def work_alone(after: AfterCommit, pending: Any) -> None:
             """The commit is not written down yet, so nobody else may commit."""
             with self._alone():
-                work(after, claims)
+                work(after, pending)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compaction, "discard", leave_or_discard)

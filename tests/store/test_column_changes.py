@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     SchemaMismatch,
 )
 from elasticscan.store import Store, Table, schema_changes
-from elasticscan.store.reading import beginning
+from elasticscan.store.reading import scan
 from elasticscan.store.repair.rebuild import repair_store
 
 pytestmark = pytest.mark.usefixtures("unflushed")
@@ -146,17 +146,17 @@ def test_a_snapshot_is_never_read_by_a_definition_from_before_it(
     store: Store, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan looks its table up, then takes a lease on the newest snapshot."""
-    honest = beginning.bind_to_key
+    honest = scan.bind_to_key
     table.set_retention("0s")  # so that a lease is needed
 
     def later(*args: Any) -> Any:
-        monkeypatch.setattr(beginning, "bind_to_key", honest)
+        monkeypatch.setattr(scan, "bind_to_key", honest)
         change(table)
         write_new(table, NEW_IDS)
         store.compact()
         return honest(*args)
 
-    monkeypatch.setattr(beginning, "bind_to_key", later)
+    monkeypatch.setattr(scan, "bind_to_key", later)
     assert read(store) == MIXED
 
 

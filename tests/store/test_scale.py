@@ -5,21 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from elasticscan.catalog import Catalog, StoreState
+from elasticscan.catalog import Catalog
 from elasticscan.storage.fragment import FragmentReader
 from elasticscan.store import Store
 from elasticscan.store.moves.mover import Mover
 from elasticscan.store.upkeep.keeper import Keeper
-from elasticscan.store.upkeep.policy import Policy
-from elasticscan.store.writing.definitions import enter
-from elasticscan.topology import SlotSet
+from elasticscan.store.upkeep.planning import Policy
 from tests.base.connections import prepare_connections
 
 ROWS_IN_FILES = True
@@ -59,69 +56,6 @@ class Count:
         return self.statements - statements, self.rows - read
 
 
-@pytest.mark.long
-def test_questions_do_not_grow_with_tables(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
-        count, asked, places = Count(store), list[dict[str, int]](), itertools.cycle("ba")
-        numbers = itertools.count()
-        for tables in (2, 6):
-            for number in range(len(store.tables()), tables):
-                store.create_table(f"t{number}", SCHEMA, ["id"]).create_index("by_a", ["a"])
-                store.table(f"t{number}").upsert(rows(0, 20))
-                store.table(f"t{number}").tag("first")
-                store.table(f"t{number}").overwrite(rows(0, 10))
-                store.table(f"t{number}").upsert(rows(5, 5))  # so many rows at most, and perhaps fewer
-            works: dict[str, Callable[[], object]] = {
-                "status": store.status,
-                "verify": store.verify,
-                "gc": lambda: store.collect_garbage(dry_run=True),
-                "backup": lambda: store.backup(tmp_path / f"backup{next(numbers)}"),
-            }
-            asked.append({name: count.of(work)[0] for name, work in works.items()})
-        # Checkpoints, which come as the log grows, are read by some statements each.
-        assert all(few <= asked[1][name] <= few + 10 for name, few in asked[0].items())
-        assert [table["rows"] for table in store.status()["tables"]] == [15] * 6
-        assert [table["tags"][0]["name"] for table in store.status()["tables"]] == ["first"] * 6
-        # A move asks for the tables that have rows in its tablet.
-        for name in store.tables()[1:]:
-            name.overwrite(rows(0, 0))
-        store.compact()
-        moved = min(count.of(lambda: store.move(1, next(places)))[0] for _ in range(3))
-        for number in range(10):
-            store.create_table(f"empty{number}", SCHEMA, ["id"])
-        again = min(count.of(lambda: store.move(1, next(places)))[0] for _ in range(3))
-        assert again <= moved + 5, "not each of them writes a checkpoint"
-
-
-def test_a_table_is_made_by_one_look_at_the_others(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a"], tablets=1, slots=8) as store:
-        for number in range(30):
-            store.create_table(f"t{number}", SCHEMA, ["id"])
-        count = Count(store)
-        store.create_table("last", SCHEMA, ["id"])
-        assert count.rows <= 30 + 15
-
-
-def test_a_keeper_looks_at_all_tables_and_shards_at_once(tmp_path: Path) -> None:
-    asked, merged = list[int](), list[int]()
-    for shards, tables in ((1, 2), (3, 4)):
-        names = [f"s{number}" for number in range(shards)]
-        with Store.create(tmp_path / f"{shards}", names, tablets=shards, slots=12, upkeep="off") as store:
-            for number in range(tables):
-                store.create_table(f"t{number}", SCHEMA, ["id"]).upsert(rows(0, 60))
-            store.table("t0").create_index("by_a", ["a"])
-            keeper, count = Keeper(store.context), Count(store)
-            keeper.keep()  # collects garbage, for nobody did before
-            asked.append(count.of(keeper.keep)[0])
-            for _ in range(12):
-                store.table("t1").upsert(rows(0, 60))
-            merged.append(keeper.keep().merges)
-            assert keeper.keep().steps == 0
-            assert store.table("t1").scan().count() == store.table("t0").scan("id", "a = 1").count() == 60
-    assert asked[0] == asked[1]
-    assert merged == [1, 3], "one for each shard of the table that was written"
-
-
 def test_a_keeper_joins_all_small_tablets_in_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,20 +81,6 @@ def test_a_keeper_joins_all_small_tablets_in_one_transaction(
     assert took[0] == took[1]
 
 
-def test_a_move_reads_no_row_of_tables_without_rows_in_its_tablet(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
-        table = store.create_table("t", SCHEMA, ["id"])
-        table.upsert(rows(0, 20))
-        count, read, places = Count(store), list[int](), itertools.cycle("ba")
-        for others in (1, 30):
-            with store.context.catalog.writing() as tx:
-                for number in range(others):
-                    enter(tx, replace(table.definition, name=f"other{number} of {others}"))
-            read.append(count.of(lambda: store.move(1, next(places)))[1])
-        assert read[1] <= read[0] + 5  # topologies, which are one more with each move
-        assert table.scan().count() == 20
-
-
 def test_an_expansion_enters_and_gives_up_all_moves_by_one_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,22 +95,6 @@ def test_an_expansion_enters_and_gives_up_all_moves_by_one_look(
             assert set(planned) == {tablets // 2}
             assert store.status()["moves"] == []
     assert asked[0] == asked[1]
-
-
-def test_a_move_asks_for_what_was_committed_meanwhile_where_something_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=2, slots=8) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 20))
-        read, fragments = list[bool](), StoreState.fragments
-
-        def counted(state: StoreState, table: int | None = None, shard: int | None = None) -> Any:
-            read.append(shard is not None)
-            return fragments(state, table, shard)
-
-        monkeypatch.setattr(StoreState, "fragments", counted)
-        store.move(1, "b")
-        assert sum(read) == 1
 
 
 def test_a_move_begins_no_transaction_for_each_table_that_it_copies(
@@ -212,36 +116,6 @@ def test_a_move_begins_no_transaction_for_each_table_that_it_copies(
             took.append(begun[0] - before)
         assert took[0] == took[1]
         assert [table.scan().count() for table in store.tables()] == [20] * 5
-
-
-def test_questions_do_not_grow_with_the_tasks_of_a_plan(tmp_path: Path) -> None:
-    with Store.create(tmp_path / "s", ["a", "b"], tablets=8, slots=64) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 50))
-        count = Count(store)
-
-        def keys(tasks: int) -> list[str]:
-            width = 64 // tasks
-            with store.table("t").scan() as scan:
-                return scan.parts([SlotSet.span(at, at + width) for at in range(0, 64, width)])
-
-        assert count.of(lambda: keys(64)) == count.of(lambda: keys(2))
-        assert sum(store.resume(key).count() for key in keys(16)) == 50
-
-
-def test_garbage_collection_reads_the_catalogs_files_once_for_all_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Store.create(tmp_path / "s", ["a", "b", "c"], tablets=3, slots=9) as store:
-        store.create_table("t", SCHEMA, ["id"]).upsert(rows(0, 50))
-        read, known_paths = [0], StoreState.known_paths
-
-        def counted(state: StoreState) -> Any:
-            read[0] += 1
-            return known_paths(state)
-
-        monkeypatch.setattr(StoreState, "known_paths", counted)
-        assert store.collect_garbage(dry_run=True).decisions == ()
-        assert read[0] == 1
 
 
 def test_an_index_of_many_fragments_is_entered_in_few_transactions(

@@ -98,7 +98,7 @@ def test_an_index_is_built_where_the_shard_left_before_it_began(
     check(store, table)
 
 
-@pytest.mark.parametrize("moment", ["copy", "index"])
+@pytest.mark.parametrize("moment", ["_stage", "_index"])
 def test_a_merge_leaves_out_what_has_gone(
     store: Store, table: Table, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -15,7 +15,6 @@ from elasticscan.store.moves.balancing import (
     plan_moves,
     plan_splits,
     tablet_bytes,
-    tablet_depths,
 )
 from elasticscan.topology import (
     Move,
@@ -169,11 +168,3 @@ def test_bytes_of_tablets_follow_the_slots_of_fragments() -> None:
     placement = initial_placement(8, 4, [1])
     wide, narrow = fragment(1, SlotSet.span(0, 8), 800), fragment(2, SlotSet.of([(1, 2), (6, 8)]), 300)
     assert tablet_bytes(placement, [wide, narrow]) == {1: 300, 2: 200, 3: 200, 4: 400}
-
-
-def test_the_depth_of_a_tablet_is_that_of_its_worst_slot_in_one_table() -> None:
-    placement = initial_placement(8, 4, [1])
-    wide, narrow = fragment(1, SlotSet.span(0, 8), 800), fragment(2, SlotSet.of([(1, 2), (6, 8)]), 300)
-    other, history = replace(narrow, table=2), replace(wide, superseded_at=3)
-    assert tablet_depths(placement, [wide, narrow, other, history]) == {1: 2, 2: 1, 3: 1, 4: 2}
-    assert tablet_depths(placement, []) == {1: 0, 2: 0, 3: 0, 4: 0}

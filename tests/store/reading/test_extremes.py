@@ -17,7 +17,7 @@ from elasticscan.filters import Aggregate
 from elasticscan.metadata import Bounds, Fragment
 from elasticscan.protocol import ContinuationKey
 from elasticscan.store import Store, Table, known_values
-from elasticscan.store.reading import extremes
+from elasticscan.store.reading import aggregating
 
 SCHEMA = pa.schema({"id": pa.int64(), "n": pa.int64()})
 
@@ -131,7 +131,7 @@ def test_rows_of_later_commits_in_the_same_fragment_are_not_counted(
         for snapshot, expected in ((first, None), (None, 200)):
             with table.scan(snapshot=snapshot) as scan:
                 assert count_by_fragments(store, scan.standing) == expected
-        monkeypatch.setattr(extremes, "_is_plain", _with(bounds=True))
+        monkeypatch.setattr(aggregating, "_is_plain", _with(bounds=True))
         with table.scan(snapshot=first) as scan:
             assert count_by_fragments(store, scan.standing) == 200  # what the rule is for
 
@@ -169,5 +169,5 @@ def _with(**trusted: Any) -> Callable[[Fragment, Bounds], bool]:
 @pytest.mark.usefixtures("rows_in_files")
 @pytest.mark.parametrize("trusted", ["tombstones", "moved"])
 def test_a_weaker_rule_counts_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
-    monkeypatch.setattr(extremes, "_is_plain", _with(**{trusted: True}))
+    monkeypatch.setattr(aggregating, "_is_plain", _with(**{trusted: True}))
     assert any(run(tmp_path / f"store{seed}", seed)[2] for seed in range(12))

@@ -13,7 +13,7 @@ import pytest
 
 from elasticscan.base.errors import NotFound
 from elasticscan.store import FirstRows, can_be_sorted
-from elasticscan.store.reading import first_rows
+from elasticscan.store.reading import ordering
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 2**31 - 1]),
@@ -109,7 +109,7 @@ def test_columns_that_arrow_does_not_compare_as_spark_are_left_alone() -> None:
 
 
 def _zeros_differ(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(first_rows, "ordered_floats", lambda values: values)
+    patch.setattr(ordering, "ordered_floats", lambda values: values)
 
 
 def _nulls_never_enter(patch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import elasticscan
 from elasticscan.base.errors import LimitExceeded, SchemaMismatch
-from elasticscan.catalog import Catalog
+from elasticscan.catalog import Catalog, Interrupted
 from elasticscan.catalog.log import Log
 from elasticscan.store import Store, Table
 from elasticscan.store.reading import getting
@@ -136,6 +137,24 @@ def test_columns_that_came_after_a_row_are_null(trips: Table) -> None:
     trips.add_columns([pa.field("by", pa.string())])
     assert trips.get([3, 7], ["by", "id"]).to_pydict() == {"by": [None, None], "id": [3, 7]}
     assert trips.get([3]).to_pylist() == [{"id": 3, "day": "mon", "km": 1.5, "by": None}]
+
+
+def test_keys_of_a_stream_are_taken_once_where_the_catalog_is_interrupted(
+    trips: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips.tag("then")
+    interrupted, reading = list[int](), Catalog.reading
+
+    def lost_once(catalog: Catalog) -> Any:
+        if not interrupted:
+            interrupted.append(1)
+            raise Interrupted("the connection was lost")
+        return reading(catalog)
+
+    keys = pa.table({"id": pa.array([3, 7], pa.int32())}).to_reader()
+    monkeypatch.setattr(Catalog, "reading", lost_once)
+    assert trips.get(keys, ["id"], snapshot="then").column("id").to_pylist() == [3, 7]
+    assert interrupted
 
 
 @pytest.mark.parametrize("point", ["page asked for", "page looked up", "page read"])

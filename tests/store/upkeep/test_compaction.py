@@ -106,7 +106,7 @@ def test_a_merge_that_is_given_up_leaves_nothing(store: Store, monkeypatch: pyte
         merging = compaction.plan_merge(store.context, tx, before[0].table, before[0].shard, ids)
     assert merging is not None
     with pytest.raises(_EnoughError):
-        compaction.merge_together(store.context, {"compact/1/1": merging}, pace)
+        merging.carry_out(pace)
     assert fragments_of(store) == before
     assert set(store.context.disk_of(1).list()) == files
     assert all(size > 0 for size in paces)

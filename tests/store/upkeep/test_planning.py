@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from elasticscan.store.upkeep.planning import (
     Merge,
     Part,
+    Policy,
     SiteState,
     depth_of,
     parts_of,
@@ -20,7 +21,6 @@ from elasticscan.store.upkeep.planning import (
     plan_scattered,
     plan_site,
 )
-from elasticscan.store.upkeep.policy import Policy
 from elasticscan.topology import SlotSet
 from tests.base.examples import examples
 from tests.store.upkeep.world import World, fragment

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticscan.metadata import Fragment
-from elasticscan.store.upkeep.planning import Merge, Part, plan_merges
-from elasticscan.store.upkeep.policy import Policy
+from elasticscan.store.upkeep.planning import Merge, Part, Policy, plan_merges
 from elasticscan.topology import SlotSet
 
 FILE_BYTES, ROW_BYTES = 3_500, 48  # as measured: a fragment with one index run, and each of its rows

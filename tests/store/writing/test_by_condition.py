@@ -20,7 +20,7 @@ from elasticscan.base.errors import (
     WriteConflict,
 )
 from elasticscan.store import Store, Table
-from elasticscan.store.writing.attempts import FEWEST_ATTEMPTS
+from elasticscan.store.writing.transactions import FEWEST_ATTEMPTS
 from tests.base.manual_clock import ManualClock
 
 SCHEMA = pa.schema(

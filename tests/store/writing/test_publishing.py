@@ -8,11 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from elasticscan.base.errors import DiskFull, ElasticScanError, WriteConflict
+from elasticscan.base.errors import (
+    DiskFull,
+    ElasticScanError,
+    FragmentDamaged,
+    FragmentMissing,
+    InvalidOption,
+    WriteConflict,
+)
 from elasticscan.metadata import Fragment, StagedFragment
 from elasticscan.storage import ingest
 from elasticscan.store import Store
-from elasticscan.store.writing import publishing, staging, writer
+from elasticscan.store.writing import publishing, staging
 
 pytestmark = pytest.mark.usefixtures("rows_in_files")
 
@@ -118,7 +125,10 @@ def test_a_commit_that_fails_leaves_what_its_request_keeps_and_no_more(
     assert fragments_of(store) == ()
 
 
-def test_garbage_collected_during_a_slow_write_asks_to_try_again(store: Store) -> None:
+def test_garbage_collected_during_a_slow_write_asks_to_try_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
     """A write stages in parts; the first one is gone when it merges them."""
     batches = [batch for task in range(TASKS) for batch in rows_of(task).to_batches()]
 
@@ -130,5 +140,41 @@ def test_garbage_collected_during_a_slow_write_asks_to_try_again(store: Store) -
 
     reader = pa.RecordBatchReader.from_batches(SCHEMA, slow())
     with pytest.raises(WriteConflict, match="longer grace"):
-        writer.write(store.context, store.table("t").definition, reader, buffer_bytes=2_000)
+        publishing.write(store.context, store.table("t").definition, reader)
     assert store.table("t").scan().count() == 0
+
+
+def test_a_staged_file_that_was_damaged_is_reported_as_damage_and_not_as_garbage(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "WRITE_BUFFER_BYTES", 2_000)
+    rows = pa.table({"id": range(1_000), "k": range(1_000)}).to_batches(max_chunksize=100)
+    before = set(Path(store.uri).rglob("*.arrow"))
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(rows):
+            if number == 8:
+                for staged in set(Path(store.uri).rglob("*.arrow")) - before:
+                    content = bytearray(staged.read_bytes())
+                    content[100] ^= 1
+                    staged.write_bytes(content)
+            yield batch
+
+    table = store.table("t").definition
+    reader = pa.RecordBatchReader.from_batches(table.schema, slow())
+    with pytest.raises(FragmentDamaged, match="elasticscan repair OLD NEW") as caught:
+        publishing.write(store.context, table, reader)
+    assert not isinstance(caught.value, FragmentMissing)
+    assert store.table("t").scan().count() == 0
+
+
+def test_texts_of_a_commit_hold_no_zero_byte(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "s", shards=["a"]) as store:
+        table = store.create_table("t", pa.table({"id": [1]}), "id")
+        for name in ("a\0b", "", "é" * 513):
+            with pytest.raises(InvalidOption, match=r"txn.* must be a name of 1 to 1,024 bytes"):
+                table.upsert(pa.table({"id": [2]}), txn=(name, 1))
+            with pytest.raises(InvalidOption, match=r"job.* must be a name of 1 to 1,024 bytes"):
+                store.load("t", tmp_path, job=name)
+        assert table.scan().count() == 1
+        table.upsert(pa.table({"id": [2]}), txn=("é" * 512, 1))

@@ -12,7 +12,7 @@ import pytest
 
 from elasticscan.base.errors import NotFound, SnapshotExpired, TableChanged
 from elasticscan.store import Scan, Store, Table
-from elasticscan.store.reading.beginning import begin_changes
+from elasticscan.store.reading.scan import begin_changes
 from elasticscan.store.writing import restoring
 from tests.base.manual_clock import ManualClock
 

@@ -14,7 +14,7 @@ from elasticscan.base.errors import AlreadyExists, InvalidKey, RowsChanged, Stor
 from elasticscan.catalog.entries import ROWS
 from elasticscan.metadata import MEMORY, StagedFragment
 from elasticscan.store import Store, Table, repair_store
-from elasticscan.store.writing import small_commits, staging
+from elasticscan.store.writing import staging
 from elasticscan.store.writing.publishing import publish
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.string())])
@@ -53,12 +53,12 @@ def test_the_log_takes_so_much_and_no_more(store: Store, monkeypatch: pytest.Mon
     assert files_of(store)
     table.upsert(rows(3, 4, "x" * 60_000))
     assert in_log(store) == 1
-    monkeypatch.setattr(small_commits, "MEMORY_TABLE_BYTES", 70_000)
+    monkeypatch.setattr(staging, "MEMORY_TABLE_BYTES", 70_000)
     table.upsert(rows(4, 5, "x" * 60_000))
     assert in_log(store) == 1
     table.upsert(rows(5, 6))
     assert in_log(store) == 2
-    monkeypatch.setattr(small_commits, "MEMORY_STORE_BYTES", 0)
+    monkeypatch.setattr(staging, "MEMORY_STORE_BYTES", 0)
     table.upsert(rows(6, 7))
     assert in_log(store) == 2
     assert ids_of(table) == list(range(7))

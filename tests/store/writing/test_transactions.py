@@ -10,7 +10,7 @@ import pytest
 
 from elasticscan.base.errors import AlreadyExists, RowsChanged, TableChanged, WriteConflict
 from elasticscan.store.context import Context
-from elasticscan.store.writing.attempts import (
+from elasticscan.store.writing.transactions import (
     ATTEMPTS_SECONDS,
     FEWEST_ATTEMPTS,
     OutdatedLookError,

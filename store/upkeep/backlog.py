@@ -1,4 +1,4 @@
-"""The state of a store's upkeep as plain values: what is pending, what runs, what was done, amplification."""
+"""The state of a store's upkeep as plain values: what is pending, and what runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from typing import Any
 from elasticscan.catalog import Tx
 from elasticscan.metadata import TableInfo
 from elasticscan.store.moves.owners import owner_is_gone
-from elasticscan.store.upkeep.executor import Site, states_of
-from elasticscan.store.upkeep.planning import depth_of, mean_depth, parts_of, plan_merges
-from elasticscan.store.upkeep.policy import Policy
-from elasticscan.store.upkeep.steps import done_in, steps_in
+from elasticscan.store.upkeep.executor import states_of
+from elasticscan.store.upkeep.planning import Policy, depth_of, parts_of, plan_merges
+from elasticscan.store.upkeep.steps import steps_in
 
 
 def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, dict[str, Any]]:
     """Describe the upkeep of each table, by its name.
-
-    Amplification of reads is the number of fragments that a slot is read from, on average; that of writes the
-    bytes written for each that was committed; that of space the bytes of all files that are there, for each
-    byte of the files from which the newest rows are read.
 
     `bytes` divides the bytes of all files, indexes included: `live` ones are of fragments that the newest
     rows are read from, `old` ones of history or overwritten, which snapshots, tags or leases still keep, and
@@ -30,12 +25,9 @@ def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, 
 
     No table costs a question of its own.
     """
-    described, dropped, merged = {}, Counter[int](), Counter[int]()
+    described, dropped = {}, Counter[int]()
     for file in tx.state.removed_files():
         dropped[file.table] += file.bytes
-    for done in done_in(tx):
-        if (site := Site.of(done.target)) is not None:
-            merged[site.table] += done.bytes_written
     for table in tables:
         states = states_of(tx, table.id).values()
         current = [state.current for state in states]
@@ -44,27 +36,17 @@ def upkeep_of(tx: Tx, tables: Sequence[TableInfo], policy: Policy) -> dict[str, 
         files = dropped[table.id] + sum(f.bytes for state in states for f in state.fragments)
         files += sum(run.bytes for state in states for run in state.runs)
         merges = [merge for parts in current for merge in plan_merges(parts, policy)]
-        count, committed = sum(map(len, current)), tx.state.table(table.id).bytes
-        reads = sum(len(parts) * mean_depth(parts) for parts in current) / count if count else 1.0
-        writes = (committed + merged[table.id]) / committed if committed else 1.0
         described[table.name] = {
             "bytes": {"live": live, "old": serving - live, "garbage": max(files - serving, 0)},
             "merges_due": len(merges),
             "bytes_due": sum(merge.bytes for merge in merges),
             "slot_fragments": max((depth_of(parts, policy) for parts in current), default=0),
-            "amplification": {
-                "reads": round(reads, 2),
-                "writes": round(writes, 2),
-                "space": round(files / live, 2) if live else 1.0,
-            },
         }
     return described
 
 
-def steps_of(
-    tx: Tx, tables: Sequence[TableInfo], shards: Mapping[int, str]
-) -> dict[str, list[dict[str, Any]]]:
-    """Describe the running and the finished steps by their targets."""
+def steps_of(tx: Tx, tables: Sequence[TableInfo], shards: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Describe the running steps by their targets."""
     names = {table.id: table.name for table in tables}
 
     def named(target: str) -> str:
@@ -76,7 +58,4 @@ def steps_of(
         return f"{of} at {shards.get(shard[0], 'removed')}" if shard else of
 
     running = [asdict(step) for step in steps_in(tx) if not owner_is_gone(step, tx.times.expiry)]
-    done = [asdict(step) for step in done_in(tx)]
-    for step in (*running, *done):
-        step["step"] = named(step.pop("target"))
-    return {"running": running, "done": done}
+    return [{"step": named(step.pop("target")), **step} for step in running]
